@@ -1,0 +1,25 @@
+"""Time as an argument: everything that needs `now` is handed it or holds a `Clock`."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings of time. Task-safe: reading changes nothing."""
+
+    def now(self) -> float:
+        """Monotonic seconds, on the same axis as the event loop's timers."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the Unix epoch; for people and logs, never for arithmetic on durations."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks. uvloop's `loop.time()` is the same monotonic clock, rounded to milliseconds."""
+
+    __slots__ = ()
+
+    now = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)

@@ -1,0 +1,94 @@
+"""The whole family of errors on one page: whose fault it is decides the class, and the class decides the status.
+
+`wire.errors` is the only place that renders them for a client. Messages never hold prompts, answers or keys: an
+upstream's error body travels beside the message (`UpstreamFailed.body`) and is shown to the client only.
+"""
+
+from enum import StrEnum
+
+from stayfast.core.types import Stage
+
+
+class StayfastError(Exception):
+    """Base of all errors that reach a client. `status` is HTTP's; `code` is machine-readable and stable."""
+
+    status = 500
+    code = "internal_error"
+    kind = "api_error"  # OpenAI's `type` and Anthropic's `error.type` are chosen from it and the status
+
+    def __init__(self, message: str, *, code: str | None = None, status: int | None = None,
+                 param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param  # the offending field, as a path: messages[2].content
+        self.retry_after_s = retry_after_s
+        if code is not None:
+            self.code = code
+        if status is not None:
+            self.status = status
+
+
+class Rejected(StayfastError):
+    """The caller's fault: 400, 401, 403, 404, 405, 413, 415, 431. Never retried, teaches nobody anything."""
+
+    status = 400
+    code = "invalid_request"
+    kind = "invalid_request_error"
+
+
+class Shed(StayfastError):
+    """The gateway will not take it now: 429 (your quota) or 503 (our saturation), always with `retry_after_s`."""
+
+    status = 503
+    code = "overloaded"
+    kind = "overloaded_error"
+
+
+class DeadlineExceeded(StayfastError):
+    """Time ran out: 504, naming the stage that spent it and the limit that ended it."""
+
+    status = 504
+    code = "deadline_exceeded"
+    kind = "timeout_error"
+
+    def __init__(self, stage: Stage, limit: str, seconds: float) -> None:
+        super().__init__(f"{limit} of {seconds:g} s exceeded in stage {stage.value}", code=f"{limit}_exceeded")
+        self.stage = stage
+        self.limit = limit  # total_s, connect_s, first_token_s, idle_s
+
+
+class Fault(StrEnum):
+    """How an upstream failed, by evidence, not by the wording of its message."""
+
+    CONNECT = "connect"  # no connection: refused, unreachable, DNS, TLS
+    RESET = "reset"  # the connection broke before the answer was whole
+    TIMEOUT = "timeout"  # connect, first token or idle
+    STATUS = "status"  # an HTTP error status
+    IN_BAND = "in_band"  # an error event inside HTTP 200
+    TRUNCATED = "truncated"  # the body ended cleanly, the protocol's own end never came
+    MALFORMED = "malformed"  # not HTTP, not JSON, not the protocol
+    CRASHED = "crashed"  # the embedded engine's process died
+
+
+class UpstreamFailed(StayfastError):
+    """Their fault. `upstream_status` is what they answered (None: no answer); `body` their error body, for the client."""
+
+    status = 502
+    code = "upstream_failed"
+
+    def __init__(self, upstream: str, fault: Fault, message: str, *, upstream_status: int | None = None,
+                 body: bytes = b"", retry_after_s: float | None = None, is_final: bool = False,
+                 code: str | None = None, kind: str | None = None) -> None:
+        super().__init__(message, code=code or f"upstream_{fault.value}", retry_after_s=retry_after_s)
+        self.upstream = upstream
+        self.fault = fault
+        self.upstream_status = upstream_status
+        self.body = body
+        self.is_final = is_final  # no other attempt can help: a 4xx, an exhausted quota
+        if kind is not None:
+            self.kind = kind
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether another attempt may help, before any content has reached the client."""
+        return not self.is_final

@@ -1,0 +1,98 @@
+"""The nouns of a request's life, shared by every floor."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+
+class Api(StrEnum):
+    """One endpoint shape: what a client speaks to us, and what we speak to an upstream."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "count_tokens"
+
+    @property
+    def is_anthropic(self) -> bool:
+        """Whether errors and events take Anthropic's shape (else OpenAI's)."""
+        return self in (Api.MESSAGES, Api.COUNT_TOKENS)
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the protocol has a streamed form."""
+        return self not in (Api.EMBEDDINGS, Api.COUNT_TOKENS)
+
+
+class Outcome(StrEnum):
+    """What an attempt teaches. Only success and dropped move limiters and estimators (Netflix concurrency-limits)."""
+
+    SUCCESS = "success"
+    DROPPED = "dropped"
+    IGNORED = "ignored"
+
+
+class Stage(StrEnum):
+    """The stages of a request, in the order of the story."""
+
+    ADMIT = "admit"
+    CACHE = "cache"
+    CONTEXT = "context"
+    ROUTE = "route"
+    CALL = "call"
+    RELAY = "relay"
+    SETTLE = "settle"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asked, validated by `wire.decode`. `body` is verbatim, so that nothing unknown is lost."""
+
+    api: Api
+    model: str  # the route's name, as the client sent it
+    stream: bool
+    body: bytes
+    include_usage: bool = False  # chat and completions: stream_options.include_usage
+    max_output_tokens: int | None = None
+    n_choices: int = 1
+    is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Token counts in one form for all providers. `input_total` includes cached tokens; `output` includes reasoning."""
+
+    input_total: int = 0
+    output: int = 0
+    cached_read: int = 0
+    cache_write_5m: int = 0
+    cache_write_1h: int = 0
+    reasoning: int = 0
+
+    @property
+    def uncached(self) -> int:
+        """Input tokens that the upstream had to compute."""
+        return max(0, self.input_total - self.cached_read)
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """Bytes ready for the client, and how many content-bearing events they hold (0: a role, a ping, a held-back part)."""
+
+    data: bytes
+    n_content: int = 0
+
+
+class Sight:
+    """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
+
+    __slots__ = ("failure", "finish_reason", "is_complete", "n_content", "response_id", "usage")
+
+    def __init__(self) -> None:
+        self.n_content = 0  # content-bearing events so far
+        self.finish_reason: str | None = None  # as the upstream said it
+        self.usage: Usage | None = None
+        self.response_id: str | None = None
+        self.is_complete = False  # the protocol's own end was seen: only then is an answer whole
+        self.failure: Exception | None = None  # an UpstreamFailed found inside the body

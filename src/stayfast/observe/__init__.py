@@ -1,0 +1,1 @@
+"""F3: sinks for the facts in `core.events`: log lines, metrics."""

@@ -1,0 +1,1 @@
+"""F4: the story of a request. Read `pipeline.gateway` first."""

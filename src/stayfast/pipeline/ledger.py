@@ -1,0 +1,47 @@
+"""Where a request's time went: each stage against its allowance. Entering a stage ends the one before, so that the parts
+always add up to the whole and no time is lost between stages.
+"""
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import StageDone
+from stayfast.core.types import Stage
+
+
+class Ledger:
+    """The stages of one request, in the order they ran. One task owns it."""
+
+    __slots__ = ("_allowance_s", "_began_at", "_clock", "_done", "stage")
+
+    def __init__(self, clock: Clock, accepted_at: float) -> None:
+        self._clock = clock
+        self._done: list[StageDone] = []
+        self._began_at = accepted_at  # the first stage pays for the wait between accept and its own start
+        self._allowance_s: float | None = None
+        self.stage: Stage | None = None
+
+    def enter(self, stage: Stage, allowance_s: float | None = None) -> float:
+        """End the running stage, begin `stage`; returns the instant."""
+        now = self._clock.now()
+        if self.stage is not None:
+            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
+            self._began_at = now
+        self.stage = stage
+        self._allowance_s = allowance_s
+        return now
+
+    def finish(self) -> tuple[StageDone, ...]:
+        """End the running stage for good; safe to call again."""
+        if self.stage is not None:
+            self._done.append(StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s))
+            self.stage = None
+        return tuple(self._done)
+
+    def server_timing(self) -> str:
+        """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now."""
+        parts = [f"{done.stage.value};dur={(done.ended_at - done.began_at) * 1e3:.2f}" for done in self._done]
+        if self.stage is not None:
+            parts.append(f"{self.stage.value};dur={(self._clock.now() - self._began_at) * 1e3:.2f}")
+        return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.server_timing()}>"

@@ -1,0 +1,1 @@
+"""F6: the edge. Bytes in, `Gateway.serve`, bytes out; no decisions."""

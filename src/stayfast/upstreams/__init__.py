@@ -1,0 +1,1 @@
+"""F3: doors to whatever can answer, all behind the protocol in `upstreams.base`."""

@@ -1,0 +1,60 @@
+"""What every upstream can do, whatever stands behind it.
+
+A `Stream` is a class with `close()`, never an async generator: a generator closed before its first item never runs its
+`finally`, and would leak the connection. `close()` does not await, so nothing can interrupt a release.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stayfast.core.deadline import Deadline
+from stayfast.core.types import Api, Chunk, Request, Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One attempt: a request, the upstream's own name for its model, and the time that it has."""
+
+    request: Request
+    model: str
+    request_id: str
+    deadline: Deadline  # of the request as a whole
+    connect_s: float  # cap for TCP and TLS
+    headers: tuple[tuple[str, str], ...] = field(default=())  # of the client's, those that go on (lower-case names)
+
+
+class Stream(Protocol):
+    """An answer on its way, already in the client's dialect. Owns its connection. One task at a time."""
+
+    sight: Sight
+
+    async def next(self) -> Chunk | None:
+        """The next chunk; None after a whole answer. Raises UpstreamFailed for any other end, the cut one included."""
+        ...
+
+    def close(self) -> None:
+        """Release everything at once; closes the socket when the answer is not whole. Safe to call again."""
+        ...
+
+
+class Upstream(Protocol):
+    """One endpoint that can answer. Task-safe."""
+
+    name: str
+    kind: str
+
+    def can_serve(self, api: Api) -> bool:
+        """Whether requests of this API can be answered, natively or by translation."""
+        ...
+
+    async def open(self, call: Call) -> Stream:
+        """Send the request and return when the head of a good answer is in.
+
+        Raises UpstreamFailed (connect, reset, status) or Rejected (cannot be said in this upstream's protocol).
+        A cancelled `open` has closed its socket before the cancellation leaves it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close idle connections; those in use close when their streams do."""
+        ...
