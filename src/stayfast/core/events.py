@@ -39,7 +39,8 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False):
 
     request_id: str
     api: Api
-    route: str
+    route: str | None  # the route's name in the settings (bounded); None: no route matched
+    model: str  # what the client asked for (anything)
     stream: bool
     status: int  # 499: the client left first
     accepted_at: float
@@ -53,6 +54,18 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
     finish_reason: str | None = None
     error: str | None = None  # a code, never a message that could quote a prompt
+    tenant: str | None = None
+
+
+class RequestRefused(msgspec.Struct, frozen=True, gc=False):
+    """The edge answered by itself: not HTTP, not authorised, not decodable, draining. One a request, like RequestDone."""
+
+    request_id: str
+    path: str  # a known path, or "other"
+    status: int
+    code: str
+    wall_at: float
+    seconds: float
     tenant: str | None = None
 
 
@@ -80,7 +93,7 @@ class EngineState(msgspec.Struct, frozen=True, gc=False):
     detail: str | None = None
 
 
-Fact = StageDone | AttemptDone | RequestDone | ConnectionOpened | ConnectionReused | EngineState
+Fact = StageDone | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | EngineState
 
 
 class Sink(Protocol):

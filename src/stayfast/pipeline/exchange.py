@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from stayfast.core.deadline import Deadline
-from stayfast.core.types import Request
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline, Timeouts
+from stayfast.core.types import Request, Stage
 from stayfast.pipeline.ledger import Ledger
+from stayfast.pipeline.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +21,27 @@ class Arrival:
 
 
 class Exchange:
-    """A request on its way through the stages. One task owns it."""
+    """A request on its way through the stages. One task owns it; its deadline starts at accept."""
 
-    __slots__ = ("arrival", "deadline", "ledger", "n_attempts", "request", "upstream")
+    __slots__ = ("arrival", "deadline", "ledger", "n_attempts", "request", "route", "timeouts", "total_s",
+                 "upstream", "watch")
 
-    def __init__(self, request: Request, arrival: Arrival, deadline: Deadline, ledger: Ledger) -> None:
+    def __init__(self, request: Request, arrival: Arrival, timeouts: Timeouts, clock: Clock) -> None:
+        total_s = timeouts.total_s if arrival.total_s is None else min(arrival.total_s, timeouts.total_s)
+        self.total_s = total_s
         self.request = request
         self.arrival = arrival
-        self.deadline = deadline
-        self.ledger = ledger
+        self.timeouts = timeouts
+        self.deadline = Deadline(arrival.accepted_at + total_s)
+        self.ledger = Ledger(clock, arrival.accepted_at)
+        self.watch = Watch(clock, self.deadline, total_s)
         self.n_attempts = 0
+        self.route: str | None = None
         self.upstream: str | None = None
+
+    def enter(self, stage: Stage) -> None:
+        """The next stage begins."""
+        self.ledger.enter(stage)
 
     def __repr__(self) -> str:
         where = self.ledger.stage.value if self.ledger.stage is not None else "done"

@@ -42,6 +42,7 @@ class Upstream(Protocol):
 
     name: str
     kind: str
+    always_streams: bool  # even whole answers are fetched as streams: closing the socket is the only way to stop them
 
     def can_serve(self, api: Api) -> bool:
         """Whether requests of this API can be answered, natively or by translation."""

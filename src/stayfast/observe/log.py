@@ -1,0 +1,149 @@
+"""One JSON line a request. The loop only appends to a list: a thread writes, so a slow disk or a full pipe delays nobody.
+
+No prompt, answer or key is ever in a fact, so none can be in a line.
+"""
+
+import os
+import threading
+from dataclasses import dataclass
+
+import msgspec
+
+from stayfast.core.events import EngineState, Fact, RequestDone, RequestRefused
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What is logged, and where to. `max_pending_bytes` bounds what waits for a slow reader; beyond it lines are counted."""
+
+    requests: bool = True
+    fd: int = 1
+    flush_every_s: float = 0.05
+    max_pending_bytes: int = 8 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if not 0 < self.flush_every_s <= 10:
+            raise ValueError(f"flush_every_s must be more than 0 and at most 10, not {self.flush_every_s}")
+
+
+class LineWriter:
+    """Collects lines and writes them from its own thread. `write` is for the loop's thread only, `close` too."""
+
+    def __init__(self, config: LogConfig) -> None:
+        self._config = config
+        self._lines: list[bytes] = []
+        self._n_pending_bytes = 0
+        self.n_dropped = 0
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="stayfast-log", daemon=True)
+        self._thread.start()
+
+    def write(self, line: bytes) -> None:
+        """Take one line (with its newline). Never blocks."""
+        if self._n_pending_bytes > self._config.max_pending_bytes:
+            self.n_dropped += 1
+            return
+        self._n_pending_bytes += len(line)
+        self._lines.append(line)
+
+    def close(self) -> None:
+        """Write what is left and stop; waits at most a second for a reader that does not read."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            self._wake.wait(self._config.flush_every_s)
+            self._flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        lines, self._lines = self._lines, []  # the swap is one bytecode's work: the loop appends to one list or the other
+        if self.n_dropped:
+            n_dropped, self.n_dropped = self.n_dropped, 0
+            lines.append(msgspec.json.encode({"event": "log_lines_dropped", "n": n_dropped}) + b"\n")
+        if not lines:
+            return
+        data = memoryview(b"".join(lines))
+        try:
+            while data:
+                data = data[os.write(self._config.fd, data):]
+        except OSError:
+            self.n_dropped += len(lines)  # nobody reads any more; the gateway goes on
+        self._n_pending_bytes = 0
+
+
+class _RequestLine(msgspec.Struct, omit_defaults=True):
+    """The line of one request; absent fields had nothing to say. Times in milliseconds."""
+
+    ts: float
+    event: str
+    request_id: str
+    status: int
+    ms: float
+    api: str | None = None
+    route: str | None = None
+    model: str | None = None
+    stream: bool = False
+    upstream: str | None = None
+    attempts: int = 0
+    ttft_ms: float | None = None
+    chunks: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish: str | None = None
+    error: str | None = None
+    path: str | None = None
+    tenant: str | None = None
+    stages_ms: dict[str, float] | None = None
+
+
+class LogSink:
+    """Turns facts into lines. Task-safe: one loop."""
+
+    def __init__(self, config: LogConfig, writer: LineWriter) -> None:
+        self._config = config
+        self._writer = writer
+        self._encoder = msgspec.json.Encoder()
+
+    def emit(self, fact: Fact) -> None:
+        """Take one fact."""
+        if isinstance(fact, RequestDone):
+            if self._config.requests:
+                self._line(_request_line(fact))
+        elif isinstance(fact, RequestRefused):
+            if self._config.requests:
+                self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
+                                        status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
+                                        path=fact.path, tenant=fact.tenant))
+        elif isinstance(fact, EngineState):
+            self._line({"event": "engine", "state": fact.state, "pid": fact.pid, "detail": fact.detail})
+
+    def say(self, event: str, **fields: str | float | None) -> None:
+        """A line about the gateway itself: started, reloaded, draining."""
+        self._line({"event": event, **fields})
+
+    def _line(self, line: object) -> None:
+        self._writer.write(self._encoder.encode(line) + b"\n")
+
+
+def _request_line(fact: RequestDone) -> _RequestLine:
+    usage = fact.usage
+    return _RequestLine(
+        ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id, status=fact.status,
+        ms=round((fact.ended_at - fact.accepted_at) * 1e3, 3), api=fact.api.value, route=fact.route,
+        model=fact.model[:128] if fact.model != fact.route else None, stream=fact.stream, upstream=fact.upstream,
+        attempts=fact.n_attempts, ttft_ms=round(fact.ttft_s * 1e3, 3) if fact.ttft_s is not None else None,
+        chunks=fact.n_chunks, input_tokens=usage.input_total if usage is not None else None,
+        output_tokens=usage.output if usage is not None else None,
+        cached_tokens=usage.cached_read if usage is not None else None, finish=fact.finish_reason, error=fact.error,
+        tenant=fact.tenant,
+        stages_ms={done.stage.value: round((done.ended_at - done.began_at) * 1e3, 3) for done in fact.stages})

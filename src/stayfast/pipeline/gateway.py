@@ -1,0 +1,56 @@
+"""The story of a request. Read this first: the stages are the files in `stages/`, in this order."""
+
+from dataclasses import dataclass
+
+from stayfast.core.clock import Clock
+from stayfast.core.types import Request, Stage
+from stayfast.pipeline.exchange import Arrival, Exchange
+from stayfast.pipeline.held import Held
+from stayfast.pipeline.stages.admit import Admit
+from stayfast.pipeline.stages.cache import Cache
+from stayfast.pipeline.stages.call import Caller
+from stayfast.pipeline.stages.context import Context
+from stayfast.pipeline.stages.relay import Relay, Reply
+from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.settle import Settle
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The stages of one set of settings, chosen in `compose`. Task-safe: a request's state is in its Exchange."""
+
+    clock: Clock
+    admit: Admit
+    cache: Cache
+    context: Context
+    router: Router
+    caller: Caller
+    relay: Relay
+    settle: Settle
+
+    async def serve(self, request: Request, arrival: Arrival) -> Reply:
+        """A request's whole life, up to the first token; the reply lives the rest of it.
+
+        Raises StayfastError (rejected, shed, upstream failed, deadline exceeded). Cancelling it is how a client leaves.
+        """
+        ex = Exchange(request, arrival, self.router.timeouts(request.model), self.clock)  # deadline and ledger start
+        held = Held()
+        try:
+            ex.enter(Stage.ADMIT)
+            held.add(await self.admit.admit(ex))
+            ex.enter(Stage.CACHE)
+            started = await self.cache.find(ex)
+            if started is None:
+                ex.enter(Stage.CONTEXT)
+                prompt = await self.context.fit(ex)
+                ex.enter(Stage.ROUTE)
+                plan = self.router.plan(ex, prompt)  # candidates, best first
+                ex.enter(Stage.CALL)
+                started = await self.caller.start(ex, plan)  # retries end at the first content token
+            held.add(started.source.abandon)
+            ex.enter(Stage.RELAY)
+            return self.relay.open(ex, started, held.hand_over())  # the reply owns what was held
+        except BaseException as why:
+            held.release()
+            self.settle.done(ex, why)
+            raise

@@ -1,0 +1,81 @@
+"""What one stage hands to the next. A Plan cannot exist without a Prompt, nor a reply without a Started."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.types import Chunk, Outcome, Request
+from stayfast.policy.retry import RetryConfig
+from stayfast.upstreams.base import Stream
+from stayfast.upstreams.registry import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """context -> route: the request as it goes on to an upstream."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One upstream of a route, and the model's name there (None: as the client said it)."""
+
+    member: Member
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The name that clients send as `model`, its targets and its policies."""
+
+    name: str
+    targets: tuple[Target, ...]
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: RetryConfig = field(default_factory=RetryConfig)
+
+    def __post_init__(self) -> None:
+        if not self.targets:
+            raise ValueError(f"route {self.name!r} needs at least one upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """route -> call: where one request goes, candidates best first."""
+
+    route: Route
+    prompt: Prompt
+    candidates: tuple[Target, ...]
+
+
+class Source(Protocol):
+    """Who answers: an attempt at an upstream, or a cache."""
+
+    first_at: float | None  # when the first content came, monotonic seconds
+
+    @property
+    def name(self) -> str:
+        """For logs and headers."""
+        ...
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the answer comes in parts, so that a gap in it means something."""
+        ...
+
+    def end(self, outcome: Outcome, fault: str | None = None) -> None:
+        """Release everything; only the first call counts. Never awaits."""
+        ...
+
+    def abandon(self) -> None:
+        """End it, teaching nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """call (or cache) -> relay: an answer that has begun; `lead` is what came up to and with its first content."""
+
+    source: Source
+    stream: Stream
+    lead: Chunk

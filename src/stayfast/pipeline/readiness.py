@@ -1,0 +1,89 @@
+"""Whether an upstream works, shown by a real token. Asked once at the start, and again after it failed many times in a row.
+
+The question is a stream that is closed at its first token, so it costs a token or two, on any protocol. It is never asked of
+an upstream that traffic has proven already.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import StayfastError
+from stayfast.core.events import Sink
+from stayfast.core.types import Api, Outcome
+from stayfast.pipeline.attempt import Attempt
+from stayfast.policy.retry import RetryConfig, wait_before_next
+from stayfast.upstreams.base import Call
+from stayfast.upstreams.registry import Member
+from stayfast.wire.decode import decode
+
+PROBE_ROUTE = "(probe)"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeConfig:
+    """How upstreams are asked for their first token; seconds."""
+
+    timeout_s: float = 20.0
+    connect_s: float = 5.0
+    base_s: float = 0.25
+    cap_s: float = 30.0
+    look_every_s: float = 5.0  # how often a proven upstream is looked at for having become unproven
+
+    def __post_init__(self) -> None:
+        if min(self.timeout_s, self.connect_s, self.base_s, self.look_every_s) <= 0 or self.cap_s < self.base_s:
+            raise ValueError("probe times must be more than 0, and cap_s at least base_s")
+
+
+class Prober:
+    """Keeps asking unproven members for a token, each with its own back-off. `run` is one task's."""
+
+    def __init__(self, targets: list[tuple[Member, str]], config: ProbeConfig, clock: Clock, rng: Random,
+                 sink: Sink) -> None:
+        self._targets = targets  # (member, its own name for the model to ask)
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._sink = sink
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for member, model in self._targets:
+                group.create_task(self._keep_proven(member, model))
+
+    async def _keep_proven(self, member: Member, model: str) -> None:
+        backoff = RetryConfig(max_attempts=10, base_s=self._config.base_s, cap_s=self._config.cap_s)
+        n_failed = 0
+        while True:
+            if member.is_proven or await self._ask(member, model):
+                n_failed = 0
+                await asyncio.sleep(self._config.look_every_s)
+                continue
+            n_failed = min(n_failed + 1, 9)
+            wait_s = wait_before_next(backoff, n_failed, float("inf"), self._rng)
+            await asyncio.sleep(wait_s if wait_s is not None else self._config.cap_s)
+
+    async def _ask(self, member: Member, model: str) -> bool:
+        body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+        deadline = Deadline(self._clock.now() + self._config.timeout_s)
+        call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, self._config.connect_s)
+        attempt = Attempt(member, PROBE_ROUTE, 1, is_incremental=True, clock=self._clock, sink=self._sink)
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                attempt.stream = await member.upstream.open(call)
+                while (chunk := await attempt.stream.next()) is not None and not chunk.n_content:
+                    pass
+        except (StayfastError, TimeoutError) as failed:
+            fault = getattr(failed, "fault", None)
+            attempt.end(Outcome.IGNORED, fault.value if fault is not None else None)
+            return False
+        finally:
+            attempt.abandon()
+        if chunk is not None:
+            member.succeeded()
+        return chunk is not None

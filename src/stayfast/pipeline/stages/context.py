@@ -1,0 +1,24 @@
+"""What is really sent: fitted to the model and to the time. `AsSent` is the null object: what the client sent."""
+
+from typing import Protocol
+
+from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.handoffs import Prompt
+
+
+class Context(Protocol):
+    """Fits a request's content into its allowance."""
+
+    async def fit(self, ex: Exchange) -> Prompt:
+        """The prompt to send; raises Rejected when it cannot fit."""
+        ...
+
+
+class AsSent:
+    """Changes nothing."""
+
+    __slots__ = ()
+
+    async def fit(self, ex: Exchange) -> Prompt:
+        """The client's own words."""
+        return Prompt(ex.request)

@@ -1,0 +1,124 @@
+"""Chunks to the client as they come, under the idle and total time-outs, to a whole end, a cut or the client's leaving."""
+
+import asyncio
+from collections.abc import Callable
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
+from stayfast.core.types import Chunk, Outcome, Sight, Stage
+from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.handoffs import Started
+from stayfast.pipeline.held import Held
+
+Settled = Callable[[Exchange, BaseException | None, Sight | None, float | None, int], None]
+
+
+class Reply:
+    """A running answer. Owns all that its request held, and gives it back at the end, exactly once. One task reads it.
+
+    A class, not an async generator: one closed before its first item never runs its `finally`.
+    """
+
+    __slots__ = ("_clock", "_ex", "_held", "_idle_s", "_is_over", "_lead", "_n_chunks", "_settle", "_source",
+                 "_stream", "_watch")
+
+    def __init__(self, ex: Exchange, started: Started, held: Held, settle: Settled, clock: Clock) -> None:
+        self._ex = ex
+        self._source = started.source
+        self._stream = started.stream
+        self._lead: Chunk | None = started.lead
+        self._held = held
+        self._settle = settle
+        self._clock = clock
+        self._watch = ex.watch
+        self._idle_s = ex.timeouts.idle_s if started.source.is_incremental else ex.timeouts.total_s
+        self._n_chunks = 0
+        self._is_over = False
+
+    @property
+    def sight(self) -> Sight:
+        """What has been seen of the answer."""
+        return self._stream.sight
+
+    @property
+    def upstream(self) -> str:
+        """Who answers."""
+        return self._source.name
+
+    @property
+    def n_attempts(self) -> int:
+        """Attempts made for this request."""
+        return self._ex.n_attempts
+
+    def server_timing(self) -> str:
+        """The stages so far as a `Server-Timing` value."""
+        return self._ex.ledger.server_timing()
+
+    async def next(self) -> Chunk | None:
+        """The next bytes for the client; None after a whole answer. Raises StayfastError for a cut one."""
+        if self._lead is not None:
+            lead, self._lead = self._lead, None
+            self._n_chunks = 1
+            return lead
+        if self._is_over:
+            return None
+        now = self._clock.now()
+        if self._ex.deadline.has_passed(now):  # a source that is always ready never waits under the watch
+            raise self._too_late()
+        self._watch.arm("idle_s", self._idle_s, now)
+        try:
+            chunk = await self._stream.next()
+        except asyncio.CancelledError:
+            verdict = self._watch.verdict(Stage.RELAY)
+            if verdict is None:
+                raise
+            self._end(verdict, Outcome.DROPPED, Fault.TIMEOUT.value)
+            raise verdict from None
+        except UpstreamFailed as failed:
+            self._end(failed, Outcome.DROPPED, failed.fault.value)
+            raise
+        self._watch.disarm()
+        if chunk is None:
+            self._end(None, Outcome.SUCCESS)
+            return None
+        self._n_chunks += 1
+        return chunk
+
+    def _too_late(self) -> DeadlineExceeded:
+        late = DeadlineExceeded(Stage.RELAY, "total_s", self._ex.total_s)
+        self._end(late, Outcome.IGNORED)
+        return late
+
+    def close(self) -> None:
+        """The reader is done: after a whole answer a no-op, before it the client has left and the upstream is closed."""
+        if not self._is_over:
+            self._end(asyncio.CancelledError(), Outcome.IGNORED)
+
+    async def aclose(self) -> None:
+        """`close` for users of `contextlib.aclosing`."""
+        self.close()
+
+    def _end(self, why: StayfastError | asyncio.CancelledError | None, outcome: Outcome,
+             fault: str | None = None) -> None:
+        self._is_over = True
+        self._lead = None
+        self._source.end(outcome, fault)
+        self._held.release()
+        self._settle(self._ex, why, self._stream.sight, self._source.first_at, self._n_chunks)
+
+    def __repr__(self) -> str:
+        return f"<Reply {self._ex!r} {'over' if self._is_over else 'running'}, {self._n_chunks} chunks>"
+
+
+class Relay:
+    """Opens replies. Task-safe."""
+
+    __slots__ = ("_clock", "_settle")
+
+    def __init__(self, clock: Clock, settle: Settled) -> None:
+        self._clock = clock
+        self._settle = settle
+
+    def open(self, ex: Exchange, started: Started, held: Held) -> Reply:
+        """A reply that owns what was held; does not await, so that nothing can come between."""
+        return Reply(ex, started, held, self._settle, self._clock)

@@ -1,0 +1,83 @@
+"""One timer a request. It interrupts the request's task when the wait that is under way has lasted too long.
+
+Why not `asyncio.timeout_at` around every wait: that arms and cancels a timer for each read of a stream. Here the timer
+stays armed at the earliest instant that was ever needed; when it fires early it looks at the wait that is under way and
+arms itself again. A stream of a thousand chunks costs one timer.
+"""
+
+import asyncio
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import DeadlineExceeded
+from stayfast.core.types import Stage
+
+
+class Watch:
+    """The limits of one request. Owned by the task that made it; only that task may wait under it."""
+
+    __slots__ = ("_armed_at", "_clock", "_deadline", "_due_at", "_handle", "_limit", "_loop", "_seconds", "_task",
+                 "_total_s", "fired")
+
+    def __init__(self, clock: Clock, deadline: Deadline, total_s: float) -> None:
+        self._clock = clock
+        self._deadline = deadline
+        self._total_s = total_s
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._handle: asyncio.TimerHandle | None = None
+        self._armed_at = float("inf")
+        self._due_at: float | None = None  # None: nothing is being waited for
+        self._limit = "total_s"
+        self._seconds = total_s
+        self.fired = False
+
+    def arm(self, limit: str, seconds: float, now: float) -> None:
+        """A wait begins: of at most `seconds`, and never past the deadline."""
+        due_at = now + seconds
+        if due_at < self._deadline.at:
+            self._limit, self._seconds = limit, seconds
+        else:
+            due_at = self._deadline.at
+            self._limit, self._seconds = "total_s", self._total_s
+        self._due_at = due_at
+        if due_at < self._armed_at:
+            if self._handle is not None:
+                self._handle.cancel()
+            self._armed_at = due_at
+            self._handle = self._loop.call_at(due_at, self._check)
+
+    def disarm(self) -> None:
+        """The wait is over; the timer may stay where it is."""
+        self._due_at = None
+
+    def stop(self) -> None:
+        """The request is over. Breaks the cycle of timer, task and request."""
+        self._due_at = None
+        self._task = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def verdict(self, stage: Stage) -> DeadlineExceeded | None:
+        """Called on CancelledError: the error it stands for, or None when somebody else cancelled the task as well."""
+        if not self.fired:
+            return None
+        self.fired = False
+        task = asyncio.current_task()
+        if task is not None and task.uncancel() > 0:
+            return None
+        return DeadlineExceeded(stage, self._limit, self._seconds)
+
+    def _check(self) -> None:
+        self._handle = None
+        self._armed_at = float("inf")
+        if self._due_at is None:
+            return  # the next wait arms it again
+        if self._clock.now() >= self._due_at:
+            self.fired = True
+            if self._task is not None:
+                self._task.cancel()
+            return
+        self._armed_at = self._due_at
+        self._handle = self._loop.call_at(self._due_at, self._check)

@@ -1,0 +1,177 @@
+"""A pooled HTTP client and a protocol make an upstream: OpenAI-compatible endpoints, Anthropic, the embedded engine."""
+
+from dataclasses import dataclass, field
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.types import Api, Chunk, Sight
+from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.http import HttpClient, Response
+from stayfast.wire.encode import encode
+from stayfast.wire.errors import from_response
+from stayfast.wire.tokens import count_tokens_answer
+from stayfast.wire.transcode import Transcoder, can_translate, transcoder
+
+PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
+         Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}
+PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # what a request is translated to when it cannot go as it is
+ANTHROPIC_VERSION = "2023-06-01"
+MAX_ERROR_BODY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DialectConfig:
+    """How to speak to one endpoint. `key` is a secret: never in reprs, logs or errors."""
+
+    kind: str  # openai, anthropic or embedded: decides how the key is sent
+    apis: frozenset[Api]  # what the endpoint speaks natively
+    key: str | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    always_streams: bool = False
+    asks_usage: bool = False  # ask streams for token counts even when the client did not; the client never sees them
+
+    def __post_init__(self) -> None:
+        if not self.apis:
+            raise ValueError("apis must name at least one API that the endpoint speaks")
+
+
+class DialectUpstream:
+    """One HTTP endpoint. Task-safe."""
+
+    def __init__(self, name: str, config: DialectConfig, client: HttpClient, clock: Clock) -> None:
+        self.name = name
+        self.kind = config.kind
+        self.always_streams = config.always_streams
+        self._config = config
+        self._client = client
+        self._clock = clock
+        self._headers = (*_key_headers(config), *config.headers)
+        self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
+
+    def can_serve(self, api: Api) -> bool:
+        """Natively, by translation, or (token counts of conversations) by our own estimate."""
+        return api in self._speaks or (api is Api.COUNT_TOKENS and Api.MESSAGES in self._speaks)
+
+    async def open(self, call: Call) -> Stream:
+        """Send the request in the endpoint's own protocol; returns when the head of a good answer is in."""
+        request = call.request
+        spoken = self._speaks.get(request.api)
+        if spoken is None:
+            return Estimate(count_tokens_answer(request))
+        streams = spoken.can_stream and (request.stream or self.always_streams)
+        body = encode(request, spoken, call.model, stream=streams, want_usage=self._config.asks_usage)
+        response = await self._client.send(
+            "POST", self._client.base_path + PATHS[spoken], self._headers_for(call, streams), body,
+            connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful)
+        try:
+            if response.status != 200:
+                raise await self._failure(response, spoken)
+            is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+            if request.stream and not is_stream:
+                raise await self._failure(response, spoken)
+        except BaseException:
+            response.close()
+            raise
+        hide_usage = self._config.asks_usage and not request.include_usage
+        return HttpStream(response, transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
+                                               hide_usage=hide_usage))
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+    def _headers_for(self, call: Call, streams: bool) -> list[tuple[str, str]]:
+        headers = [("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
+                   ("x-request-id", call.request_id), *self._headers]
+        if self.kind != "anthropic":
+            headers += [pair for pair in call.headers if not pair[0].startswith("anthropic-")]
+            return headers
+        headers += call.headers
+        if not any(name == "anthropic-version" for name, _ in headers):
+            headers.append(("anthropic-version", ANTHROPIC_VERSION))
+        return headers
+
+    async def _failure(self, response: Response, spoken: Api) -> UpstreamFailed:
+        """The error that an answer which is not a good one stands for. Reads a bounded part of its body."""
+        parts, n_bytes = [], 0
+        while n_bytes < MAX_ERROR_BODY_BYTES and (data := await response.read()):
+            parts.append(data)
+            n_bytes += len(data)
+        if response.status < 400:
+            return UpstreamFailed(self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for",
+                                  upstream_status=response.status)
+        return from_response(self.name, spoken, response.status, response.headers, b"".join(parts),
+                             now_wall=self._clock.wall())
+
+    def __repr__(self) -> str:
+        return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"
+
+
+def _key_headers(config: DialectConfig) -> tuple[tuple[str, str], ...]:
+    if not config.key:
+        return ()
+    if config.kind == "anthropic":
+        return (("x-api-key", config.key),)
+    return (("authorization", f"Bearer {config.key}"),)
+
+
+def _spoken(api: Api, native: frozenset[Api]) -> Api | None:
+    if api in native:
+        return api
+    return next((other for other in PREFERRED if other in native and can_translate(api, other)), None)
+
+
+class HttpStream:
+    """An answer coming over HTTP, translated as it comes. Owns its connection. One task reads it."""
+
+    __slots__ = ("_is_ended", "_response", "_transcoder", "sight")
+
+    def __init__(self, response: Response, translated: Transcoder) -> None:
+        self._response = response
+        self._transcoder = translated
+        self.sight: Sight = translated.sight
+        self._is_ended = False
+
+    async def next(self) -> Chunk | None:
+        """The next chunk; None after a whole answer."""
+        while True:
+            if self.sight.failure is not None:
+                raise self.sight.failure
+            if self._is_ended:
+                return None
+            try:
+                data = await self._response.read()
+            except UpstreamFailed:
+                if not self.sight.is_complete:
+                    raise
+                data = b""  # the protocol's end was seen: how the connection ends does not matter
+            if data:
+                chunk = self._transcoder.feed(data)
+            else:
+                self._is_ended = True
+                chunk = self._transcoder.finish()
+            if chunk is not None:
+                return chunk
+
+    def close(self) -> None:
+        """Back to the pool when the body is whole, else closed at once."""
+        self._response.close()
+
+
+class Estimate:
+    """A whole answer that needed no upstream."""
+
+    __slots__ = ("_chunk", "sight")
+
+    def __init__(self, body: bytes) -> None:
+        self._chunk: Chunk | None = Chunk(body, 1)
+        self.sight = Sight()
+        self.sight.is_complete = True
+
+    async def next(self) -> Chunk | None:
+        """The answer, once."""
+        chunk, self._chunk = self._chunk, None
+        return chunk
+
+    def close(self) -> None:
+        """Holds nothing."""

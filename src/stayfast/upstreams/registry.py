@@ -1,0 +1,74 @@
+"""Every upstream by name, with what is known of it now: requests in flight, failures in a row, whether it ever answered."""
+
+from collections.abc import Iterable, Iterator
+
+from stayfast.policy.balance import Load
+from stayfast.upstreams.base import Upstream
+
+N_FAILED_IN_ROW_IS_FAILING = 3
+N_FAILED_IN_ROW_UNPROVEN = 10
+
+
+class Member:
+    """One upstream and its live state. Changed only on the event loop, without awaiting."""
+
+    __slots__ = ("is_proven", "n_failed_in_row", "n_in_flight", "upstream")
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self.n_in_flight = 0
+        self.n_failed_in_row = 0
+        self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
+
+    @property
+    def load(self) -> Load:
+        """What `policy.balance` wants to know."""
+        return Load(self.n_failed_in_row >= N_FAILED_IN_ROW_IS_FAILING, self.n_in_flight)
+
+    def enter(self) -> None:
+        """A request starts."""
+        self.n_in_flight += 1
+
+    def leave(self) -> None:
+        """A request is over, whatever its end."""
+        self.n_in_flight -= 1
+
+    def succeeded(self) -> None:
+        """A real token came."""
+        self.n_failed_in_row = 0
+        self.is_proven = True
+
+    def failed(self) -> None:
+        """An attempt failed by the upstream's fault."""
+        self.n_failed_in_row += 1
+        if self.n_failed_in_row >= N_FAILED_IN_ROW_UNPROVEN:
+            self.is_proven = False
+
+    def __repr__(self) -> str:
+        state = "failing" if self.load.is_failing else "proven" if self.is_proven else "unproven"
+        return f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {state}>"
+
+
+class Registry:
+    """Name to member; fixed for the life of one set of settings."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, upstreams: Iterable[Upstream]) -> None:
+        self._members = {upstream.name: Member(upstream) for upstream in upstreams}
+
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    @property
+    def has_proven(self) -> bool:
+        """Whether at least one upstream answered with a real token: what readiness means."""
+        return any(member.is_proven for member in self._members.values())
+
+    def close(self) -> None:
+        """Close what is idle; what is in use closes with its stream."""
+        for member in self._members.values():
+            member.upstream.close()

@@ -1,0 +1,204 @@
+"""An upstream that follows a script: what a provider says, when, and how it fails. No sockets, so it runs on virtual time.
+
+A script is a list of steps; a request takes the next script of the list, round and round. It speaks OpenAI chat, always
+streamed, through the same transcoders as a real one, so a cut stream here is a cut stream there.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.types import Api, Chunk, Sight
+from stayfast.upstreams.base import Call, Stream
+from stayfast.wire.transcode import Transcoder, can_translate, transcoder
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing for `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A chunk with this text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """These very bytes of the body."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The answer ends here, this way. Before any `Say` it is an error status (`status`), after it the connection breaks."""
+
+    fault: Fault = Fault.RESET
+    status: int | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The body ends cleanly, without the protocol's own end."""
+
+
+Step = Wait | Say | Raw | Fail | Cut
+Script = Sequence[Step]
+
+WORDS = ("Average ", "latency ", "is ", "a ", "lie: ", "what ", "users ", "feel ", "is ", "the ", "tail. ", "This ",
+         "answer ", "was ", "simulated.")
+
+
+def _said(gap_s: float) -> list[Step]:
+    return [step for word in WORDS for step in (Wait(gap_s), Say(word))]
+
+
+# A jagged provider: mostly quick, sometimes slow to start, sometimes halting, all in a fixed order so that runs repeat.
+JAGGED: tuple[Script, ...] = (
+    [Wait(0.18), *_said(0.02)],
+    [Wait(0.21), *_said(0.025)],
+    [Wait(0.19), *_said(0.02)],
+    [Wait(1.60), *_said(0.03)],
+    [Wait(0.20), *_said(0.02)[:14], Wait(0.9), *_said(0.02)[14:]],
+)
+STEADY: tuple[Script, ...] = ([Wait(0.05), *_said(0.01)],)
+NAMED_SCRIPTS = {"jagged": JAGGED, "steady": STEADY}
+
+
+class Scripted:
+    """An upstream that answers by script. Task-safe. Counts what it was asked and what was cut off by its callers."""
+
+    kind = "simulated"
+    always_streams = True
+
+    def __init__(self, name: str, scripts: Sequence[Script], clock: Clock) -> None:
+        if not scripts:
+            raise ValueError(f"simulated upstream {name!r} needs at least one script")
+        self.name = name
+        self._scripts = scripts
+        self._clock = clock
+        self._numbers = count()
+        self.n_open = 0
+        self.n_asked = 0
+        self.n_cancelled = 0
+        self.last_closed_at: float | None = None
+
+    def can_serve(self, api: Api) -> bool:
+        """Whatever can be said in OpenAI chat."""
+        return can_translate(api, Api.CHAT)
+
+    async def open(self, call: Call) -> Stream:
+        """Follow the next script up to its first words."""
+        number = next(self._numbers)
+        self.n_asked += 1
+        self.n_open += 1
+        stream = _ScriptedStream(self, self._scripts[number % len(self._scripts)], call, number)
+        try:
+            await stream.begin()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def close(self) -> None:
+        """Nothing idle to close."""
+
+    def __repr__(self) -> str:
+        return f"<Scripted {self.name}: {self.n_open} open, {self.n_asked} asked, {self.n_cancelled} cancelled>"
+
+
+class _ScriptedStream:
+    """One run through a script. One task reads it."""
+
+    def __init__(self, upstream: Scripted, script: Script, call: Call, number: int) -> None:
+        self._upstream = upstream
+        self._steps = list(script)
+        self._transcoder: Transcoder = transcoder(Api.CHAT, call.request, source_streams=True, upstream=upstream.name,
+                                                  hide_usage=not call.request.include_usage)
+        self._head = {"id": f"chatcmpl-sim{number}", "object": "chat.completion.chunk",
+                      "created": int(upstream._clock.wall()), "model": call.model}
+        self._n_said = 0
+        self._is_closed = False
+        self._is_whole = False
+
+    @property
+    def sight(self) -> Sight:
+        return self._transcoder.sight
+
+    async def begin(self) -> None:
+        """The time before the head of the answer, or its failure."""
+        while self._steps and isinstance(wait := self._steps[0], Wait):  # noqa: ASYNC110 - it plays, it does not poll
+            del self._steps[0]
+            await asyncio.sleep(wait.seconds)
+        if self._steps and isinstance(fail := self._steps[0], Fail):
+            raise self._failed(fail)
+
+    async def next(self) -> Chunk | None:
+        failure = self.sight.failure
+        if failure is not None:
+            raise failure
+        if self._is_whole:
+            return None
+        while self._steps:
+            step = self._steps.pop(0)
+            if isinstance(step, Wait):
+                await asyncio.sleep(step.seconds)
+            elif isinstance(step, Fail):
+                raise self._failed(step)
+            elif isinstance(step, Cut):
+                return self._finish()
+            elif (chunk := self._transcoder.feed(self._bytes(step))) is not None:
+                return chunk
+        ending = self._event({}, "stop") + self._usage() + b"data: [DONE]\n\n"
+        chunk = self._transcoder.feed(ending)
+        last = self._finish()
+        if chunk is None or last is None:
+            return chunk or last
+        return Chunk(chunk.data + last.data, chunk.n_content + last.n_content)
+
+    def _finish(self) -> Chunk | None:
+        self._steps.clear()
+        self._is_whole = True
+        last = self._transcoder.finish()
+        if self.sight.failure is not None and last is None:
+            raise self.sight.failure
+        return last
+
+    def _bytes(self, step: Say | Raw) -> bytes:
+        if isinstance(step, Raw):
+            return step.data
+        self._n_said += 1
+        first = {"role": "assistant"} if self._n_said == 1 else {}
+        return self._event({**first, "content": step.text}, None)
+
+    def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return b"data: " + msgspec.json.encode({**self._head, "choices": [choice]}) + b"\n\n"
+
+    def _usage(self) -> bytes:
+        usage = {"prompt_tokens": 10, "completion_tokens": self._n_said, "total_tokens": 10 + self._n_said}
+        return b"data: " + msgspec.json.encode({**self._head, "choices": [], "usage": usage}) + b"\n\n"
+
+    def _failed(self, fail: Fail) -> UpstreamFailed:
+        return UpstreamFailed(self._upstream.name, fail.fault, f"scripted {fail.fault.value}",
+                              upstream_status=fail.status, retry_after_s=fail.retry_after_s)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._upstream.n_open -= 1
+        self._upstream.last_closed_at = self._upstream._clock.now()
+        if not self._is_whole:
+            self._upstream.n_cancelled += 1
