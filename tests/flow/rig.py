@@ -1,0 +1,81 @@
+"""A gateway of scripted upstreams on virtual time, for flow tests."""
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.types import Api, Request
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.handoffs import Route, Target
+from stayfast.pipeline.stages.admit import AdmitAll
+from stayfast.pipeline.stages.cache import NoCache
+from stayfast.pipeline.stages.call import Caller
+from stayfast.pipeline.stages.context import AsSent
+from stayfast.pipeline.stages.relay import Relay, Reply
+from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.settle import Settle
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
+from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.registry import Registry
+from stayfast.wire.decode import decode
+
+MODEL = "m"
+
+
+class Rig:
+    """The parts that a test looks at."""
+
+    def __init__(self, loop: SimLoop, *scripts: Sequence[Script], timeouts: Timeouts | None = None,
+                 retry: RetryConfig | None = None, upstreams: Sequence[Upstream] = ()) -> None:
+        self.loop = loop
+        self.sink = RecordingSink()
+        self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
+        self.registry = Registry([*self.scripted, *upstreams])
+        route = Route(MODEL, tuple(Target(member) for member in self.registry), timeouts or Timeouts(),
+                      retry or RetryConfig(max_attempts=1))
+        rng = Random(7)
+        settle = Settle(loop, self.sink)
+        self.gateway = Gateway(loop, AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Timeouts(), rng),
+                               Caller(loop, rng, self.sink), Relay(loop, settle.done), settle)
+
+    @property
+    def n_in_flight(self) -> int:
+        """Requests that any member still counts."""
+        return sum(member.n_in_flight for member in self.registry)
+
+    @property
+    def n_open(self) -> int:
+        """Streams that are still open at the scripted upstreams."""
+        return sum(upstream.n_open for upstream in self.scripted)
+
+    async def serve(self, request: Request | None = None, **arrival: float) -> Reply:
+        """Serve one request that arrives now."""
+        return await self.gateway.serve(request or chat(), Arrival("req_1", self.loop.now(), **arrival))
+
+
+def chat(*, stream: bool = True, model: str = MODEL, **fields: object) -> Request:
+    """A chat request."""
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": stream, **fields}
+    return decode(Api.CHAT, msgspec.json.encode(body))
+
+
+async def read(reply: Reply) -> bytes:
+    """The whole body."""
+    parts = []
+    while (chunk := await reply.next()) is not None:
+        parts.append(chunk.data)
+    return b"".join(parts)
+
+
+def said(body: bytes) -> str:
+    """The text of an SSE chat body."""
+    words = []
+    for line in body.split(b"\n\n"):
+        if line.startswith(b"data: {"):
+            for choice in msgspec.json.decode(line[6:])["choices"]:
+                words.append(choice["delta"].get("content") or "")
+    return "".join(words)

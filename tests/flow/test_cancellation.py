@@ -1,0 +1,126 @@
+"""The client is gone, in every state: the upstream closes at that very instant and nothing stays held."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.events import RequestDone
+from stayfast.core.types import Api, Request
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.upstreams.base import Call, Stream
+from tests.flow.rig import Rig, chat, read
+
+
+class Connecting:
+    """An upstream to which no connection ever comes about."""
+
+    name = "connecting"
+    kind = "test"
+    always_streams = True
+
+    def __init__(self) -> None:
+        self.n_open = 0
+
+    def can_serve(self, api: Api) -> bool:
+        """Everything."""
+        return True
+
+    async def open(self, call: Call) -> Stream:
+        """Never returns."""
+        self.n_open += 1
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.n_open -= 1
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+async def _leave_at(loop: SimLoop, rig: Rig, leave_at: float, request: Request) -> None:
+    async def client() -> None:
+        reply = await rig.serve(request)
+        try:
+            await read(reply)
+        finally:
+            reply.close()
+
+    task = loop.create_task(client())
+    await asyncio.sleep(leave_at - loop.now())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert loop.now() == leave_at
+    assert rig.n_open == 0
+    assert rig.n_in_flight == 0
+    (done,) = rig.sink.of(RequestDone)
+    assert (done.status, done.error) == (499, "client_left")
+    assert not [handle for handle in loop._scheduled if not handle.cancelled()], "a timer is left"  # type: ignore[attr-defined]
+
+
+STATES: dict[str, tuple[Sequence[Script], float, bool]] = {
+    "before_first_token": ([[Wait(5), Say("x")]], 1.0, True),
+    "mid_stream": ([[Wait(0.2), Say("a"), Wait(5), Say("b")]], 1.0, True),
+    "not_streaming": ([[Wait(0.2), Say("a"), Wait(5), Say("b")]], 1.0, False),
+    "back_off": ([[Fail(retry_after_s=10)]], 1.0, True),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_client_gone(state: str) -> None:
+    """Upstream closed at the instant of leaving, nothing held, no timer left."""
+    scripts, leave_at, stream = STATES[state]
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, scripts, retry=RetryConfig(max_attempts=3), timeouts=Timeouts(total_s=60))
+        await _leave_at(loop, rig, leave_at, chat(stream=stream))
+        if state != "back_off":
+            assert rig.scripted[0].last_closed_at == leave_at
+            assert rig.scripted[0].n_cancelled == 1
+
+    run(main)
+
+
+def test_client_gone_while_connecting() -> None:
+    """The connection attempt itself is given up."""
+
+    async def main(loop: SimLoop) -> None:
+        upstream = Connecting()
+        rig = Rig(loop, upstreams=[upstream])
+        await _leave_at(loop, rig, 1.0, chat())
+        assert upstream.n_open == 0
+
+    run(main)
+
+
+def test_client_gone_before_reading_anything() -> None:
+    """A reply that nobody reads gives everything back on `close`: what an async generator would not do."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("a"), Wait(5), Say("b")]])
+        reply = await rig.serve()
+        assert rig.n_in_flight == 1
+        reply.close()
+        reply.close()
+        assert rig.n_open == rig.n_in_flight == 0
+        assert len(rig.sink.of(RequestDone)) == 1
+
+    run(main)
+
+
+def test_leaving_and_time_out_at_the_same_instant() -> None:
+    """Both at once: whoever wins, the task ends as cancelled or timed out, and nothing is held."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(5), Say("x")]], timeouts=Timeouts(first_token_s=1.0))
+        task = loop.create_task(rig.serve())
+        loop.call_at(1.0, task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert rig.n_open == rig.n_in_flight == 0
+
+    run(main)

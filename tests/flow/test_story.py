@@ -1,0 +1,158 @@
+"""A request's life on virtual time: what comes out, when, and what is left behind."""
+
+import msgspec
+import pytest
+
+from stayfast.core.errors import Fault, Rejected, UpstreamFailed
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.types import Outcome, Stage
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Cut, Fail, Raw, Say, SimLoop, Wait, run
+from tests.flow.rig import Rig, chat, read, said
+
+HELLO = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
+
+
+def test_serve_returns_at_the_first_content_token() -> None:
+    """`serve` ends exactly when the first token comes; the rest follows at its own pace."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO])
+        reply = await rig.serve()
+        assert loop.now() == 0.25
+        assert said(await read(reply)) == "Hello"
+        assert loop.now() == 0.35
+        assert rig.n_in_flight == 0
+        assert rig.n_open == 0
+
+    run(main)
+
+
+def test_stages_add_up_to_the_whole() -> None:
+    """The ledger names every stage once and loses no time between them."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO])
+        await read(await rig.serve())
+        (done,) = rig.sink.of(RequestDone)
+        assert [stage.stage for stage in done.stages] == list(Stage)
+        assert sum(stage.spent_s for stage in done.stages) == pytest.approx(done.ended_at - done.accepted_at)
+        spent = {stage.stage: stage.spent_s for stage in done.stages}
+        assert spent[Stage.CALL] == 0.25
+        assert spent[Stage.RELAY] == pytest.approx(0.1)
+        assert done.ttft_s == 0.25
+        assert (done.status, done.finish_reason, done.n_attempts) == (200, "stop", 1)
+        assert done.usage is not None
+        assert done.usage.output == 2
+
+    run(main)
+
+
+def test_whole_answer_for_a_client_that_does_not_stream() -> None:
+    """An upstream that always streams is collected into one JSON body."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO])
+        body = await read(await rig.serve(chat(stream=False)))
+        answer = msgspec.json.decode(body)
+        assert answer["choices"][0]["message"]["content"] == "Hello"
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+    run(main)
+
+
+def test_role_only_chunk_is_held_back_until_content() -> None:
+    """A role is not a first token: the attempt may still be swapped after it, unseen by the client."""
+    role = Raw(b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":'
+               b'[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n')
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[role, Wait(0.5), Fail()], HELLO], retry=RetryConfig(max_attempts=2))
+        reply = await rig.serve()
+        body = await read(reply)
+        assert said(body) == "Hello"
+        assert b'"id":"x"' not in body
+        assert reply.n_attempts == 2
+
+    run(main)
+
+
+def test_unknown_model_is_a_404() -> None:
+    """No route: the client hears so, and nothing is left behind."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO])
+        with pytest.raises(Rejected) as rejected:
+            await rig.serve(chat(model="nope"))
+        assert (rejected.value.status, rejected.value.param) == (404, "model")
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.route, done.error) == (404, None, "model_not_found")
+        assert not rig.sink.of(AttemptDone)
+
+    run(main)
+
+
+def test_cut_stream_is_never_whole() -> None:
+    """A body that ends without the protocol's end raises, after what came before it was delivered."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("Hel"), Cut()]])
+        reply = await rig.serve()
+        parts = [await reply.next()]
+        with pytest.raises(UpstreamFailed) as cut:
+            while (chunk := await reply.next()) is not None:
+                parts.append(chunk)
+        assert cut.value.fault is Fault.TRUNCATED
+        assert b"[DONE]" not in b"".join(part.data for part in parts if part is not None)
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "truncated")
+        assert rig.n_in_flight == rig.n_open == 0
+
+    run(main)
+
+
+def test_error_event_before_content_is_retried_elsewhere() -> None:
+    """An error inside HTTP 200 before any content is a failed attempt, not an answer."""
+    in_band = Raw(b'data: {"error":{"message":"overloaded","type":"server_error","param":null,"code":null}}\n\n')
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[in_band]], [HELLO], retry=RetryConfig(max_attempts=2))
+        for _ in range(5):  # whichever of the two is drawn first
+            assert said(await read(await rig.serve())) == "Hello"
+        faults = {attempt.fault for attempt in rig.sink.of(AttemptDone)}
+        assert faults == {None, "in_band"}
+
+    run(main)
+
+
+def test_final_errors_are_not_retried() -> None:
+    """A 4xx of the upstream ends the request at its first attempt."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(Fault.STATUS)]], retry=RetryConfig(max_attempts=3))
+        rig.scripted[0]._scripts = [[]]
+        failed = UpstreamFailed("up0", Fault.STATUS, "no", upstream_status=400, is_final=True)
+
+        async def refuse(_: object) -> None:
+            raise failed
+
+        rig.scripted[0].open = refuse  # type: ignore[assignment, method-assign]
+        with pytest.raises(UpstreamFailed):
+            await rig.serve()
+        assert len(rig.sink.of(AttemptDone)) == 1
+        assert rig.sink.of(AttemptDone)[0].outcome is Outcome.IGNORED
+
+    run(main)
+
+
+def test_stateful_requests_are_sent_once() -> None:
+    """`store: true` may have been acted on: no second attempt after a broken connection, but one after none was made."""
+
+    async def main(loop: SimLoop) -> None:
+        for fault, n_attempts in ((Fault.RESET, 1), (Fault.CONNECT, 3)):
+            rig = Rig(loop, [[Fail(fault)]], retry=RetryConfig(max_attempts=3))
+            with pytest.raises(UpstreamFailed):
+                await rig.serve(chat(store=True))
+            assert len(rig.sink.of(AttemptDone)) == n_attempts
+
+    run(main)

@@ -1,0 +1,56 @@
+"""observe.log: one JSON line a request, written by another thread, never in the way."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from stayfast.observe.log import LineWriter, LogConfig, LogSink
+from tests.unit.observe.test_metrics import done
+
+
+def test_one_line_a_request(tmp_path: Path) -> None:
+    """The line says what on-call asks for, in milliseconds."""
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    writer = LineWriter(LogConfig(fd=fd))
+    writer.start()
+    LogSink(LogConfig(fd=fd), writer).emit(done(finish_reason="stop"))
+    writer.close()
+    os.close(fd)
+    (line,) = path.read_bytes().splitlines()
+    fields = msgspec.json.decode(line)
+    assert fields["event"] == "request"
+    assert (fields["status"], fields["ms"], fields["ttft_ms"], fields["finish"]) == (200, 500.0, 200.0, "stop")
+    assert fields["stages_ms"] == {"call": 200.0}
+    assert (fields["input_tokens"], fields["output_tokens"], fields["cached_tokens"]) == (10, 20, 5)
+
+
+def test_requests_can_be_left_out(tmp_path: Path) -> None:
+    """`log.requests: false` keeps the gateway's own lines only."""
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    config = LogConfig(requests=False, fd=fd)
+    writer = LineWriter(config)
+    writer.start()
+    sink = LogSink(config, writer)
+    sink.emit(done())
+    sink.say("started", port=8090)
+    writer.close()
+    os.close(fd)
+    assert [msgspec.json.decode(line)["event"] for line in path.read_bytes().splitlines()] == ["started"]
+
+
+def test_a_reader_that_does_not_read_delays_nobody() -> None:
+    """A full pipe: lines are dropped and counted, the writer's caller never blocks, memory stays bounded."""
+    read_fd, write_fd = os.pipe()
+    config = LogConfig(fd=write_fd, max_pending_bytes=100_000, flush_every_s=0.001)
+    writer = LineWriter(config)
+    writer.start()
+    line = b"x" * 999 + b"\n"
+    for _ in range(2_000):
+        writer.write(line)
+    assert writer.n_dropped > 1_000
+    os.close(read_fd)  # the blocked write fails, the thread ends
+    writer.close()
+    os.close(write_fd)

@@ -1,0 +1,54 @@
+"""policy.retry: who may try again, and when."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.retry import RetryConfig, wait_before_next
+
+CONFIG = RetryConfig(max_attempts=3, base_s=0.1, cap_s=0.3, min_left_s=0.05)
+
+
+@given(n_failed=st.integers(1, 20), remaining_s=st.floats(0, 100), retry_after_s=st.none() | st.floats(0, 100),
+       goes_elsewhere=st.booleans(), seed=st.integers(0, 99))
+def test_an_admitted_attempt_always_fits(n_failed: int, remaining_s: float, retry_after_s: float | None,
+                                         goes_elsewhere: bool, seed: int) -> None:
+    """Whatever the samples: within the count, within the time that is left, within the jitter's ceiling."""
+    wait_s = wait_before_next(CONFIG, n_failed, remaining_s, Random(seed), retry_after_s=retry_after_s,
+                              goes_elsewhere=goes_elsewhere)
+    if wait_s is None:
+        return
+    assert n_failed < CONFIG.max_attempts
+    assert wait_s + CONFIG.min_left_s <= remaining_s
+    assert 0 <= wait_s <= max(min(CONFIG.cap_s, CONFIG.base_s * 2 ** (n_failed - 1)), retry_after_s or 0)
+
+
+def test_failing_over_waits_for_nobody() -> None:
+    """Another upstream stands ready: at once, whatever the first one asked for."""
+    assert wait_before_next(CONFIG, 1, 10, Random(1), retry_after_s=5, goes_elsewhere=True) == 0.0
+
+
+def test_returning_honours_retry_after() -> None:
+    """The same upstream: not before it asked to be asked again."""
+    wait_s = wait_before_next(CONFIG, 1, 10, Random(1), retry_after_s=5)
+    assert wait_s is not None
+    assert wait_s >= 5
+
+
+def test_jitter_is_full() -> None:
+    """Waits spread over the whole range from 0 to the ceiling, not around it."""
+    rng = Random(3)
+    waits = [wait_before_next(CONFIG, 2, 10, rng) or 0.0 for _ in range(1000)]
+    assert min(waits) < 0.01
+    assert max(waits) > 0.19
+    assert max(waits) <= 0.2
+
+
+@pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"max_attempts": 11}, {"base_s": 0}, {"base_s": 9, "cap_s": 1},
+                                   {"cap_s": 61}, {"min_left_s": -1}])
+def test_config_is_checked(wrong: dict[str, float]) -> None:
+    """Nonsense is refused at construction."""
+    with pytest.raises(ValueError, match="must"):
+        RetryConfig(**wrong)  # type: ignore[arg-type]
