@@ -9,19 +9,25 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stayfast.core.clock import Clock
 from stayfast.core.events import EngineState, Fact, RequestDone, RequestRefused
+
+SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """What is logged, and where to. `max_pending_bytes` bounds what waits for a slow reader; beyond it lines are counted."""
 
+    level: str = "info"  # the least severe kind of line that is written
     requests: bool = True
     fd: int = 1
     flush_every_s: float = 0.05
     max_pending_bytes: int = 8 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        if self.level not in SEVERITY:
+            raise ValueError(f"level must be one of {', '.join(SEVERITY)}, not {self.level!r}")
         if not 0 < self.flush_every_s <= 10:
             raise ValueError(f"flush_every_s must be more than 0 and at most 10, not {self.flush_every_s}")
 
@@ -109,30 +115,43 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
 class LogSink:
     """Turns facts into lines. Task-safe: one loop."""
 
-    def __init__(self, config: LogConfig, writer: LineWriter) -> None:
-        self._config = config
+    def __init__(self, config: LogConfig, writer: LineWriter, clock: Clock) -> None:
+        self.configure(config)
         self._writer = writer
+        self._clock = clock
         self._encoder = msgspec.json.Encoder()
+
+    def configure(self, config: LogConfig) -> None:
+        """Another level, or request lines on or off; the file stays."""
+        self._config = config
+        self._least = SEVERITY[config.level]
 
     def emit(self, fact: Fact) -> None:
         """Take one fact."""
         if isinstance(fact, RequestDone):
-            if self._config.requests:
+            if self._config.requests and _severity(fact.status) >= self._least:
                 self._line(_request_line(fact))
         elif isinstance(fact, RequestRefused):
-            if self._config.requests:
+            if self._config.requests and _severity(fact.status) >= self._least:
                 self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
                                         status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
                                         path=fact.path, tenant=fact.tenant))
         elif isinstance(fact, EngineState):
-            self._line({"event": "engine", "state": fact.state, "pid": fact.pid, "detail": fact.detail})
+            self.say("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
+                     detail=fact.detail)
 
-    def say(self, event: str, **fields: str | float | None) -> None:
-        """A line about the gateway itself: started, reloaded, draining."""
-        self._line({"event": event, **fields})
+    def say(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
+        """A line about the gateway itself: starting, reloaded, stopped."""
+        if SEVERITY[level] >= self._least:
+            self._line({"ts": round(self._clock.wall(), 3), "event": event, "level": level, **fields})
 
     def _line(self, line: object) -> None:
         self._writer.write(self._encoder.encode(line) + b"\n")
+
+
+def _severity(status: int) -> int:
+    """A request that failed by our fault or an upstream's is a warning; one that its client got wrong is not."""
+    return SEVERITY["warning" if status >= 500 else "info"]
 
 
 def _request_line(fact: RequestDone) -> _RequestLine:

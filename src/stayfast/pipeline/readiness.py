@@ -50,6 +50,11 @@ class Prober:
         self._rng = rng
         self._sink = sink
 
+    @property
+    def n_targets(self) -> int:
+        """How many members are asked."""
+        return len(self._targets)
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:

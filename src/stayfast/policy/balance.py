@@ -11,8 +11,10 @@ When wrong: requests differ a hundredfold in work, so in-flight counts are a poo
 """
 
 from collections.abc import Sequence
-from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class Load(NamedTuple):
@@ -22,7 +24,7 @@ class Load(NamedTuple):
     n_in_flight: int
 
 
-def order(loads: Sequence[Load], rng: Random) -> list[int]:
+def order(loads: Sequence[Load], rng: "Random") -> list[int]:
     """The candidates' indices, best first. One candidate costs nothing; an empty list gives an empty list."""
     n = len(loads)
     if n < 2:

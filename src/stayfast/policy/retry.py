@@ -13,7 +13,10 @@ the cure for that, not a longer wait.
 """
 
 from dataclasses import dataclass
-from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class RetryConfig:
             raise ValueError(f"min_left_s must not be negative, not {self.min_left_s}")
 
 
-def wait_before_next(config: RetryConfig, n_failed: int, remaining_s: float, rng: Random, *,
+def wait_before_next(config: RetryConfig, n_failed: int, remaining_s: float, rng: "Random", *,
                      retry_after_s: float | None = None, goes_elsewhere: bool = False) -> float | None:
     """Seconds to wait before the attempt after `n_failed` failures; None when there must be no further attempt.
 

@@ -138,7 +138,7 @@ class _ScriptedStream:
 
     async def begin(self) -> None:
         """The time before the head of the answer, or its failure."""
-        while self._steps and isinstance(wait := self._steps[0], Wait):  # noqa: ASYNC110 - it plays, it does not poll
+        while self._steps and isinstance(wait := self._steps[0], Wait):
             del self._steps[0]
             await asyncio.sleep(wait.seconds)
         if self._steps and isinstance(fail := self._steps[0], Fail):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from stayfast.core.clock import SystemClock
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from tests.unit.observe.test_metrics import done
 
@@ -15,7 +16,7 @@ def test_one_line_a_request(tmp_path: Path) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     writer = LineWriter(LogConfig(fd=fd))
     writer.start()
-    LogSink(LogConfig(fd=fd), writer).emit(done(finish_reason="stop"))
+    LogSink(LogConfig(fd=fd), writer, SystemClock()).emit(done(finish_reason="stop"))
     writer.close()
     os.close(fd)
     (line,) = path.read_bytes().splitlines()
@@ -33,7 +34,7 @@ def test_requests_can_be_left_out(tmp_path: Path) -> None:
     config = LogConfig(requests=False, fd=fd)
     writer = LineWriter(config)
     writer.start()
-    sink = LogSink(config, writer)
+    sink = LogSink(config, writer, SystemClock())
     sink.emit(done())
     sink.say("started", port=8090)
     writer.close()

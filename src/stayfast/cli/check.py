@@ -1,0 +1,28 @@
+"""`stayfast check`: are the settings right, and if not, everything that is wrong with them."""
+
+import argparse
+import sys
+
+from stayfast.cli import say
+from stayfast.settings import Settings, SettingsError, environment, find, load, overrides
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print `ok: ...` or the problems, one a line."""
+    variables = environment()
+    try:
+        settings = load(find(arguments.file, variables), variables, overrides(variables))
+    except SettingsError as error:
+        say(str(error))
+        return 1
+    sys.stdout.write(summary(settings) + "\n")
+    return 0
+
+
+def summary(settings: Settings) -> str:
+    """ok: 2 upstreams, 3 routes."""
+    return f"ok: {_counted(len(settings.upstreams), 'upstream')}, {_counted(len(settings.routes), 'route')}"
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,188 @@
+"""`stayfast serve`: the gateway in this process, or a parent with workers."""
+
+import argparse
+import asyncio
+import errno
+import json
+import signal
+from collections.abc import Mapping, Sequence
+
+from stayfast import __version__, compose
+from stayfast.cli import say
+from stayfast.cli.check import summary
+from stayfast.cli.hello import hello
+from stayfast.core.clock import SystemClock
+from stayfast.server.lifeline import Lifeline
+from stayfast.server.notify import notify
+from stayfast.server.workers import (
+    EXIT_BAD_SETTINGS,
+    EXIT_PORT_IN_USE,
+    Supervisor,
+    WorkersConfig,
+    command_of,
+    reserve,
+)
+from stayfast.settings import (
+    BUILT_IN,
+    EmbeddedUpstream,
+    Override,
+    Settings,
+    SettingsError,
+    Source,
+    environment,
+    find,
+    load,
+    overrides,
+    why_not_embedded,
+)
+
+Address = tuple[str, int]
+_MARGIN_S = 5.0
+_CANNOT_LISTEN = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; returns the exit status."""
+    variables = environment()
+    if arguments.worker is not None:
+        return _work(arguments.worker, variables)
+    given = Given(arguments, variables)
+    try:
+        settings = given.load()
+    except SettingsError as error:
+        say(str(error))
+        return EXIT_BAD_SETTINGS
+    if arguments.check:
+        say(summary(settings))
+        return 0
+    if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and given.is_built_in:
+        say(f"no embedded model: {why_not_embedded()}")
+    try:
+        return _supervise(given, settings) if settings.workers > 1 else _serve(given, settings)
+    except OSError as error:
+        if error.errno not in _CANNOT_LISTEN:
+            raise
+        server = settings.server
+        say(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose another --port")
+        return EXIT_PORT_IN_USE
+
+
+class Given:
+    """What the command line and the environment say, to be put on top of the file each time it is read."""
+
+    def __init__(self, arguments: argparse.Namespace, variables: Mapping[str, str]) -> None:
+        self.variables = variables
+        self.model: str | None = arguments.model
+        self.overrides = overrides(variables)
+        self._file: str | None = arguments.config
+        for name, path in (("host", ("server", "host")), ("port", ("server", "port")), ("workers", ("workers",))):
+            if (text := getattr(arguments, name)) is not None:
+                self.overrides.append(Override(path, text, f"--{name}"))
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether there is no file."""
+        return self.find().name == BUILT_IN
+
+    def find(self) -> Source:
+        """The file as it is now."""
+        return find(self._file, self.variables)
+
+    def load(self, source: Source | None = None) -> Settings:
+        """Settings from the file as it is now, or from `source`; SettingsError."""
+        return load(source or self.find(), self.variables, self.overrides, model=self.model)
+
+
+def _serve(given: Given, settings: Settings) -> int:
+    socket_name = given.variables.get("NOTIFY_SOCKET")
+
+    def on_listening(addresses: Sequence[Address]) -> None:
+        say(hello(settings, addresses, __version__))
+        notify(socket_name, "READY=1")
+
+    return compose.serve(settings, worker=0, n_workers=1, reload=given.load, engines=None, on_listening=on_listening,
+                         on_draining=lambda: notify(socket_name, "STOPPING=1"))
+
+
+def _supervise(given: Given, settings: Settings) -> int:
+    """Be the parent. What the workers get is text, overrides and addresses: all that they need to load the same settings."""
+    held = reserve(settings.server.host, settings.server.port)
+    address: Address = held.getsockname()[:2]
+    listening = Override(("server", "port"), str(address[1]), "the parent process")
+    socket_name = given.variables.get("NOTIFY_SOCKET")
+    engines: dict[str, Address] = {}
+    last_good = given.find()
+
+    def briefing() -> bytes:
+        return json.dumps({
+            "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines,
+            "overrides": [[*override.path, override.text, override.source] for override in (*given.overrides, listening)],
+        }).encode()
+
+    def reload() -> bytes:
+        nonlocal last_good
+        source = given.find()
+        given.load(source)
+        last_good = source
+        return briefing()
+
+    def on_ready() -> None:
+        say(hello(settings, [address], __version__))
+        notify(socket_name, "READY=1")
+
+    async def parent() -> int:
+        def announce(upstream: str, engine: Address) -> None:
+            engines[upstream] = engine
+            supervisor.brief(briefing())
+
+        config = WorkersConfig(settings.workers, settings.server.drain_grace_s + settings.server.drain_s)
+        supervisor = Supervisor(
+            config, lambda n: command_of(n, settings.workers), reload, lambda line: say(f"stayfast: {line}"), SystemClock(),
+            on_ready=on_ready, on_stopping=lambda: notify(socket_name, "STOPPING=1"),
+            companions=compose.companions(settings, announce))
+        return await supervisor.run()
+
+    with held:
+        return asyncio.run(parent())
+
+
+def _work(place: str, variables: Mapping[str, str]) -> int:
+    """Be worker n of N."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop takes it
+    n, n_workers = (int(part) for part in place.split("/"))
+    try:
+        lifeline = Lifeline.on_standard_input()
+    except EOFError:
+        return 0
+    told = Told(lifeline, variables)
+    try:
+        settings = told.load()
+    except SettingsError as error:
+        say(str(error))
+        return EXIT_BAD_SETTINGS
+    lifeline.watch(settings.server.drain_grace_s + settings.server.drain_s + _MARGIN_S)
+    try:
+        return compose.serve(settings, worker=n, n_workers=n_workers, reload=told.load, engines=told.engines,
+                             on_listening=lambda _: lifeline.ready(), on_draining=lambda: None)
+    except OSError as error:
+        if error.errno not in _CANNOT_LISTEN:
+            raise
+        return EXIT_PORT_IN_USE
+
+
+class Told:
+    """What a worker's parent said last."""
+
+    def __init__(self, lifeline: Lifeline, variables: Mapping[str, str]) -> None:
+        self._lifeline = lifeline
+        self._variables = variables
+
+    def load(self) -> Settings:
+        """The settings that the parent has checked."""
+        told = json.loads(self._lifeline.briefing)
+        given = [Override(tuple(path), text, source) for *path, text, source in told["overrides"]]
+        return load(Source(told["name"], told["text"]), self._variables, given, model=told["model"])
+
+    def engines(self) -> Mapping[str, Address]:
+        """Where the embedded engines are, by their upstream's name; those not yet up are missing."""
+        return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.briefing)["engines"].items()}

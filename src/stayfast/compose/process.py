@@ -1,0 +1,122 @@
+"""One serving process: how a system is started, reloaded and stopped."""
+
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+import uvloop
+
+from stayfast import __version__
+from stayfast.compose.engines import Engines, embedded, retire
+from stayfast.compose.system import Observers, System, build, log_config
+from stayfast.core.clock import SystemClock
+from stayfast.server.backend import Current
+from stayfast.server.lifecycle import Host, run
+from stayfast.server.tasks import Tasks
+from stayfast.settings import Settings, SettingsError
+from stayfast.upstreams.local import Address, Door, Elsewhere
+
+Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
+
+
+class Process:
+    """The running system, its probes and engines, and how a reload replaces them. One loop's."""
+
+    def __init__(self, observers: Observers, told: Told | None, load: Callable[[], Settings]) -> None:
+        self._observers = observers
+        self._told = told  # None: this process runs the engines
+        self._load = load
+        self._clock = SystemClock()
+        self._rng = Random(os.urandom(16))
+        self._tasks = Tasks(self.report)
+        self._engines = Engines(observers.sink, self._clock, self._rng)
+        self._probing: asyncio.Task[None] | None = None
+        self._reloading = asyncio.Lock()
+        self._system: System | None = None
+        self._current: Current | None = None
+
+    async def start(self, settings: Settings) -> Current:
+        """Build and begin; engines become ready later. Raises ValueError or OSError when an engine cannot run here."""
+        if self._told is None:
+            await self._engines.want(embedded(settings))
+        self._current = Current(self._begin(settings))
+        return self._current
+
+    def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> Host:
+        """What the edge gets from us."""
+        return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
+                    on_error=self.report, on_listening=on_listening, on_draining=on_draining,
+                    on_reload=self._on_reload)
+
+    async def stop(self) -> None:
+        """End probes and engines."""
+        if self._probing is not None:
+            self._probing.cancel()
+        await self._engines.stop()
+
+    def report(self, error: BaseException) -> None:
+        """An exception that nobody expected: its place goes to standard error, never its message (it may quote a prompt)."""
+        where = "".join(traceback.format_tb(error.__traceback__))
+        sys.stderr.write(f"stayfast: unexpected {type(error).__name__}\n{where}")
+        self._observers.log.say("unexpected_error", level="error", kind=type(error).__name__)
+
+    def _on_reload(self) -> None:
+        self._tasks.spawn(self._reload())
+
+    async def _reload(self) -> None:
+        """SIGHUP: new requests get the new settings, running answers keep theirs; wrong settings change nothing."""
+        async with self._reloading:
+            assert self._current is not None
+            old = self._system
+            assert old is not None
+            try:
+                settings = self._load()
+                unwanted = await self._engines.want(embedded(settings)) if self._told is None else []
+            except (SettingsError, ValueError, OSError) as error:
+                sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
+                self._observers.log.say("reload_refused", level="error")
+                return
+            self._observers.log.configure(log_config(settings))
+            self._current.swap(self._begin(settings))
+            old.registry.close()
+            for name, engine in unwanted:
+                self._tasks.spawn(retire(engine, old.registry[name]))
+            self._observers.log.say("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
+
+    def _begin(self, settings: Settings) -> System:
+        system = build(settings, self._observers, self._doors(settings), self._clock, self._rng)
+        if self._probing is not None:
+            self._probing.cancel()
+        self._probing = self._tasks.spawn(system.prober.run())
+        self._system = system
+        return system
+
+    def _doors(self, settings: Settings) -> dict[str, Door]:
+        told = self._told
+        if told is None:
+            return {name: self._engines[name] for name in embedded(settings)}
+        return {name: Elsewhere(name, told) for name in embedded(settings)}
+
+
+def serve(settings: Settings, *, worker: int, n_workers: int, reload: Callable[[], Settings], engines: Told | None,
+          on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> int:
+    """Serve until a signal; returns the exit status. `engines` is None where this process is to run them itself."""
+
+    async def main() -> int:
+        observers = Observers(settings, SystemClock())
+        observers.writer.start()
+        process = Process(observers, engines, reload)
+        observers.log.say("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
+        try:
+            current = await process.start(settings)
+            status = await run(current, process.host(on_listening, on_draining), reuse_port=n_workers > 1)
+            observers.log.say("stopped", status=status)
+            return status
+        finally:
+            await process.stop()
+            observers.writer.close()
+
+    return uvloop.run(main())

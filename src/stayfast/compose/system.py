@@ -1,0 +1,121 @@
+"""Settings in, a system out; read it as a parts list. Nothing here runs yet."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import Fanout, Sink
+from stayfast.core.types import Api
+from stayfast.observe.log import LineWriter, LogConfig, LogSink
+from stayfast.observe.metrics import CONTENT_TYPE, Metrics
+from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.handoffs import Route, Target
+from stayfast.pipeline.readiness import ProbeConfig, Prober
+from stayfast.pipeline.stages.admit import AdmitAll
+from stayfast.pipeline.stages.cache import NoCache
+from stayfast.pipeline.stages.call import Caller
+from stayfast.pipeline.stages.context import AsSent
+from stayfast.pipeline.stages.relay import Relay
+from stayfast.pipeline.stages.route import ANY_MODEL, Router
+from stayfast.pipeline.stages.settle import Settle
+from stayfast.server.config import ServerConfig
+from stayfast.settings import HttpUpstream, Settings, SimulatedUpstream
+from stayfast.settings import Upstream as UpstreamSettings
+from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
+from stayfast.upstreams.http import HttpClient, HttpConfig
+from stayfast.upstreams.local import Address, Door, LocalUpstream
+from stayfast.upstreams.registry import Member, Registry
+from stayfast.upstreams.simulated import NAMED_SCRIPTS, Scripted
+
+
+class Observers:
+    """Sinks that outlive a reload: counters go on, the log stays open."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.writer = LineWriter(log_config(settings))
+        self.log = LogSink(log_config(settings), self.writer, clock)
+        self.metrics = Metrics()
+        self.sink: Sink = Fanout(self.log, self.metrics) if settings.metrics.enabled else self.log
+
+
+def log_config(settings: Settings) -> LogConfig:
+    """What the settings say of the log."""
+    return LogConfig(level=settings.log.level, requests=settings.log.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One set of settings as objects: what `server.backend.Backend` asks for."""
+
+    config: ServerConfig
+    gateway: Gateway
+    registry: Registry
+    prober: Prober
+    metric_text: Callable[[], bytes]
+
+    def models(self) -> Sequence[str]:
+        """The names that clients may ask for."""
+        return self.gateway.router.model_names
+
+    def unready(self) -> str | None:
+        """Why it cannot serve yet. Where no upstream is to be probed, the operator has said not to wait for one."""
+        if self.registry.has_proven or not self.prober.n_targets:
+            return None
+        return "no upstream has answered with a token yet"
+
+    def metrics(self) -> tuple[str, bytes]:
+        """Content type and text."""
+        return CONTENT_TYPE, self.metric_text()
+
+
+def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random) -> System:
+    """The whole system for one set of settings. `doors` leads to the embedded engines, by upstream."""
+    sink = observers.sink
+    registry = Registry([_upstream(name, its, doors, sink, clock) for name, its in settings.upstreams.items()])
+    routes = {name: Route(name, tuple(Target(registry[up], settings.model_at(name, up)) for up in its.upstreams),
+                          its.timeouts, its.retry) for name, its in settings.routes.items()}
+    settle = Settle(clock, sink)
+    gateway = Gateway(
+        clock=clock, admit=AdmitAll(), cache=NoCache(), context=AsSent(),
+        router=Router(routes, settings.defaults.timeouts, rng), caller=Caller(clock, rng, sink),
+        relay=Relay(clock, settle.done), settle=settle)
+    prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
+    observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
+    return System(settings.server, gateway, registry, prober,
+                  observers.metrics.text if settings.metrics.enabled else bytes)
+
+
+def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock) -> Upstream:
+    if isinstance(its, HttpUpstream):
+        return _http(name, its, sink, clock)
+    if isinstance(its, SimulatedUpstream):
+        return Scripted(name, NAMED_SCRIPTS[its.script], clock)
+    return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock)
+
+
+def _http(name: str, its: HttpUpstream, sink: Sink, clock: Clock) -> Upstream:
+    http = HttpConfig(its.base_url, max_connections=its.max_connections, http=its.http, keepalive_s=its.keepalive_s,
+                      ca_file=its.ca_file, verify=its.verify)
+    dialect = DialectConfig(
+        its.kind, its.native_apis, its.key.reveal() if its.key is not None else None,
+        tuple((header.lower(), value.reveal()) for header, value in its.headers.items()), asks_usage=its.asks_usage)
+    return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
+
+
+def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:
+    http = HttpConfig(f"http://{address[0]}:{address[1]}/v1", max_connections=0, http="1.1")
+    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, asks_usage=True)
+    return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
+
+
+def _probed(settings: Settings, registry: Registry) -> list[tuple[Member, str]]:
+    """The members to ask for a token, and the model to ask each for: that of the first route that names one."""
+    probed = []
+    for name, its in settings.upstreams.items():
+        models = [settings.model_at(route, name) or route for route, of in settings.routes.items()
+                  if name in of.upstreams and (route != ANY_MODEL or settings.model_at(route, name))]
+        if its.probe and models and registry[name].upstream.can_serve(Api.CHAT):
+            probed.append((registry[name], models[0]))
+    return probed

@@ -1,0 +1,251 @@
+"""The embedded engine as the gateway sees it: a child process that is watched, and started again when it dies.
+
+A native crash costs a restart, never the gateway. The child ends with its parent, even when that is killed (see `child`).
+One engine serves all workers of a machine: whoever starts it hands its `address` on.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from enum import StrEnum
+from random import Random
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.events import EngineState, Sink
+from stayfast.engine.backoff import restart_delay_s
+from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.engine.last_words import LastWords
+from stayfast.engine.ports import HOST, can_listen, choose_port
+from stayfast.engine.probe import ProbeFailed, generate_token
+
+_STOP_GRACE_S = 2.0  # a clean end takes milliseconds; a child that loads or hangs is killed
+
+
+class State(StrEnum):
+    """Where the engine's life stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    BACKING_OFF = "backing_off"  # it crashed or did not get ready, and waits for its next start
+    STOPPED = "stopped"
+
+
+
+def n_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def command(config: EngineConfig, port: int) -> list[str]:
+    """The child's command line. It ends at EOF on its stdin, so it must be given a pipe that its parent holds open.
+
+    A process forked without exec from that parent inherits the pipe, and keeps the child alive with it.
+    """
+    launch = {
+        "model": str(config.model_path),
+        "host": HOST,
+        "port": port,
+        "n_threads": config.n_threads or max(1, n_cores() - 1),
+        "n_slots": config.n_slots,
+        "ctx_per_slot": config.ctx_per_slot,
+        "prompt_cache_mib": config.prompt_cache_mib,
+    }
+    # -P: a json.py in the operator's working directory must not be imported
+    return [sys.executable, "-P", "-m", "stayfast.engine.child", json.dumps(launch)]
+
+
+class Engine:
+    """The supervised child. Start and stop it on one loop; its properties may be read by any task of that loop.
+
+    Emits an EngineState for starting, ready, crashed (its detail says why) and stopped.
+    """
+
+    __slots__ = ("_clock", "_config", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled", "_sink",
+                 "_spawning", "_state", "_task")
+
+    def __init__(self, config: EngineConfig, sink: Sink, clock: Clock, rng: Random) -> None:
+        self._config = config
+        self._sink = sink
+        self._clock = clock
+        self._rng = rng
+        self._state = State.STOPPED
+        self._settled = asyncio.Event()  # set while ready, and once stopped: nothing is worth waiting for
+        self._spawning = asyncio.Lock()  # held while a process is made: cancelled half-way, it would be nobody's
+        self._task: asyncio.Task[None] | None = None
+        self._port: int | None = None
+        self._pid: int | None = None
+        self._ready_at: float | None = None
+        self._last_words = LastWords()
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._state
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a token has been generated since its last start."""
+        return self._state is State.READY
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where it listens, or will: known from `start` on, kept over restarts unless somebody else took the port."""
+        return None if self._port is None else (HOST, self._port)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, None while there is no child."""
+        return self._pid
+
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """What the child said on stderr, without anything a request could have put there; of the last child when dead."""
+        return self._last_words.lines()
+
+    async def start(self) -> None:
+        """Begin to run the child; returns before it is ready. Raises ValueError (cannot run here), OSError (no port)."""
+        if self._task is not None:
+            raise RuntimeError("the engine is running already")
+        check_runnable(self._config)
+        self._port = self._config.port or choose_port(self._rng)
+        self._settled.clear()
+        self._state = State.STARTING  # told to the sink once there is a process to name
+        self._task = asyncio.get_running_loop().create_task(self._supervise(), name="engine")
+
+    async def stop(self) -> None:
+        """End the child and wait until it is gone; safe to call again. Raises what ended the supervision, if anything."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        async with self._spawning:
+            task.cancel()
+        await asyncio.wait([task])
+        self._enter(State.STOPPED)
+        self._pid = None
+        self._settled.set()
+        if not task.cancelled():
+            task.result()
+
+    async def wait_ready(self, deadline: Deadline) -> bool:
+        """Wait until it is ready; False when the deadline passes or the engine stops first."""
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                await self._settled.wait()
+        except TimeoutError:
+            return False
+        return self.is_ready
+
+    async def _supervise(self) -> None:
+        n_failures = 0
+        try:
+            while True:
+                detail = await self._run_once()
+                n_failures = 1 if self._was_healthy() else n_failures + 1
+                self._settled.clear()
+                self._enter(State.BACKING_OFF, detail)
+                self._pid = None
+                config = self._config
+                await asyncio.sleep(restart_delay_s(n_failures, config.restart_base_s, config.restart_cap_s, self._rng))
+        except Exception as error:
+            self._enter(State.STOPPED, f"supervision ended by {type(error).__name__}")
+            self._settled.set()
+            raise
+
+    async def _run_once(self) -> str:
+        """One life of the child, from its start to its end; says why it ended."""
+        self._ready_at = None
+        self._last_words = LastWords()
+        try:
+            port = self._usable_port()
+            async with self._spawning:
+                process = await asyncio.create_subprocess_exec(
+                    *command(self._config, port), stdin=PIPE, stdout=PIPE, stderr=PIPE,
+                    start_new_session=True)  # Ctrl-C is for the gateway, which drains first
+        except OSError as error:
+            return f"cannot start: {error.strerror or error}"
+        self._pid = process.pid
+        self._enter(State.STARTING)
+        assert process.stderr is not None
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._last_words.follow(process.stderr))
+            try:
+                complaint = await self._watch(process, port)
+            finally:
+                await _end(process)
+                await asyncio.wait([following])  # until EOF: nothing of the child is left in the loop
+        return complaint or _obituary(process.returncode, self._last_words.cause())
+
+    async def _watch(self, process: asyncio.subprocess.Process, port: int) -> str | None:
+        """Until the child has ended or must be ended: then returns the complaint."""
+        try:
+            async with asyncio.timeout(self._config.ready_timeout_s):
+                await self._become_ready(process, port)
+        except TimeoutError:
+            return f"not ready within {self._config.ready_timeout_s:g} s"
+        except (ProbeFailed, OSError) as error:
+            return f"probe failed: {error}"
+        await process.wait()
+        return None
+
+    async def _become_ready(self, process: asyncio.subprocess.Process, port: int) -> None:
+        """From the child's start to its first token; returns early when the child ends."""
+        assert process.stdout is not None
+        if not await process.stdout.readline():  # EOF: it died while loading
+            return
+        self._last_words.begin_serving()
+        await generate_token(HOST, port)
+        self._ready_at = self._clock.now()
+        self._enter(State.READY)
+        self._settled.set()
+
+    def _usable_port(self) -> int:
+        assert self._port is not None
+        if self._config.port == 0 and not can_listen(self._port):
+            self._port = choose_port(self._rng)
+        return self._port
+
+    def _was_healthy(self) -> bool:
+        return self._ready_at is not None and self._clock.now() - self._ready_at >= self._config.healthy_after_s
+
+    def _enter(self, state: State, detail: str | None = None) -> None:
+        self._state = state
+        said = "crashed" if state is State.BACKING_OFF else state.value
+        self._sink.emit(EngineState(said, self._pid, detail))
+
+    def __repr__(self) -> str:
+        where = "nowhere" if self._port is None else f"{HOST}:{self._port}"
+        return f"<Engine {self._state.value} at {where}, pid {self._pid}>"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Terminate, after a grace period kill, and reap."""
+    try:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_GRACE_S):
+                    await process.wait()
+    finally:  # also when cancelled while it waits
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _obituary(returncode: int | None, cause: str | None) -> str:
+    """How a child ended, in words: "killed by SIGSEGV", "exit code 1: failed to load model"."""
+    if returncode is not None and returncode < 0:
+        ended = f"killed by {signal.Signals(-returncode).name}"
+    else:
+        ended = f"exit code {returncode}"
+    return f"{ended}: {cause}" if cause else ended

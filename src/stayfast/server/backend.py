@@ -1,0 +1,95 @@
+"""What the edge needs of the running system, and the one place where it looks it up.
+
+A reload builds a second system beside the first and swaps it in here: requests that come after it see the new one,
+answers under way keep the one they began with.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stayfast.core.types import Chunk, Request, Sight
+from stayfast.pipeline.exchange import Arrival
+from stayfast.server.auth import Keys
+from stayfast.server.config import ServerConfig
+from stayfast.wire.decode import DecodeLimits
+
+
+class Reply(Protocol):
+    """An answer on its way. Owned by one request's Task."""
+
+    @property
+    def sight(self) -> Sight:
+        """What has been seen of it."""
+        ...
+
+    @property
+    def upstream(self) -> str | None:
+        """Who answers."""
+        ...
+
+    @property
+    def n_attempts(self) -> int:
+        """Calls it took to get here."""
+        ...
+
+    async def next(self) -> Chunk | None:
+        """The next chunk; None after a whole answer. Raises StayfastError for any other end."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Safe to call again."""
+        ...
+
+    def server_timing(self) -> str:
+        """Where the time went so far, as a `Server-Timing` value."""
+        ...
+
+
+class Service(Protocol):
+    """The story of a request."""
+
+    async def serve(self, request: Request, arrival: Arrival) -> Reply:
+        """Return at the first token of content. Raises StayfastError."""
+        ...
+
+
+class Backend(Protocol):
+    """One running system. Never changes; a reload makes another."""
+
+    @property
+    def config(self) -> ServerConfig:
+        """The edge's own settings."""
+        ...
+
+    @property
+    def gateway(self) -> Service:
+        """Who answers requests."""
+        ...
+
+    def models(self) -> Sequence[str]:
+        """The names that clients may ask for."""
+        ...
+
+    def unready(self) -> str | None:
+        """Why it cannot serve yet; None when it can."""
+        ...
+
+    def metrics(self) -> tuple[str, bytes]:
+        """Content type and text for /metrics."""
+        ...
+
+
+class Current:
+    """The system that new requests go to. One loop's."""
+
+    __slots__ = ("backend", "config", "keys", "limits")
+
+    def __init__(self, backend: Backend) -> None:
+        self.swap(backend)
+
+    def swap(self, backend: Backend) -> None:
+        """Send requests that come from here on to `backend`. Host and port of the first one stay."""
+        self.backend = backend
+        self.config = backend.config
+        self.keys = Keys(backend.config)
+        self.limits = DecodeLimits(max_depth=backend.config.max_depth)

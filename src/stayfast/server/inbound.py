@@ -1,0 +1,153 @@
+"""One request as it came: its head, checked, and its body. Headers that nobody here reads are never looked at."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.types import Api
+
+_KNOWN = frozenset((
+    b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"expect", b"connection",
+    b"authorization", b"x-api-key", b"x-goog-api-key", b"sec-fetch-site",
+    b"x-request-id", b"x-request-timeout", b"x-litellm-timeout", b"x-stayfast-keepalive",
+    b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
+    b"x-stainless-retry-count",
+))
+_LISTS = frozenset((b"anthropic-beta", b"tracestate", b"connection"))  # may come in several lines (RFC 9110, 5.3)
+_FORWARDED = (b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
+              b"x-stainless-retry-count")
+_PATIENCE = (b"x-request-timeout", b"x-litellm-timeout")
+PATHS = {
+    "/v1/chat/completions": Api.CHAT,
+    "/v1/completions": Api.COMPLETIONS,
+    "/v1/embeddings": Api.EMBEDDINGS,
+    "/v1/responses": Api.RESPONSES,
+    "/v1/messages": Api.MESSAGES,
+    "/v1/messages/count_tokens": Api.COUNT_TOKENS,
+}
+HOT = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in PATHS.items()}
+_HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
+_TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?", re.IGNORECASE)
+_HOT_TARGETS = {path.encode(): path for path in HOT}
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+_JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
+_MAX_TIMEOUT_S = 86_400.0
+
+
+class Inbound:
+    """A request on its way in. The reader fills it; nobody changes it once it is handed on."""
+
+    __slots__ = ("accepted_at", "api", "body", "fields", "is_broken", "is_http_10", "keep_alive", "method", "path",
+                 "query", "raw_headers", "refusal", "tenant")
+
+    def __init__(self, accepted_at: float) -> None:
+        self.accepted_at = accepted_at  # monotonic seconds, when its first byte was read
+        self.method = ""
+        self.path = ""
+        self.query = b""
+        self.is_http_10 = False
+        self.raw_headers: Sequence[tuple[bytes, bytes]] = ()
+        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of _KNOWN
+        self.body = b""
+        self.keep_alive = False
+        self.api: Api | None = None  # None: a cold path
+        self.tenant: str | None = None
+        self.refusal: StayfastError | None = None  # to be answered without being served
+        self.is_broken = False  # nothing that follows on its connection can be trusted
+
+    def __repr__(self) -> str:
+        return f"<Inbound {self.method} {self.path}, body of {len(self.body)} bytes>"
+
+
+def is_http_10(version: str) -> bool:
+    """Whether it is HTTP/1.0. Raises Rejected for what is neither that nor 1.1."""
+    if version not in ("1.0", "1.1"):
+        raise Rejected(f"HTTP/{version} is not spoken here: use HTTP/1.1.", code="bad_version")
+    return version == "1.0"
+
+
+def split_target(target: bytes) -> tuple[str, bytes]:
+    """Path and query of a request target in origin or absolute form. Raises Rejected."""
+    path = _HOT_TARGETS.get(target)
+    if path is not None:
+        return path, b""
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise Rejected("The request target is not a path.", code="bad_request_target")
+    return found[1].decode("ascii"), found[2] or b""
+
+
+def read_fields(raw: Sequence[tuple[bytes, bytes]], *, is_http_10: bool) -> dict[bytes, bytes]:
+    """The known headers by lower-case name. Raises Rejected for what two readers could understand in two ways."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in raw:
+        key = name.lower()
+        if key in _KNOWN:
+            if key not in fields:
+                fields[key] = value
+            elif key in _LISTS:
+                fields[key] += b", " + value
+            else:
+                raise Rejected(f"The header {key.decode()} is given twice.", code="duplicate_header", param=key.decode())
+    host = fields.get(b"host")
+    if host is None:
+        if not is_http_10:
+            raise Rejected("The header host is missing.", code="missing_host", param="host")
+    elif host.translate(None, _HOST_CHARS):
+        raise Rejected("The header host is not a host name.", code="bad_host", param="host")
+    if (coding := fields.get(b"transfer-encoding")) is not None and (is_http_10 or coding.lower() != b"chunked"):
+        raise Rejected("The only transfer-encoding understood is chunked, in HTTP/1.1.",
+                       code="bad_transfer_encoding", param="transfer-encoding")
+    if (expected := fields.get(b"expect")) is not None and expected.lower() != b"100-continue":
+        raise Rejected("The only expectation understood is 100-continue.", status=417, code="bad_expectation",
+                       param="expect")
+    return fields
+
+
+def check_media(fields: dict[bytes, bytes]) -> None:
+    """Refuse a body that does not say it is JSON in UTF-8, uncompressed. Raises Rejected (415)."""
+    media = fields.get(b"content-type")
+    if media and media != b"application/json" and not _JSON_TYPE.fullmatch(media):
+        raise Rejected("content-type must be application/json (charset utf-8).", status=415,
+                       code="unsupported_media_type", param="content-type")
+    coding = fields.get(b"content-encoding")
+    if coding and coding.lower() != b"identity":
+        raise Rejected("content-encoding must be identity: send the body uncompressed.", status=415,
+                       code="unsupported_content_encoding", param="content-encoding")
+
+
+def asked_request_id(fields: dict[bytes, bytes]) -> str | None:
+    """The client's own `x-request-id`, where it is safe to repeat."""
+    asked = fields.get(b"x-request-id")
+    return asked.decode("ascii") if asked is not None and _REQUEST_ID.fullmatch(asked) else None
+
+
+def patience_s(fields: dict[bytes, bytes]) -> float | None:
+    """How long the client says it will wait, in seconds. Raises Rejected naming the header."""
+    for name in _PATIENCE:
+        said = fields.get(name)
+        if said is None:
+            continue
+        try:
+            seconds = float(said)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds <= _MAX_TIMEOUT_S:  # false for NaN
+            raise Rejected(f"{name.decode()} must be seconds, more than 0 and at most {_MAX_TIMEOUT_S:g}.",
+                           code="bad_timeout", param=name.decode())
+        return seconds
+    return None
+
+
+def forwarded(fields: dict[bytes, bytes]) -> tuple[tuple[str, str], ...]:
+    """The headers that go on to an upstream; nothing secret is among them. Raises Rejected for one that is not ASCII."""
+    found = []
+    for name in _FORWARDED:
+        if name in fields:
+            value = fields[name]
+            if not value.isascii():
+                raise Rejected(f"The header {name.decode()} holds bytes that are not ASCII.", code="bad_header",
+                               param=name.decode())
+            found.append((name.decode(), value.decode()))
+    return tuple(found)

@@ -1,0 +1,135 @@
+"""From listening to the last byte: start, reload, drain, stop.
+
+A drain has an order. Readiness ends first; for `drain_grace_s` the listener stays open and answers 503 with Retry-After,
+so that a balancer that has not looked yet gets an answer instead of a refused connection. Then the listener closes, idle
+connections close, running answers get `drain_s`, and what is left is cut off. A second signal cuts off at once.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink
+from stayfast.server.backend import Current
+from stayfast.server.cold import ColdApp
+from stayfast.server.config import check_exposure
+from stayfast.server.edge import AsgiApp, Edge
+from stayfast.server.protocol import Connection
+from stayfast.server.tasks import Tasks
+
+BACKLOG = 4096
+DRAINED, CUT_OFF = 0, 1  # exit statuses
+_FAREWELL_S = 1.0  # for cancelled Tasks and closing sockets to go
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the edge gets from whoever starts it. The callbacks run on the loop and must not raise."""
+
+    clock: Clock
+    sink: Sink
+    entropy: bytes  # 8 random bytes, for request ids
+    version: str
+    on_error: Callable[[BaseException], None]  # exceptions that nobody expected
+    on_listening: Callable[[Sequence[tuple[str, int]]], None]  # the addresses, once connections are taken
+    on_reload: Callable[[], None]  # SIGHUP
+    on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
+    cold: AsgiApp | None = None  # in place of the built-in cold endpoints
+
+
+class Server:
+    """One edge on one loop, from start to stop. Make it inside the loop."""
+
+    __slots__ = ("_host", "_is_hurried", "_is_stopping", "_listener", "_n_cut_off", "edge")
+
+    def __init__(self, current: Current, host: Host) -> None:
+        self._host = host
+        self._listener: asyncio.Server | None = None
+        self._is_stopping = asyncio.Event()
+        self._is_hurried = asyncio.Event()
+        self._n_cut_off = 0
+        cold = host.cold or ColdApp(current, clock=host.clock, version=host.version,
+                                    is_draining=lambda: self.edge.is_draining)
+        self.edge = Edge(current, clock=host.clock, sink=host.sink, tasks=Tasks(host.on_error), entropy=host.entropy,
+                         cold=cold)
+
+    async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
+        """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""
+        loop, config = asyncio.get_running_loop(), self.edge.current.config
+        if sock is not None:
+            self._listener = await loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
+        else:
+            check_exposure(config)
+            self._listener = await loop.create_server(self._connect, config.host, config.port, backlog=BACKLOG,
+                                                      reuse_port=reuse_port or None)
+        self._host.on_listening(self.addresses())
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+        return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
+
+    def close(self) -> None:
+        """Stop listening and cut off what runs."""
+        if self._listener is not None:
+            self._listener.close()
+        self._cut_off()
+
+    def stop(self) -> None:
+        """Drain; called again, cut off."""
+        if self._is_stopping.is_set():
+            self._is_hurried.set()
+            self._cut_off()
+        self._is_stopping.set()
+
+    async def serve(self) -> int:
+        """Run until stopped; returns the exit status: DRAINED, or CUT_OFF when an answer did not get to its end."""
+        await self._is_stopping.wait()
+        edge, config = self.edge, self.edge.current.config
+        edge.is_draining = True
+        self._host.on_draining()
+        await _within(config.drain_grace_s, self._is_hurried)
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(edge.connections):
+            connection.close_if_idle()
+        edge.is_empty.clear()
+        if edge.connections and not await _within(config.drain_s, edge.is_empty):
+            self._cut_off()
+        await edge.tasks.wait(_FAREWELL_S)
+        return CUT_OFF if self._n_cut_off else DRAINED
+
+    def _connect(self) -> Connection:
+        return Connection(self.edge)
+
+    def _cut_off(self) -> None:
+        self._n_cut_off += len(self.edge.tasks)
+        for connection in tuple(self.edge.connections):
+            connection.abort()
+
+
+async def run(current: Current, host: Host, *, sock: socket.socket | None = None, reuse_port: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT has been obeyed; returns the exit status. Raises OSError when it cannot listen."""
+    loop = asyncio.get_running_loop()
+    server = Server(current, host)
+    await server.listen(sock, reuse_port=reuse_port)
+    handlers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGHUP: host.on_reload}
+    for number, act in handlers.items():
+        loop.add_signal_handler(number, act)
+    try:
+        return await server.serve()
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Wait for `event`, but no longer than that; whether it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""The API's description (OpenAPI 3.1), built when asked for. Bodies are described by the very types that decode them."""
+
+from typing import Any
+
+import msgspec
+
+from stayfast.core.types import Api
+from stayfast.server.inbound import PATHS
+from stayfast.server.routes import HEALTH
+from stayfast.wire.chat.schema import ChatRequest, CompletionsRequest, EmbeddingsRequest
+from stayfast.wire.messages.schema import CountRequest, MessagesRequest
+from stayfast.wire.responses.schema import ResponsesRequest
+
+Json = dict[str, Any]
+
+_REF = "#/components/schemas/{name}"
+_BODIES: dict[Api, tuple[type, str]] = {
+    Api.CHAT: (ChatRequest, "Answer a conversation (OpenAI chat completions)."),
+    Api.COMPLETIONS: (CompletionsRequest, "Continue a text (OpenAI completions)."),
+    Api.EMBEDDINGS: (EmbeddingsRequest, "Turn texts into vectors (OpenAI embeddings)."),
+    Api.RESPONSES: (ResponsesRequest, "Answer with items (OpenAI responses)."),
+    Api.MESSAGES: (MessagesRequest, "Answer a conversation (Anthropic messages)."),
+    Api.COUNT_TOKENS: (CountRequest, "Count a conversation's tokens (Anthropic)."),
+}
+_REFUSALS = {
+    "400": "The request is malformed; the error names the field.",
+    "401": "The key is missing or unknown.",
+    "403": "A web page of another site asked.",
+    "404": "There is no such model.",
+    "408": "The request did not arrive in time.",
+    "413": "The body is too large.",
+    "415": "The body does not say it is JSON.",
+    "429": "A quota is used up; see Retry-After.",
+    "431": "The head is too large.",
+}
+_FAILURES = {
+    "500": "The gateway failed.",
+    "502": "The upstream failed.",
+    "503": "No capacity, or shutting down; see Retry-After.",
+    "504": "The deadline passed; the error names the stage that spent it.",
+    "529": "The upstream is overloaded (Anthropic's status).",
+}
+_HEADERS: Json = {
+    "x-request-id": {"description": "This request's id.", "schema": {"type": "string"}},
+    "server-timing": {"description": "Where the time went, by stage.", "schema": {"type": "string"}},
+    "x-stayfast-upstream": {"description": "Who answered.", "schema": {"type": "string"}},
+    "x-stayfast-attempts": {"description": "Calls it took.", "schema": {"type": "string"}},
+}
+_PARAMETERS: list[Json] = [
+    {"name": "x-request-timeout", "in": "header", "description": "Seconds that the client waits for the answer.",
+     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400}},
+    {"name": "x-stayfast-keepalive", "in": "header", "description": "`off`: no comments before the first token.",
+     "schema": {"type": "string", "enum": ["on", "off"]}},
+]
+_ERROR: Json = {
+    "type": "object", "required": ["error"],
+    "properties": {"error": {"type": "object", "required": ["message", "type"], "properties": {
+        "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]},
+        "code": {"type": ["string", "null", "integer"]}}}},
+}
+_MODEL: Json = {
+    "type": "object", "required": ["id", "object", "created", "owned_by"],
+    "properties": {"id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
+                   "owned_by": {"type": "string"}},
+}
+_MODELS: Json = {
+    "type": "object", "required": ["object", "data"],
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": _REF.format(name="Model")}}},
+}
+_HEALTH: Json = {
+    "type": "object", "required": ["status"],
+    "properties": {"status": {"type": "string"}, "reason": {"type": "string"}},
+}
+
+
+def document(version: str) -> Json:
+    """The whole document. The prefixes /openai and /anthropic take the same paths and are not listed again."""
+    schemas, components = msgspec.json.schema_components([_describable(body) for body, _ in _BODIES.values()],
+                                                         ref_template=_REF)
+    schema_of = dict(zip(_BODIES, schemas, strict=True))
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Stayfast", "version": version, "description": "An LLM gateway that keeps its deadlines."},
+        "paths": {path: {"post": _hot(api, schema_of[api])} for path, api in PATHS.items()} | _cold_paths(),
+        "security": [{}, {"bearer": []}, {"key": []}],
+        "components": {
+            "schemas": components | {"Error": _ERROR, "Model": _MODEL, "Models": _MODELS, "Health": _HEALTH},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
+                                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
+        },
+    }
+
+
+def _describable(body: type) -> type:
+    """`body` without its raw fields: any JSON may stand there, and their default cannot be written down."""
+    fields = [field for field in msgspec.structs.fields(body) if field.type is not msgspec.Raw]
+    return msgspec.defstruct(body.__name__, [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default) for field in fields
+    ], kw_only=True)
+
+
+def _cold_paths() -> Json:
+    paths: Json = {path: {"get": _cold(path.strip("/"), "Whether the gateway is alive.", "Health", {})}
+                   for path in sorted(HEALTH)}
+    unready = {"503": "Not ready; the body says why."}
+    paths["/readyz"] = {"get": _cold("readyz", "Whether the gateway can serve.", "Health", unready)}
+    refused = {status: _REFUSALS[status] for status in ("401", "403")}
+    paths["/v1/models"] = {"get": _cold("models", "The models that may be asked for.", "Models", refused)}
+    paths["/v1/models/{model}"] = {
+        "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
+        "get": _cold("model", "One model.", "Model", refused | {"404": _REFUSALS["404"]}),
+    }
+    told: Json = {status: _error(said) for status, said in refused.items()}
+    told["200"] = {"description": "OK", "content": {"text/plain": {}}}
+    paths["/metrics"] = {"get": {"operationId": "metrics", "summary": "Metrics for Prometheus.", "responses": told}}
+    return paths
+
+
+def _hot(api: Api, body: Json) -> Json:
+    answer: Json = {"application/json": {"schema": {"type": "object"}}}
+    if api.can_stream:
+        answer["text/event-stream"] = {}
+    return {
+        "operationId": api.value,
+        "summary": _BODIES[api][1],
+        "parameters": _PARAMETERS,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {"200": {"description": "The answer, streamed if asked so.", "headers": _HEADERS, "content": answer}}
+        | {status: _error(said) for status, said in (_REFUSALS | _FAILURES).items()},
+    }
+
+
+def _cold(name: str, summary: str, schema: str, others: dict[str, str]) -> Json:
+    content = {"application/json": {"schema": {"$ref": _REF.format(name=schema)}}}
+    told = {status: ({"description": said, "content": content} if schema == "Health" else _error(said))
+            for status, said in others.items()}
+    return {"operationId": name, "summary": summary,
+            "responses": {"200": {"description": "OK", "content": content}} | told}
+
+
+def _error(said: str) -> Json:
+    return {"description": said, "content": {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}}

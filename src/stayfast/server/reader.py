@@ -1,0 +1,237 @@
+"""Bytes to requests, without sockets: the parser, its limits, and what it must never accept.
+
+llhttp runs with every leniency off: a line end that is not CRLF, folding, NUL, a second or malformed Content-Length and
+one beside Transfer-Encoding end here. Whatever two servers in a row could understand in two ways is how requests are
+smuggled, so it is answered with 400 and the connection is closed.
+
+Reading goes on while a request is answered (that is how the client's leaving is seen), so several can be ready.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import httptools
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Rejected, StayfastError
+from stayfast.server.config import ServerConfig
+from stayfast.server.inbound import Inbound, is_http_10, read_fields, split_target
+
+IDLE, HEAD, BODY = 0, 1, 2
+MAX_PIPELINED = 64  # requests ready on one connection; the one after it is the last
+SLOWEST_BODY_BYTES_S = 16 * 1024  # a body may take body_timeout_s and as long as this rate needs
+
+
+class _Stop(Exception):  # no error: how a callback ends the parser's run
+    """What to answer stands in the last request of `ready`."""
+
+
+class Reader:
+    """One connection's requests, in the order they came. `gate` says what to refuse once a head is in.
+
+    `ready` holds whole requests, and refusals in their place. After `is_over` nothing more will come: the client said
+    `connection: close`, or sent what cannot be trusted.
+    """
+
+    __slots__ = ("_began_at", "_clock", "_config", "_gate", "_inbound", "_n_body", "_n_fed", "_n_late", "_parser", "_parts",
+                 "_raw", "_replay", "_target", "is_over", "owes_continue", "phase", "ready")
+
+    def __init__(self, config: ServerConfig, clock: Clock, gate: Callable[[Inbound], StayfastError | None]) -> None:
+        self._config = config
+        self._clock = clock
+        self._gate = gate
+        self._parser = httptools.HttpRequestParser(self)
+        self.ready: deque[Inbound] = deque()
+        self.is_over = False
+        self.owes_continue = False  # the client waits for 100 before it sends the body
+        self.phase = IDLE
+        self._began_at = 0.0
+        self._inbound = Inbound(0.0)
+        self._target = b""
+        self._raw: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+        self._n_fed = 0  # bytes read since the request began, and a little more
+        self._n_late = 0  # bytes read after the read in which it began
+        self._n_body = 0
+        self._replay: bytes | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read. Never raises: what is wrong becomes a refusal in `ready`."""
+        n_bytes = len(data)
+        self._n_fed = n_bytes if self.phase == IDLE else self._n_fed + n_bytes
+        self._n_late += n_bytes
+        while not self.is_over:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade() + data[upgrade.args[0]:]
+                continue
+            except httptools.HttpParserInvalidMethodError:
+                self._break_off(Rejected("The request does not begin with a known method.", code="bad_method"))
+            except httptools.HttpParserError as error:
+                if not self.is_over:
+                    self._break_off(Rejected(f"This is not HTTP/1.1: {error}.", code="bad_http"))
+            if len(self._raw) > self._config.max_headers and self.phase == BODY:
+                self._break_off(self._head_too_large())
+            if self.phase == HEAD and self._n_late > self._config.max_head_bytes:
+                self._break_off(self._head_too_large())
+            return
+
+    def due_at(self) -> float:
+        """By when the request that has begun must be in. Meaningless when idle."""
+        if self.phase == HEAD:
+            return self._began_at + self._config.head_timeout_s
+        return self._began_at + self._config.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S
+
+    def restart_wait(self) -> None:
+        """Count the client's time from here: until now nobody was reading."""
+        self._began_at = self._clock.now()
+
+    def time_out(self) -> None:
+        """Give up on the request that has begun."""
+        part = "head" if self.phase == HEAD else "body"
+        limit_s = self._config.head_timeout_s if self.phase == HEAD else self._config.body_timeout_s
+        self._break_off(Rejected(f"The request's {part} did not arrive in time ({limit_s:g} s).", status=408,
+                                 code="request_timeout"))
+
+    def on_message_begin(self) -> None:
+        """The parser saw the first byte of a request."""
+        self._began_at = began_at = self._clock.now()
+        self._inbound = Inbound(began_at)
+        self._n_late = 0
+        self.phase = HEAD
+
+    def on_url(self, part: bytes) -> None:
+        """The parser has a part of the target."""
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """The parser has a header, or a trailer, which nobody reads."""
+        self._raw.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The parser has the head: everything that can be refused without the body is refused here."""
+        inbound, parser, config = self._inbound, self._parser, self._config
+        raw, self._raw = self._raw, []  # what comes after are trailers
+        target, self._target = self._target, b""
+        method = parser.get_method()
+        inbound.method = "POST" if method == b"POST" else method.decode()
+        version = parser.get_http_version()
+        if parser.should_upgrade():
+            if method == b"CONNECT":
+                self._stop(Rejected("This is no proxy: CONNECT is not answered.", status=405, code="bad_method"))
+            self._replay = _plain_head(method, target, version, raw)
+            return
+        try:
+            inbound.path, inbound.query = split_target(target)
+            if len(raw) > config.max_headers or (self._n_fed > config.max_head_bytes < _weight(target, raw)):
+                self._stop(self._head_too_large())
+            if version != "1.1":
+                inbound.is_http_10 = is_http_10(version)
+            inbound.raw_headers = raw
+            inbound.fields = fields = read_fields(raw, is_http_10=inbound.is_http_10)
+        except Rejected as error:
+            self._stop(error)
+        self.phase = BODY
+        self._n_body = 0
+        n_body = int(fields.get(b"content-length", b"0"))
+        if n_body > config.max_body_bytes:
+            self._stop(self._body_too_large())
+        inbound.refusal = self._gate(inbound)
+        if b"expect" in fields:
+            self._expect(inbound, has_body=n_body > 0 or b"transfer-encoding" in fields)
+
+    def _expect(self, inbound: Inbound, *, has_body: bool) -> None:
+        if inbound.is_http_10 or not has_body:
+            return
+        if inbound.refusal is not None:
+            self._stop(inbound.refusal)  # the body may or may not come: only a close is unambiguous
+        self.owes_continue = True
+
+    def on_body(self, part: bytes) -> None:
+        """The parser has a part of the body."""
+        self._n_body += len(part)
+        if self._n_body > self._config.max_body_bytes:
+            self._stop(self._body_too_large())
+        if self._inbound.refusal is None:
+            self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        """The parser has a whole request."""
+        if self._replay is not None:
+            return
+        inbound, parts = self._inbound, self._parts
+        if self._raw:
+            self._raw = []
+        if parts:
+            inbound.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._parts = []
+        self.owes_continue = False
+        self.phase = IDLE
+        self.ready.append(inbound)
+        if self._parser.should_keep_alive() and len(self.ready) <= MAX_PIPELINED:
+            inbound.keep_alive = True
+        else:
+            self.is_over = True
+            raise _Stop
+
+    def _without_upgrade(self) -> bytes:
+        """The head again, as it is without its offer, for a parser that has not seen it."""
+        head, self._replay = self._replay, None
+        self._parser = httptools.HttpRequestParser(self)
+        self.phase = IDLE
+        return head or b""
+
+    def _stop(self, error: StayfastError) -> None:
+        self._break_off(error)
+        raise _Stop
+
+    def _break_off(self, error: StayfastError) -> None:
+        inbound = self._inbound
+        if self.phase == IDLE:  # the bytes are not even the start of a request
+            inbound = Inbound(self._clock.now())
+        elif not inbound.path:
+            inbound.path = _readable(self._target)
+        inbound.refusal = error
+        inbound.is_broken = True
+        inbound.keep_alive = False
+        self._parts, self._raw, self._target = [], [], b""
+        self.owes_continue = False
+        self.is_over = True
+        self.phase = IDLE
+        self.ready.append(inbound)
+
+    def _head_too_large(self) -> Rejected:
+        config = self._config
+        return Rejected(f"The request's head is larger than {config.max_head_bytes} bytes or {config.max_headers} headers.",
+                        status=431, code="head_too_large")
+
+    def _body_too_large(self) -> Rejected:
+        return Rejected(f"The request's body is larger than {self._config.max_body_bytes} bytes.", status=413,
+                        code="body_too_large")
+
+
+def _plain_head(method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]]) -> bytes:
+    """A request's head without its offer to change the protocol (JDK's client makes one with every first request)."""
+    lines = [b"%b %b HTTP/%b" % (method, target, version.encode())]
+    for name, value in raw:
+        key = name.lower()
+        if key == b"connection":
+            kept = [part for part in value.lower().split(b",") if part.strip() in (b"close", b"keep-alive")]
+            lines.append(b"connection: " + b",".join(kept))
+        elif key not in (b"upgrade", b"http2-settings"):
+            lines.append(b"%b: %b" % (name, value))
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _weight(target: bytes, raw: list[tuple[bytes, bytes]]) -> int:
+    """Bytes of a head, as they were sent."""
+    return len(target) + sum(len(name) + len(value) + 4 for name, value in raw)
+
+
+def _readable(target: bytes) -> str:
+    """As much of a path as tells whose dialect the refusal takes."""
+    try:
+        return split_target(target)[0]
+    except Rejected:
+        return ""

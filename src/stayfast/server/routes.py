@@ -1,0 +1,69 @@
+"""Which path is whose: the hot endpoints, which the edge serves itself, and the cold ones of the ASGI application."""
+
+from stayfast.core.errors import Rejected, Shed, StayfastError
+from stayfast.core.types import Api
+from stayfast.server.backend import Current
+from stayfast.server.inbound import HOT, Inbound, check_media
+
+MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
+HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
+_OPEN = HEALTH | {"/", "/openapi.json"}
+_COLD = _OPEN | MODELS | {"/metrics"}
+_READING = ("GET", "HEAD")
+RETRY_WHEN_DRAINING_S = 1.0
+
+
+def dialect(path: str) -> Api:
+    """Whose errors a client of this path understands."""
+    api = HOT.get(path)
+    if api is not None:
+        return api
+    return Api.MESSAGES if path.startswith("/anthropic/") or "/messages" in path else Api.CHAT
+
+
+def allowed(path: str) -> tuple[str, ...]:
+    """The methods of a path; none for a path that does not exist."""
+    if path in HOT:
+        return ("POST",)
+    return _READING if path in _COLD or model_id(path) is not None else ()
+
+
+def label(path: str) -> str:
+    """A path that may stand in a metric: known ones as they are, so that no client can add a series."""
+    if path in HOT or path in _COLD:
+        return path
+    return "/v1/models/{id}" if model_id(path) is not None else "other"
+
+
+def model_id(path: str) -> str | None:
+    """The model in `/v1/models/{id}`, still quoted; it may hold slashes."""
+    for prefix in MODELS:
+        if path.startswith(prefix + "/") and len(path) > len(prefix) + 1:
+            return path[len(prefix) + 1:]
+    return None
+
+
+def admit(inbound: Inbound, current: Current, *, is_draining: bool) -> StayfastError | None:
+    """Set `api` and `tenant` of a request whose head is in, or say why it is refused before its body is read."""
+    path = inbound.path
+    inbound.api = api = HOT.get(path)
+    try:
+        if path not in _OPEN and not (path == "/metrics" and current.config.metrics_open):
+            inbound.tenant = current.keys.tenant(inbound.fields)
+        methods = ("POST",) if api is not None else allowed(path)
+        if inbound.method not in methods:
+            _refuse_method(inbound, methods)
+        if api is not None:
+            check_media(inbound.fields)
+            if is_draining:
+                return Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
+    except Rejected as error:
+        return error
+    return None
+
+
+def _refuse_method(inbound: Inbound, methods: tuple[str, ...]) -> None:
+    if not methods:
+        raise Rejected(f"There is nothing at {inbound.path[:200]}.", status=404, code="not_found")
+    raise Rejected(f"{inbound.method} is not a method of {inbound.path[:200]}: use {' or '.join(methods)}.", status=405,
+                   code="method_not_allowed")

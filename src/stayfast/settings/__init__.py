@@ -1,0 +1,22 @@
+"""F7: the only floor that reads files and the environment."""
+
+from stayfast.settings.environment import environment, overrides
+from stayfast.settings.load import BUILT_IN, Source, find, load, why_not_embedded
+from stayfast.settings.nodes import Override
+from stayfast.settings.problems import Problem, SettingsError
+from stayfast.settings.secret import Secret
+from stayfast.settings.tree import (
+    Defaults,
+    EmbeddedUpstream,
+    HttpUpstream,
+    Log,
+    Metrics,
+    Route,
+    Settings,
+    SimulatedUpstream,
+    Upstream,
+)
+
+__all__ = ["BUILT_IN", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override", "Problem", "Route",
+           "Secret", "Settings", "SettingsError", "SimulatedUpstream", "Source", "Upstream", "environment", "find",
+           "load", "overrides", "why_not_embedded"]

@@ -1,0 +1,24 @@
+"""The process's environment: read here and nowhere else."""
+
+import os
+from collections.abc import Mapping
+
+from stayfast.settings.nodes import Override
+
+_OVERRIDES = (
+    ("PORT", ("server", "port")),  # what platforms set; our own name wins over it
+    ("STAYFAST_PORT", ("server", "port")),
+    ("STAYFAST_HOST", ("server", "host")),
+    ("STAYFAST_WORKERS", ("workers",)),
+    ("STAYFAST_LOG", ("log", "level")),
+)
+
+
+def environment() -> Mapping[str, str]:
+    """A copy of the environment as it is."""
+    return dict(os.environ)  # noqa: TID251 - the one reader
+
+
+def overrides(variables: Mapping[str, str]) -> list[Override]:
+    """The settings that variables override, weakest first; an empty variable says nothing."""
+    return [Override(path, variables[name], name) for name, path in _OVERRIDES if variables.get(name)]

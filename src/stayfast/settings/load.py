@@ -1,0 +1,166 @@
+"""From a file, the environment and the command line to Settings that hold together, or to every reason why they do not.
+
+The stronger wins: a flag, then an environment variable, then the file, then the default.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+from stayfast.core.deadline import Timeouts
+from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.policy.retry import RetryConfig
+from stayfast.server.config import check_exposure
+from stayfast.settings.declare import Record
+from stayfast.settings.decode import BAD, Decoder
+from stayfast.settings.nodes import Listing, Node, Override, Scalar, parse, place_of
+from stayfast.settings.nodes import Mapping as Tree
+from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean
+from stayfast.settings.references import expand
+from stayfast.settings.tree import Defaults, EmbeddedUpstream, HttpUpstream, Settings
+
+USUAL_FILE = "stayfast.yaml"
+BUILT_IN = "built-in settings"
+EMBEDDED = "upstreams: {tiny: {kind: embedded}}\nroutes: {stayfast-tiny: [tiny]}\n"
+SIMULATED = "upstreams: {simulated: {kind: simulated}}\nroutes: {simulated: [simulated]}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text of settings and where it came from."""
+
+    name: str
+    text: str
+
+
+def find(path: str | None, variables: Mapping[str, str]) -> Source:
+    """The file named by the caller, by STAYFAST_CONFIG, or ./stayfast.yaml; without any, the built-in settings.
+
+    Raises SettingsError when a named file cannot be read.
+    """
+    named = path or variables.get("STAYFAST_CONFIG")
+    if named is None and not FilePath(USUAL_FILE).is_file():
+        return Source(BUILT_IN, "")
+    name = named or USUAL_FILE
+    try:
+        return Source(name, FilePath(name).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+        raise SettingsError([Problem(Place(name), (), f"cannot be read: {reason}")]) from None
+    except UnicodeDecodeError as error:
+        raise SettingsError([Problem(Place(name), (), f"not UTF-8 at byte {error.start}")]) from None
+
+
+def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Override] = (), *, model: str | None = None,
+         check_engine: Callable[[EngineConfig], None] = check_runnable) -> Settings:
+    """Settings from a text. Raises SettingsError with all problems.
+
+    `variables` serve references; `model` replaces the model of every embedded upstream; `check_engine` raises ValueError
+    for an engine that cannot run here. A text with neither upstreams nor routes gets the built-in ones: the simulated
+    one always, the embedded one where it can run.
+    """
+    tree, problems = parse(source.text, source.name)
+    if "upstreams" not in tree.entries and "routes" not in tree.entries:
+        is_embedding = model is not None or why_not_embedded(check_engine) is None
+        for text in (EMBEDDED, SIMULATED) if is_embedding else (SIMULATED,):
+            _add(tree, parse(text, BUILT_IN)[0])
+    for override in overrides:
+        tree.put(override.path, override.text, override.source)
+    if model is not None:
+        _use_model(tree, model)
+    decoder = Decoder(variables, _bases(tree, variables))
+    settings = decoder.value(Record(Settings), tree, ())
+    problems += decoder.problems
+    problems += _unknown_upstreams(tree, variables)
+    if settings is not BAD:
+        problems += _contradictions(settings, tree, check_engine)
+    if problems:
+        raise SettingsError(sorted(problems, key=lambda problem: (problem.place.line or 0, problem.place.column or 0)))
+    assert isinstance(settings, Settings)
+    return settings
+
+
+def why_not_embedded(check: Callable[[EngineConfig], None] = check_runnable,
+                     config: EngineConfig | None = None) -> str | None:
+    """Why the embedded engine cannot run here, None when it can."""
+    try:
+        check(config or EngineConfig())
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _add(tree: Tree, more: Tree) -> None:
+    for name, entry in more.entries.items():
+        mine = tree.entries.setdefault(name, entry).value
+        if isinstance(mine, Tree) and isinstance(entry.value, Tree):
+            mine.entries.update(entry.value.entries)
+
+
+def _use_model(tree: Tree, model: str) -> None:
+    found = False
+    for name, node in _entries(tree, "upstreams").items():
+        kind = node.entries.get("kind") if isinstance(node, Tree) else None
+        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text == "embedded":
+            found = True
+            tree.put(("upstreams", name, "model"), model, "--model")
+    if not found:
+        raise SettingsError([Problem(Place("--model"), (), "there is no upstream of kind embedded that could run it")])
+
+
+def _bases(tree: Tree, variables: Mapping[str, str]) -> dict[type, object]:
+    """What routes inherit; the class's own defaults when `defaults` itself is wrong (its problems are found later)."""
+    defaults = Defaults()
+    if "defaults" in tree.entries:
+        decoded = Decoder(variables).value(Record(Defaults), tree.entries["defaults"].value, ("defaults",))
+        defaults = defaults if decoded is BAD else decoded
+    return {Timeouts: defaults.timeouts, RetryConfig: defaults.retry}
+
+
+def _unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem]:
+    """Names in routes that no upstream has; read from the tree, so that they are found beside whatever else is wrong."""
+    known = _entries(tree, "upstreams")
+    problems: list[Problem] = []
+    for route, node in _entries(tree, "routes").items():
+        listing = node.entries["upstreams"].value if isinstance(node, Tree) and "upstreams" in node.entries else node
+        for n, item in enumerate(listing.items if isinstance(listing, Listing) else ()):
+            if isinstance(item, Scalar) and _expanded(item.text, variables) not in known:
+                message = f'there is no upstream "{item.text}"{did_you_mean(item.text, known)}'
+                problems.append(Problem(item.place, ("routes", route, "upstreams", n), message))
+    return problems
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    try:
+        return expand(text, variables)
+    except ValueError:  # the decoder says so
+        return text
+
+
+def _entries(tree: Tree, name: str) -> dict[str, Node]:
+    value = tree.entries[name].value if name in tree.entries else None
+    return {key: entry.value for key, entry in value.entries.items()} if isinstance(value, Tree) else {}
+
+
+def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[EngineConfig], None]) -> list[Problem]:
+    """What single settings cannot see."""
+    problems: list[Problem] = []
+
+    def complain(path: Path, message: str) -> None:
+        problems.append(Problem(place_of(tree, path), path, message))
+
+    if not settings.upstreams:
+        complain(("upstreams",), "there must be at least one upstream")
+    if not settings.routes:
+        complain(("routes",), "there must be at least one route: what clients may send as `model`")
+    for name, known in settings.upstreams.items():
+        reason = why_not_embedded(check_engine, known.engine) if isinstance(known, EmbeddedUpstream) else None
+        if reason is not None:
+            complain(("upstreams", name, "model"), reason.removeprefix("model "))
+        if isinstance(known, HttpUpstream) and known.ca_file is not None and not FilePath(known.ca_file).is_file():
+            complain(("upstreams", name, "ca_file"), "there is no such file")
+    try:
+        check_exposure(settings.server)
+    except ValueError as error:
+        complain(("server", "host"), str(error).removeprefix("host "))
+    return problems

@@ -1,0 +1,179 @@
+"""The settings as a JSON Schema (draft 2020-12) and as a page for people, both derived from the declarations."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, is_dataclass
+from enum import StrEnum
+from textwrap import dedent
+from typing import Any
+
+from stayfast.settings.about import About
+from stayfast.settings.declare import (
+    Choice,
+    Many,
+    Maybe,
+    Plain,
+    Record,
+    Setting,
+    Shape,
+    Table,
+    Variants,
+    settings_of,
+)
+from stayfast.settings.secret import Secret
+from stayfast.settings.tree import Settings
+
+IDENTIFIER = "https://github.com/stayfast/stayfast/blob/main/docs/reference/settings.schema.json"
+_REFERENCE = {"$ref": "#/$defs/reference"}
+_NO_WORDS = About("")
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of a settings file, for editors and checkers. JSON-ready."""
+    definitions: dict[str, Any] = {
+        "reference": {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
+                      "description": "A value from the environment: ${NAME} or ${NAME:-default}."},
+    }
+    top = _record(Record(Settings), definitions)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": IDENTIFIER, "title": "Stayfast settings",
+            **top, "$defs": dict(sorted(definitions.items()))}
+
+
+def _record(record: Record, definitions: dict[str, Any], kind: str | None = None) -> dict[str, Any]:
+    settings = settings_of(record)
+    properties = {setting.name: _property(setting, definitions) for setting in settings}
+    if kind is not None:
+        properties["kind"] = {**properties["kind"], "enum": [kind]}
+    required = [setting.name for setting in settings if setting.default is MISSING or (kind and setting.name == "kind")]
+    made: dict[str, Any] = {
+        "type": "object" if required else ["object", "null"],
+        "description": dedent(record.cls.__doc__ or "").split("\n\n")[0],
+        "properties": properties, "additionalProperties": False,
+    }
+    return {**made, "required": required} if required else made
+
+
+def _property(setting: Setting, definitions: dict[str, Any]) -> dict[str, Any]:
+    made = {**_shape(setting.shape, setting.about, definitions), "description": setting.about.doc}
+    default = _default(setting.default)
+    return made if default is MISSING else {**made, "default": default}
+
+
+def _default(value: Any) -> Any:
+    """A default as JSON; MISSING for those that are told elsewhere (records) or that are nothing."""
+    if value is MISSING or value is None or is_dataclass(value) or isinstance(value, Secret):
+        return MISSING
+    if isinstance(value, Mapping):
+        return MISSING
+    if isinstance(value, StrEnum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _shape(shape: Shape, about: About, definitions: dict[str, Any]) -> dict[str, Any]:
+    match shape:
+        case Plain():
+            return _plain(shape, about)
+        case Choice(words):
+            return {"enum": [*words, *(other for word in words for other in _as_others_read(word))]}
+        case Maybe(inner):
+            return {"anyOf": [_shape(inner, about, definitions), {"type": "null"}]}
+        case Many(item):
+            return {"type": "array", "items": _shape(item, about, definitions)}
+        case Table(item):
+            return {"type": ["object", "null"], "additionalProperties": _shape(item, about, definitions)}
+        case Record():
+            return _referred(shape, definitions)
+        case Variants(by_kind):
+            return {"oneOf": [_referred(Record(cls), definitions, kind) for kind, cls in by_kind]}
+
+
+def _referred(record: Record, definitions: dict[str, Any], kind: str | None = None) -> dict[str, Any]:
+    name = record.cls.__name__ if kind is None else f"{record.cls.__name__}.{kind}"
+    if name not in definitions:
+        definitions[name] = {}
+        definitions[name] = _record(record, definitions, kind)
+    reference = {"$ref": f"#/$defs/{name}"}
+    shorthand = getattr(record.cls, "SHORTHAND", None)
+    if shorthand is None:
+        return reference
+    short = next(setting for setting in settings_of(record) if setting.name == shorthand)
+    return {"anyOf": [reference, _shape(short.shape, short.about, definitions)]}
+
+
+def _plain(shape: Plain, about: About) -> dict[str, Any]:
+    if shape.kind in ("string", "secret"):
+        if about.pattern is None:
+            return {"type": ["string", "number"]}  # a name like 4.10 needs no quotes here
+        return {"anyOf": [{"type": "string", "pattern": f"^({about.pattern})$"}, _REFERENCE]}
+    bounds = {"minimum": about.minimum, "maximum": about.maximum, "exclusiveMinimum": about.more_than}
+    own = {"type": shape.kind, **{name: bound for name, bound in bounds.items() if bound is not None}}
+    return {"anyOf": [own, _REFERENCE]}
+
+
+def _as_others_read(word: str) -> list[float | bool]:
+    """What YAML 1.1 makes of a word that needs no quotes here: `http: 1.1` is a number there, `auth: off` a boolean."""
+    if word == "off":
+        return [False]
+    return [float(word)] if word.replace(".", "", 1).isdigit() else []
+
+
+def markdown() -> str:
+    """The reference page: a table a section."""
+    lines = ["# Settings", "",
+             "Generated by `make docs` from the declarations in the code, as is [the schema](settings.schema.json).", "",
+             "Every value may take from the environment: `${NAME}`, or `${NAME:-default}`; `$${` is a literal `${`.",
+             "Unknown keys are errors. Durations are in seconds (`_s`), sizes in bytes.", ""]
+    for title, record in _sections():
+        lines += [f"## {title}", "", dedent(record.cls.__doc__ or "").split("\n\n")[0].replace("\n", " "), "",
+                  "| setting | is | default | meaning |", "|---|---|---|---|"]
+        lines += [_row(setting) for setting in settings_of(record)]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sections() -> Iterator[tuple[str, Record]]:
+    """Each section of a file once, as its path and its record, in the order of the file."""
+    seen: set[type[Any]] = set()
+    waiting: list[tuple[str, Shape]] = [("The file", Record(Settings))]
+    while waiting:
+        title, shape = waiting.pop(0)
+        if isinstance(shape, Table):
+            waiting.insert(0, (f"{title}.NAME", shape.item))
+        elif isinstance(shape, Variants):
+            kinds: dict[type[Any], list[str]] = {}
+            for kind, cls in shape.by_kind:
+                kinds.setdefault(cls, []).append(kind)
+            waiting[:0] = [(f"{title}, kind: {' or '.join(words)}", Record(cls)) for cls, words in kinds.items()]
+        elif isinstance(shape, Record) and shape.cls not in seen:
+            seen.add(shape.cls)
+            yield title, shape
+            prefix = "" if shape.cls is Settings else f"{title}."
+            waiting[:0] = [(f"{prefix}{inner.name}", inner.shape) for inner in settings_of(shape)]
+
+
+def _row(setting: Setting) -> str:
+    default = _default(setting.default)
+    shown = "required" if setting.default is MISSING else "" if default in (MISSING, "", []) else f"`{_yaml(default)}`"
+    return f"| `{setting.name}` | {_words(setting.shape, setting.about)} | {shown} | {setting.about.doc} |"
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _words(shape: Shape, about: About) -> str:
+    match shape:
+        case Plain("integer" | "number" as kind):
+            return f"{kind} {about.bounds()}".rstrip()
+        case Plain(kind):
+            return {"string": "text", "secret": "secret text", "boolean": "true or false"}[kind]
+        case Choice(words):
+            return ", ".join(f"`{word}`" for word in words)
+        case Maybe(inner):
+            return _words(inner, about)
+        case Many(item):
+            return f"list of {_words(item, about)}"
+        case Table(item):
+            return f"mapping of names to {_words(item, about)}"
+        case Record() | Variants():
+            return "section"

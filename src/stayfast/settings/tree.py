@@ -1,0 +1,185 @@
+"""What a settings file says, as frozen records. Sections that configure one lower floor are that floor's own dataclass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from re import fullmatch
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.types import Api
+from stayfast.engine.config import EngineConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.server.config import ServerConfig
+from stayfast.settings.about import About
+from stayfast.settings.declare import check_bounds
+from stayfast.settings.secret import Secret
+
+PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
+NATIVE_APIS: Mapping[str, frozenset[Api]] = {
+    "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
+    "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
+}
+URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
+PROBE = About("One token at start-up (and while it has never answered) tells whether it works; readiness waits for one "
+              "such answer.")
+MODELS = About("Names of models here: what the client or the route calls it, and what this upstream calls it.")
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpUpstream:
+    """An endpoint on the network that speaks OpenAI's or Anthropic's protocol: a provider, or an engine of one's own."""
+
+    kind: Annotated[Literal["openai", "anthropic"], About("The protocol that it speaks.")]
+    base_url: Annotated[str, About(
+        "Where it is, up to what stands before /chat/completions or /messages. Empty: the provider's own address.",
+        pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
+    key: Annotated[Secret | None, About("Its API key; by reference: ${OPENAI_API_KEY}.")] = None
+    headers: Annotated[Mapping[str, Secret], About("Headers sent with every request to it.")] = field(
+        default_factory=_nothing)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
+    apis: Annotated[tuple[Api, ...], About(
+        "What it speaks natively; the rest is translated. Empty: by kind, and responses only at api.openai.com.")] = ()
+    asks_usage: Annotated[bool, About(
+        "Ask streams for token counts even when the client did not; the client never sees them.")] = False
+    probe: Annotated[bool, PROBE] = True
+    http: Annotated[Literal["auto", "1.1", "2"], About("HTTP version.")] = "auto"
+    max_connections: Annotated[int, About("Most connections to it at a time.", minimum=1, maximum=100_000)] = 1000
+    keepalive_s: Annotated[float, About("Idle connections are closed after this.", more_than=0, maximum=3600)] = 50.0
+    ca_file: Annotated[str | None, About("PEM file of the authorities to trust instead of the system's.")] = None
+    verify: Annotated[bool, About("Whether its certificate is checked. false: anybody on the way can read along.")] = True
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        object.__setattr__(self, "base_url", self._checked_url())
+        allowed = NATIVE_APIS[self.kind]
+        for api in self.apis:
+            if api not in allowed:
+                names = ", ".join(sorted(allowed))
+                raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
+        for name in self.headers:
+            if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+                raise ValueError(f"headers: {name!r} is not a header's name")
+        if self.base_url == PROVIDERS[self.kind] and self.key is None:
+            variable = f"{self.kind.upper()}_API_KEY"
+            raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{variable}}}")
+
+    def _checked_url(self) -> str:
+        if not fullmatch(URL, self.base_url):
+            raise ValueError("base_url must be like https://host/v1, without user, password, ? and #")
+        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
+        if self.kind == "anthropic" and not url.endswith("/v1"):
+            url += "/v1"  # the SDK's own base_url stops before it
+        return url
+
+    @property
+    def host(self) -> str:
+        """The host's name alone."""
+        return urlsplit(self.base_url).hostname or ""
+
+    @property
+    def native_apis(self) -> frozenset[Api]:
+        """What it speaks natively, as given or by kind."""
+        if self.apis:
+            return frozenset(self.apis)
+        everything = NATIVE_APIS[self.kind]
+        return everything if self.kind == "anthropic" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedUpstream:
+    """A model that the gateway runs by itself, in a process beside it."""
+
+    kind: Annotated[Literal["embedded"], About("A model that the gateway runs by itself.")] = "embedded"
+    engine: Annotated[EngineConfig, About("The engine's own settings.", is_inline=True)] = field(
+        default_factory=EngineConfig)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
+    probe: Annotated[bool, PROBE] = True
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedUpstream:
+    """A provider that is played from a script: no network, no key."""
+
+    kind: Annotated[Literal["simulated"], About("A provider played from a script.")] = "simulated"
+    script: Annotated[Literal["jagged", "steady"], About(
+        "jagged: mostly quick, sometimes slow to start, sometimes halting. steady: always quick.")] = "jagged"
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
+    probe: Annotated[bool, PROBE] = True
+
+
+Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A name that clients send as `model`, and where such requests go. A list alone means `upstreams`."""
+
+    SHORTHAND: ClassVar[str] = "upstreams"
+
+    upstreams: Annotated[tuple[str, ...], About("Names of upstreams that may answer.")]
+    model: Annotated[str | None, About(
+        "The model's name at these upstreams, where their own `models` do not say. Unset: the name that the client sent."
+    )] = None
+    timeouts: Annotated[Timeouts, About("How long to wait; what is unset comes from defaults.timeouts.")] = field(
+        default_factory=Timeouts)
+    retry: Annotated[RetryConfig, About("When to try again; what is unset comes from defaults.retry.")] = field(
+        default_factory=RetryConfig)
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise ValueError("upstreams must name at least one upstream")
+        if len(set(self.upstreams)) < len(self.upstreams):
+            raise ValueError("upstreams must name each upstream once")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What routes have where they say nothing else."""
+
+    timeouts: Annotated[Timeouts, About("How long to wait.")] = field(default_factory=Timeouts)
+    retry: Annotated[RetryConfig, About("When to try again.")] = field(default_factory=RetryConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Lines of JSON on standard output. They never hold prompts, answers or keys."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], About("The least severe kind of line written.")] = "info"
+    requests: Annotated[bool, About("One line a request.")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Prometheus text at /metrics."""
+
+    enabled: Annotated[bool, About("Whether they are kept and served.")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a gateway is told. Every name that a route uses is an upstream's."""
+
+    server: Annotated[ServerConfig, About("The edge: where it listens, what it accepts, who may come in.")] = field(
+        default_factory=ServerConfig)
+    upstreams: Annotated[Mapping[str, Upstream], About("Who can answer, by a name of your choice.")] = field(
+        default_factory=_nothing)
+    routes: Annotated[Mapping[str, Route], About(
+        'What clients may send as `model`. The route "*" takes every other name, and passes it on as it is.')] = field(
+        default_factory=_nothing)
+    defaults: Annotated[Defaults, About("What routes have where they say nothing else.")] = field(default_factory=Defaults)
+    log: Annotated[Log, About("What is logged.")] = field(default_factory=Log)
+    metrics: Annotated[Metrics, About("What is measured.")] = field(default_factory=Metrics)
+    workers: Annotated[int, About("Processes that share the port, for more than one core.", minimum=1, maximum=256)] = 1
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def model_at(self, route: str, upstream: str) -> str | None:
+        """The model's name at one upstream of one route; None: as the client said it."""
+        return self.upstreams[upstream].models.get(route) or self.routes[route].model

@@ -1,0 +1,164 @@
+"""One answer on its way: h1 and h2 write into it, the caller reads from it. One task reads; anybody may close.
+
+Reading costs no suspension while bytes are there, and memory is bounded by the carrier: it stops its peer when much is
+unread and goes on as `drained` tells it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from stayfast.core.errors import Fault, UpstreamFailed
+
+
+class Response(Protocol):
+    """The head is in; the body is read as it comes. Owns its connection until the body is whole or `close` is called."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status, 200..999."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Lower-case names; values of a repeated field are joined by ", "."""
+        ...
+
+    async def read(self) -> bytes:
+        """All body bytes that are there, waiting only if there are none; b"" at the clean end.
+
+        Raises UpstreamFailed RESET or MALFORMED after the bytes that came before the failure.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go: an unfinished answer's socket is aborted (h2: its stream reset). Never awaits; safe to call again."""
+        ...
+
+
+class Outgoing:
+    """One request as given. `head` is its HTTP/1.1 form; rendering it proves that no field can smuggle a line."""
+
+    __slots__ = ("body", "head", "headers", "method", "path")
+
+    def __init__(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, upstream: str,
+                 authority: str) -> None:
+        """Raise UpstreamFailed MALFORMED when a field cannot be said in HTTP; the message names no value."""
+        length = f"content-length: {len(body)}\r\n" if body or method not in ("GET", "HEAD") else ""
+        fields = "\r\n".join([*map(": ".join, headers), ""])
+        text = f"{method} {path} HTTP/1.1\r\nhost: {authority}\r\n{length}{fields}\r\n"
+        n_lines = len(headers) + (4 if length else 3)
+        if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
+            raise unspeakable(upstream)
+        try:
+            self.head = text.encode("latin-1")
+        except UnicodeEncodeError:
+            raise unspeakable(upstream) from None
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = body
+
+
+def unspeakable(upstream: str) -> UpstreamFailed:
+    """The error of a request that HTTP cannot carry: no other attempt would help."""
+    return UpstreamFailed(upstream, Fault.MALFORMED, "the path or a header has characters that HTTP cannot carry",
+                          is_final=True)
+
+
+class Carrier(Protocol):
+    """What an answer needs of its connection."""
+
+    def drained(self, answer: "Answer", n_bytes: int) -> None:
+        """The reader took everything: `n_bytes` of body."""
+        ...
+
+    def abandon(self, answer: "Answer") -> None:
+        """Nobody wants the rest."""
+        ...
+
+
+class Answer:
+    """A `Response` in the making. `status` is 0 until the head is in."""
+
+    __slots__ = ("_body", "_carrier", "_failure", "_is_whole", "_loop", "_waiter", "headers", "n_unread", "status",
+                 "stream_id", "upstream", "was_refused", "was_untouched")
+
+    def __init__(self, carrier: Carrier, upstream: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.n_unread = 0
+        self.upstream = upstream
+        self.stream_id = 0  # h2 only
+        self.was_untouched = False  # the connection ended before one byte of an answer
+        self.was_refused = False  # the peer certainly did not process the request
+        self._carrier: Carrier | None = carrier
+        self._loop = loop
+        self._body: list[bytes] = []
+        self._is_whole = False
+        self._failure: UpstreamFailed | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait_head(self) -> None:
+        """Return when `status` and `headers` are set; raise UpstreamFailed when they never will be."""
+        while not self.status:
+            if self._failure is not None:
+                raise self._failure
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    async def read(self) -> bytes:
+        """See `Response.read`."""
+        while not (body := self._body):
+            if self._is_whole:
+                return b""
+            if self._failure is not None:
+                raise self._failure
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        data = body[0] if len(body) == 1 else b"".join(body)
+        self._body = []
+        self.n_unread = 0
+        if self._carrier is not None:
+            self._carrier.drained(self, len(data))
+        return data
+
+    def close(self) -> None:
+        """See `Response.close`. A reader that waits is woken with a failure."""
+        carrier = self._carrier
+        if carrier is not None:
+            self.fail(Fault.RESET, "closed by the gateway")
+            self._body = []
+            carrier.abandon(self)
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """The head is in."""
+        self.status = status
+        self.headers = headers
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def feed(self, data: bytes) -> None:
+        """Body bytes came."""
+        self._body.append(data)
+        self.n_unread += len(data)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def finish(self) -> None:
+        """The body is whole; the carrier is free of this answer."""
+        self._is_whole = True
+        self._carrier = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, fault: Fault, message: str) -> None:
+        """No more will come."""
+        self._failure = UpstreamFailed(self.upstream, fault, message)
+        self._carrier = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __repr__(self) -> str:
+        state = "whole" if self._is_whole else "failed" if self._failure is not None else "coming"
+        return f"<Answer {self.status or '-'} {state}, {self.n_unread} B unread>"

@@ -1,0 +1,198 @@
+"""From a host's name to a connection that can carry HTTP: addresses, TCP, TLS.
+
+Two families of addresses are raced (RFC 8305, in short): the second starts when the first has failed or has taken
+`HEAD_START_S`, so that a broken IPv6 path costs a quarter of a second, not the time-out.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.upstreams.dns import Address, Resolver
+from stayfast.upstreams.tls import ResumingContext, client_context
+
+HEAD_START_S = 0.25
+KEEPALIVE_PROBES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where to connect. `protocols`: ALPN names to offer over TLS, best first; () for plain TCP."""
+
+    upstream: str
+    host: str
+    port: int
+    protocols: tuple[str, ...]
+    ca_file: str | None = None
+    verify: bool = True
+    tcp_keepalive_s: float = 30.0
+
+
+class Landing(asyncio.Protocol):
+    """Holds what comes between the connection and its real protocol."""
+
+    def __init__(self) -> None:
+        self.early = b""
+        self.is_lost = False
+
+    def data_received(self, data: bytes) -> None:
+        """A peer that speaks first (HTTP/2)."""
+        self.early += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A peer that left at once."""
+        self.is_lost = True
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A connection, ready for `transport.set_protocol`; then `early` is to be fed first."""
+
+    transport: asyncio.Transport
+    landing: Landing
+    handshake_s: float
+
+    @property
+    def tls(self) -> ssl.SSLObject | None:
+        """The TLS state, None for plain TCP."""
+        found: ssl.SSLObject | None = self.transport.get_extra_info("ssl_object")
+        return found
+
+    @property
+    def protocol(self) -> str | None:
+        """What ALPN chose."""
+        return self.tls.selected_alpn_protocol() if self.tls is not None else None
+
+
+class Dialer:
+    """Opens connections to one origin. Used on one event loop only."""
+
+    __slots__ = ("_clock", "_context", "_origin", "_resolver")
+
+    def __init__(self, origin: Origin, resolver: Resolver, clock: Clock) -> None:
+        self._origin = origin
+        self._resolver = resolver
+        self._clock = clock
+        self._context: ResumingContext | None = None
+
+    async def open(self) -> Line:
+        """Connect. Raises UpstreamFailed CONNECT; cancelled, it leaves no socket behind."""
+        context = await self._trust() if self._origin.protocols else None
+        addresses = await self._resolve()
+        began_at = self._clock.now()
+        transport, landing = await self._reach(addresses)
+        try:
+            self._tune(transport)
+            if context is not None:
+                transport = await self._secure(transport, landing, context)
+            if landing.is_lost or transport.is_closing():
+                raise self._failure("closed the connection at once")
+        except BaseException:
+            transport.abort()
+            raise
+        return Line(transport, landing, self._clock.now() - began_at)
+
+    def keep_session(self, line: Line) -> None:
+        """Offer this connection's TLS session to the next one. TLS 1.3 sends it with or before the first answer."""
+        if self._context is not None and line.tls is not None and line.tls.context is self._context:
+            self._context.session = line.tls.session
+
+    async def _trust(self) -> ResumingContext:
+        if self._context is None:  # reads the system's certificates: milliseconds that the loop cannot spare
+            origin = self._origin
+            build = partial(client_context, origin.ca_file, verify=origin.verify, protocols=origin.protocols)
+            try:
+                context = await asyncio.get_running_loop().run_in_executor(None, build)
+            except OSError as error:
+                raise UpstreamFailed(origin.upstream, Fault.CONNECT, f"ca_file {origin.ca_file} cannot be used: "
+                                     f"{error.strerror or 'no certificate in it'}") from error
+            if self._context is None:  # two may have built one, and sessions belong to one
+                self._context = context
+        return self._context
+
+    async def _resolve(self) -> Sequence[Address]:
+        try:
+            return await self._resolver.addresses()
+        except OSError as error:
+            raise self._failure(f"cannot be resolved: {error.strerror or type(error).__name__}") from error
+
+    async def _reach(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, Landing]:
+        first = [address for address in addresses if address[0] == addresses[0][0]]
+        second = [address for address in addresses if address[0] != addresses[0][0]]
+        try:
+            return await (self._race(first, second) if second else self._try_each(first))
+        except OSError as error:
+            self._resolver.forget()
+            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}") from error
+
+    async def _try_each(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, Landing]:
+        loop = asyncio.get_running_loop()
+        failure = OSError("no address")
+        for family, ip in addresses:
+            try:
+                return await loop.create_connection(Landing, ip, self._origin.port, family=family)
+            except OSError as error:
+                failure = error
+        raise failure
+
+    async def _race(self, first: Sequence[Address], second: Sequence[Address]) -> tuple[asyncio.Transport, Landing]:
+        loop = asyncio.get_running_loop()
+        racing = {loop.create_task(self._try_each(first))}
+        winner: asyncio.Task[tuple[asyncio.Transport, Landing]] | None = None
+        try:
+            done, _ = await asyncio.wait(racing, timeout=HEAD_START_S)
+            if not any(task.exception() is None for task in done):
+                racing.add(loop.create_task(self._try_each(second)))
+            pending = racing
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                winner = next((task for task in done if task.exception() is None), None)
+                if winner is not None:
+                    return winner.result()
+            return next(iter(racing)).result()
+        finally:
+            for task in racing - {winner}:
+                task.cancel()
+                task.add_done_callback(abort_loser)
+
+    async def _secure(self, transport: asyncio.Transport, landing: Landing,
+                      context: ResumingContext) -> asyncio.Transport:
+        if landing.early:  # would be taken for a part of what TLS protects
+            raise self._failure("does not speak TLS")
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(transport, landing, context, server_hostname=self._origin.host)
+        except ssl.SSLCertVerificationError as error:
+            raise self._failure(f"has a certificate that is not trusted: {error.verify_message}") from error
+        except ssl.SSLError as error:
+            raise self._failure(f"refused TLS: {error.reason or 'handshake failed'}") from error
+        except OSError as error:
+            raise self._failure(f"failed in the TLS handshake: {error.strerror or type(error).__name__}") from error
+        if secured is None:
+            raise self._failure("closed the connection in the TLS handshake")
+        return secured
+
+    def _tune(self, transport: asyncio.Transport) -> None:
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        idle_s = round(self._origin.tcp_keepalive_s)
+        if idle_s:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's times hold
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // KEEPALIVE_PROBES))
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+    def _failure(self, what: str) -> UpstreamFailed:
+        return UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"{self._origin.host}:{self._origin.port} {what}")
+
+
+def abort_loser(task: asyncio.Task[tuple[asyncio.Transport, Landing]]) -> None:
+    """Close what a race no longer needs; its failure, if any, is not news."""
+    if not task.cancelled() and task.exception() is None:
+        task.result()[0].abort()

@@ -1,0 +1,285 @@
+"""One HTTP/2 connection: many requests at a time, through the `h2` library.
+
+Flow control: a stream's window (`STREAM_WINDOW`) opens as its reader reads, so a reader that stops holds at most that much;
+the connection's window opens as bytes arrive, so that it does not hold up the other streams.
+A request that the peer certainly did not process (above GOAWAY's last stream, REFUSED_STREAM) may be sent again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection as Machine
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame, GoAwayFrame
+
+from stayfast.core.errors import Fault
+from stayfast.upstreams.answer import Answer, Outgoing
+from stayfast.upstreams.pool import Pool
+
+STREAM_WINDOW = 262_144  # bytes; 2.5 MB/s at a round trip of 100 ms, and what a reader that stops can hold
+CONNECTION_WINDOW = 16_777_216
+N_STREAMS_UNTOLD = 100  # until the peer's settings come (RFC 9113 6.5.2: a limit should be no smaller)
+MAX_STREAMS = 256  # beyond, a second connection: one lost connection should not lose everything
+LAST_STREAM_ID = 2**30  # then a new connection, well before the ids run out
+
+
+class GracefulMachine(Machine):
+    """`h2` with GOAWAY as RFC 9113 6.8 has it: streams up to the last one named go on. `h2` itself would close them all."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        event = ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
+        return [], [event]
+
+
+class Stream:
+    """One request's bookkeeping."""
+
+    __slots__ = ("answer", "n_unacknowledged", "unsent")
+
+    def __init__(self, answer: Answer, body: bytes) -> None:
+        self.answer = answer
+        self.unsent = memoryview(body)
+        self.n_unacknowledged = 0  # bytes read (or padding) that the stream's window does not know of yet
+
+
+class H2Connection(asyncio.Protocol):
+    """A connection and the streams in progress on it."""
+
+    def __init__(self, name: str, authority: str, transport: asyncio.Transport, pool: Pool, *, max_head_bytes: int,
+                 loop: asyncio.AbstractEventLoop) -> None:
+        self._name = name
+        self._authority = authority
+        self._scheme = "http" if transport.get_extra_info("ssl_object") is None else "https"
+        self._transport = transport
+        self._pool = pool
+        self._loop = loop
+        self._machine = GracefulMachine(H2Configuration(header_encoding="latin-1", validate_outbound_headers=False,
+                                                        normalize_outbound_headers=False))
+        self._machine.local_settings = Settings(client=True, initial_values={
+            SettingCodes.ENABLE_PUSH: 0,
+            SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            SettingCodes.MAX_HEADER_LIST_SIZE: max_head_bytes,
+        })
+        self._machine.decoder.max_header_list_size = max_head_bytes
+        self._streams: dict[int, Stream] = {}
+        self._n_max = N_STREAMS_UNTOLD
+        self._n_unacknowledged = 0
+        self._is_leaving = False  # takes no more requests; those it has go on
+        self.is_listed = False
+        self.idle_since = 0.0
+        self.n_active = 0
+        self._on: dict[type[Event], Callable[[Any], None]] = {
+            ResponseReceived: self._on_head,
+            DataReceived: self._on_data,
+            StreamEnded: self._on_end,
+            StreamReset: self._on_reset,
+            WindowUpdated: self._on_window,
+            RemoteSettingsChanged: self._on_settings,
+            ConnectionTerminated: self._on_goaway,
+        }
+        self._machine.initiate_connection()
+        self._machine.increment_flow_control_window(CONNECTION_WINDOW - 65_535)
+        self._flush()
+
+    def reserve(self) -> bool:
+        """See `pool.Connection`."""
+        self.n_active += 1
+        return self.n_active < self._n_max
+
+    def unreserve(self) -> None:
+        """See `pool.Connection`."""
+        self.n_active -= 1
+
+    def request(self, outgoing: Outgoing) -> Answer:
+        """Open a stream on the held place and send as much of the body as the windows allow."""
+        answer = Answer(self, self._name, self._loop)
+        if self._is_leaving or self._transport.is_closing():
+            answer.was_refused = True
+            answer.fail(Fault.RESET, "the connection closed before the request was sent")
+            self._free()
+            return answer
+        machine = self._machine
+        stream_id = answer.stream_id = machine.get_next_available_stream_id()
+        fields = [(":method", outgoing.method), (":scheme", self._scheme), (":authority", self._authority),
+                  (":path", outgoing.path)]
+        if outgoing.body:
+            fields.append(("content-length", str(len(outgoing.body))))
+        fields += [(name.lower(), value) for name, value in outgoing.headers]
+        stream = self._streams[stream_id] = Stream(answer, outgoing.body)
+        try:
+            machine.send_headers(stream_id, fields, end_stream=not outgoing.body)
+        except ProtocolError:  # the limit on streams was lowered after the place was held
+            self._refuse(stream_id, stream)
+            return answer
+        if outgoing.body:
+            self._send_body(stream_id, stream)
+        self._flush()
+        if stream_id >= LAST_STREAM_ID:
+            self._leave()
+        return answer
+
+    def abort(self) -> None:
+        """See `pool.Connection`."""
+        self._transport.abort()
+        self._leave()
+
+    def drained(self, answer: Answer, n_bytes: int) -> None:
+        """See `answer.Carrier`: the stream's window opens again, in few large steps."""
+        stream = self._streams.get(answer.stream_id)
+        if stream is None:
+            return
+        stream.n_unacknowledged += n_bytes
+        if stream.n_unacknowledged >= STREAM_WINDOW // 2:
+            self._machine.increment_flow_control_window(stream.n_unacknowledged, answer.stream_id)
+            stream.n_unacknowledged = 0
+            self._flush()
+
+    def abandon(self, answer: Answer) -> None:
+        """See `answer.Carrier`: reset the stream, keep the connection."""
+        if self._streams.pop(answer.stream_id, None) is not None:
+            self._machine.reset_stream(answer.stream_id, ErrorCodes.CANCEL)
+            self._flush()
+            self._free()
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the machine, act on what happened, send what it wants sent."""
+        try:
+            for event in self._machine.receive_data(data):
+                act = self._on.get(type(event))
+                if act is not None:
+                    act(event)
+        except (ProtocolError, ValueError):
+            self._flush()  # tells the peer why, if it still listens
+            self._fail_all(Fault.MALFORMED, "the answer is not HTTP/2")
+            self.abort()
+            return
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """All answers in progress are broken."""
+        self._leave()
+        self._fail_all(Fault.RESET, "the connection closed before the answer was whole")
+
+    def _on_head(self, event: ResponseReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            headers: dict[str, str] = {}
+            for name, value in event.headers:
+                key, text = str(name), str(value)
+                headers[key] = text if key not in headers else f"{headers[key]}, {text}"  # RFC 9110 5.3
+            status = int(headers.pop(":status"))
+            if status < 200:
+                raise ValueError("a final answer with an interim status")
+            stream.answer.begin(status, headers)
+
+    def _on_data(self, event: DataReceived) -> None:
+        n_bytes = event.flow_controlled_length
+        self._n_unacknowledged += n_bytes
+        if self._n_unacknowledged >= CONNECTION_WINDOW // 4:
+            self._machine.increment_flow_control_window(self._n_unacknowledged)
+            self._n_unacknowledged = 0
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.n_unacknowledged += n_bytes - len(event.data)
+            if event.data:
+                stream.answer.feed(event.data)
+
+    def _on_end(self, event: StreamEnded) -> None:
+        stream = self._streams.pop(event.stream_id, None)
+        if stream is not None:
+            if stream.unsent:  # answered before it had read everything
+                self._machine.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)
+            stream.answer.finish()
+            self._free()
+
+    def _on_reset(self, event: StreamReset) -> None:
+        stream = self._streams.pop(event.stream_id, None)
+        if stream is not None:
+            stream.answer.was_refused = event.error_code == ErrorCodes.REFUSED_STREAM
+            stream.answer.fail(Fault.RESET, f"the upstream reset the stream with HTTP/2 error {event.error_code:d}")
+            self._free()
+
+    def _on_window(self, event: WindowUpdated) -> None:
+        if event.stream_id:
+            stream = self._streams.get(event.stream_id)
+            if stream is not None:
+                self._send_body(event.stream_id, stream)
+        else:
+            self._send_bodies()
+
+    def _on_settings(self, event: RemoteSettingsChanged) -> None:
+        self._n_max = min(MAX_STREAMS, self._machine.remote_settings.max_concurrent_streams)
+        if self._is_leaving:
+            return
+        if self.n_active >= self._n_max:
+            self._pool.filled(self)
+        elif not self.is_listed:
+            self._pool.released(self)
+        self._send_bodies()
+
+    def _on_goaway(self, event: ConnectionTerminated) -> None:
+        self._leave()
+        for stream_id in [one for one in self._streams if one > (event.last_stream_id or 0)]:
+            self._refuse(stream_id, self._streams[stream_id])
+        if not self._streams:
+            self._transport.abort()
+
+    def _send_bodies(self) -> None:
+        for stream_id, stream in self._streams.items():
+            self._send_body(stream_id, stream)
+
+    def _send_body(self, stream_id: int, stream: Stream) -> None:
+        machine = self._machine
+        while stream.unsent:
+            n_bytes = min(machine.local_flow_control_window(stream_id), machine.max_outbound_frame_size)
+            if n_bytes <= 0:
+                return
+            part, stream.unsent = stream.unsent[:n_bytes], stream.unsent[n_bytes:]
+            machine.send_data(stream_id, bytes(part), end_stream=not stream.unsent)
+
+    def _refuse(self, stream_id: int, stream: Stream) -> None:
+        del self._streams[stream_id]
+        stream.answer.was_refused = True
+        stream.answer.fail(Fault.RESET, "the upstream did not take the request on this connection")
+        self._free()
+
+    def _free(self) -> None:
+        self.n_active -= 1
+        if self._is_leaving:
+            if not self._streams:
+                self._transport.abort()
+        elif self.n_active < self._n_max:
+            self._pool.released(self)
+
+    def _leave(self) -> None:
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._pool.lost(self)
+
+    def _fail_all(self, fault: Fault, message: str) -> None:
+        streams, self._streams = self._streams, {}
+        self.n_active -= len(streams)
+        for stream in streams.values():
+            stream.answer.was_untouched = not stream.answer.status
+            stream.answer.fail(fault, message)
+
+    def _flush(self) -> None:
+        data = self._machine.data_to_send()
+        if data:
+            self._transport.write(data)

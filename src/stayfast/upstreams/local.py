@@ -1,0 +1,162 @@
+"""The embedded engine as an upstream: its child process speaks OpenAI's protocol on loopback.
+
+Always streamed, even for whole answers: llama.cpp goes on with a non-streamed request when its client is gone. While the
+engine starts (or starts again after a crash) requests wait for it, within their connect time-out.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.types import Api, Chunk, Sight
+from stayfast.upstreams.base import Call, Stream, Upstream
+
+Address = tuple[str, int]
+RESTART_TAKES_S = 1.0
+KNOCK_EVERY_S = 0.05
+
+
+class Door(Protocol):
+    """Where an engine can be reached, in this process or in the one above the workers."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers, as far as is known."""
+        ...
+
+    @property
+    def address(self) -> Address | None:
+        """Host and port."""
+        ...
+
+    async def wait_ready(self, deadline: Deadline) -> bool:
+        """Wait until it answers; False when the deadline passes first."""
+        ...
+
+
+class LocalUpstream:
+    """The embedded engine. Task-safe."""
+
+    kind = "embedded"
+    always_streams = True
+
+    def __init__(self, name: str, door: Door, dial: Callable[[Address], Upstream], clock: Clock) -> None:
+        self.name = name
+        self._door = door
+        self._dial = dial  # makes the upstream that speaks to an address
+        self._clock = clock
+        self._address: Address | None = None
+        self._inner: Upstream | None = None
+
+    def can_serve(self, api: Api) -> bool:
+        """Whatever can be said in OpenAI chat or completions, and token counts; it has no embeddings."""
+        return api is not Api.EMBEDDINGS
+
+    async def open(self, call: Call) -> Stream:
+        """Wait for the engine if need be, then ask it."""
+        connect_by = Deadline(call.deadline.within(call.connect_s, self._clock.now()))
+        if not self._door.is_ready:
+            await self._wait(connect_by)
+        try:
+            stream = await self._reach().open(call)
+        except UpstreamFailed as failed:
+            if failed.fault not in (Fault.CONNECT, Fault.RESET):
+                raise
+            await self._wait(connect_by)  # it died a moment ago; nothing was generated for this request
+            stream = await self._reach().open(call)
+        return _LocalStream(self.name, stream)
+
+    def close(self) -> None:
+        """Close idle connections; the process is its supervisor's to stop."""
+        if self._inner is not None:
+            self._inner.close()
+
+    async def _wait(self, until: Deadline) -> None:
+        if not await self._door.wait_ready(until):
+            raise UpstreamFailed(self.name, Fault.CRASHED, "the embedded model is starting; try again in a moment",
+                                 upstream_status=503, retry_after_s=RESTART_TAKES_S)
+
+    def _reach(self) -> Upstream:
+        """The client for the engine's present address."""
+        address = self._door.address
+        if address is None:
+            raise UpstreamFailed(self.name, Fault.CRASHED, "the embedded model is not running", upstream_status=503,
+                                 retry_after_s=RESTART_TAKES_S)
+        if self._inner is None or address != self._address:
+            self.close()
+            self._address, self._inner = address, self._dial(address)
+        return self._inner
+
+    def __repr__(self) -> str:
+        return f"<LocalUpstream {self.name} at {self._address}>"
+
+
+class _LocalStream:
+    """Says in words what a broken connection to a process of our own means."""
+
+    __slots__ = ("_name", "_stream")
+
+    def __init__(self, name: str, stream: Stream) -> None:
+        self._name = name
+        self._stream = stream
+
+    @property
+    def sight(self) -> Sight:
+        return self._stream.sight
+
+    async def next(self) -> Chunk | None:
+        try:
+            return await self._stream.next()
+        except UpstreamFailed as failed:
+            if failed.fault is not Fault.RESET:
+                raise
+            raise UpstreamFailed(self._name, Fault.CRASHED, "the embedded model stopped while it answered; it is being "
+                                 "restarted", retry_after_s=RESTART_TAKES_S) from failed
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class Elsewhere:
+    """The way to an engine that the parent process runs. `told()` is what it last said of where engines are."""
+
+    __slots__ = ("_name", "_told")
+
+    def __init__(self, name: str, told: Callable[[], Mapping[str, Address]]) -> None:
+        self._name = name
+        self._told = told
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its place is known; whether it still answers there shows when it is asked."""
+        return self.address is not None
+
+    @property
+    def address(self) -> Address | None:
+        """Host and port."""
+        return self._told().get(self._name)
+
+    async def wait_ready(self, deadline: Deadline) -> bool:
+        """Knock until somebody opens."""
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                while True:
+                    if await self._opens():
+                        return True
+                    await asyncio.sleep(KNOCK_EVERY_S)
+        except TimeoutError:
+            return False
+
+    async def _opens(self) -> bool:
+        address = self.address
+        if address is None:
+            return False
+        try:
+            _, writer = await asyncio.open_connection(*address)
+        except OSError:
+            return False
+        writer.close()
+        return True

@@ -1,0 +1,1 @@
+"""OpenAI chat completions, and the older completions that share its words."""

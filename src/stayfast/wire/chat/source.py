@@ -1,0 +1,237 @@
+"""Reads chat and completions answers: what counts as content, what makes them whole, what they mean.
+
+Whole means: a `finish_reason` for every choice. A missing `[DONE]` alone is tolerated, a `[DONE]` alone is not enough.
+Leaf fields are untyped: compatible servers put lists where OpenAI puts text, and that is no reason to fail a stream.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from stayfast.core.errors import UpstreamFailed
+from stayfast.core.types import Sight
+from stayfast.wire import usage
+from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.faults import in_band, malformed, truncated
+from stayfast.wire.reading import object_in
+
+
+class ChunkDelta(Struct, gc=False):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+    refusal: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+
+class ChunkChoice(Struct, gc=False):
+    index: int = 0
+    delta: ChunkDelta | None = None
+    text: Any = None
+    finish_reason: str | None = None
+
+
+class ChatChunk(Struct, gc=False):
+    choices: list[ChunkChoice] | None = None
+    usage: Any = None
+    error: Any = None
+    id: Any = None
+    model: Any = None
+    created: Any = None
+
+
+_CHUNK: Final = msgspec.json.Decoder(ChatChunk)
+_ANY: Final = msgspec.json.Decoder()
+_REASONS: Final[dict[str, Reason]] = {
+    "stop": "stop", "length": "length", "tool_calls": "tool_calls", "function_call": "tool_calls",
+    "content_filter": "content_filter"}
+
+
+class ChatSource:
+    """One chat or completions answer. One task owns it."""
+
+    __slots__ = ("_calls", "_chunk", "_finished", "_has_begun", "_n_calls", "_n_choices", "_upstream", "_whole", "ended",
+                 "sight")
+
+    def __init__(self, upstream: str, n_choices: int, sight: Sight) -> None:
+        self.sight = sight
+        self.ended = False
+        self._upstream = upstream
+        self._whole: Json = {}
+        self._n_choices = n_choices
+        self._finished: set[int] = set()
+        self._chunk = ChatChunk()
+        self._has_begun = False
+        self._calls: dict[int, tuple[int, str]] = {}  # the upstream's index: our ordinal and the call's id
+        self._n_calls = 0
+
+    def see(self, data: bytes, name: bytes) -> int:
+        """Read one event; returns 1 if it holds content."""
+        try:
+            chunk = self._chunk = _CHUNK.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._see_odd(data)
+        if chunk.error or name == b"error" or (not chunk.choices and chunk.usage is None):
+            self._see_error(data, name)
+        sight = self.sight
+        n_content = 0
+        for choice in chunk.choices or ():
+            delta = choice.delta
+            if choice.text or (delta is not None and (
+                delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.refusal
+                or delta.function_call or has_audio(delta.audio)
+            )):
+                n_content = 1
+            if choice.finish_reason is not None:
+                self._finished.add(choice.index)
+                if sight.finish_reason is None:
+                    sight.finish_reason = choice.finish_reason
+        if chunk.usage is not None:
+            sight.usage = usage.from_openai(chunk.usage) or sight.usage
+        if sight.response_id is None and isinstance(chunk.id, str):
+            sight.response_id = chunk.id
+        if self.ended:
+            return 0
+        sight.n_content += n_content
+        return n_content
+
+    def _see_odd(self, data: bytes) -> int:
+        self._chunk = ChatChunk()
+        if data.strip() == b"[DONE]":
+            self.finish()
+        else:
+            self.fail(malformed(self._upstream, "a chunk that is not one"))
+        return 0
+
+    def _see_error(self, data: bytes, name: bytes) -> None:
+        said = _ANY.decode(data)
+        if said.get("error") or name == b"error" or "error" in (said.get("object"), said.get("type")):
+            self.fail(in_band(self._upstream, said))
+
+    def fail(self, failure: UpstreamFailed) -> None:
+        """End the answer here."""
+        self.ended = True
+        self.sight.is_complete = False
+        self.sight.failure = failure
+
+    def finish(self) -> None:
+        """The body or the stream has ended."""
+        if self.ended:
+            return
+        self.ended = True
+        if len(self._finished) >= self._n_choices:
+            self.sight.is_complete = True
+        else:
+            self.sight.failure = truncated(self._upstream)
+
+    def is_only_usage(self) -> bool:
+        """Whether the chunk just seen is the one that only reports usage."""
+        return not self._chunk.choices and self._chunk.usage is not None
+
+    def deltas(self) -> list[Delta]:
+        """The chunk just seen, of its first choice."""
+        chunk = self._chunk
+        found: list[Delta] = []
+        if not self._has_begun and (chunk.choices or chunk.id):
+            self._has_begun = True
+            found.append(_begin(chunk.id, chunk.model, chunk.created))
+        for choice in chunk.choices or ():
+            if choice.index != 0:
+                continue
+            if choice.delta is not None:
+                self._read(choice.delta, found)
+            if choice.finish_reason is not None:
+                found.append(Finish(_REASONS.get(choice.finish_reason, "stop")))
+        return found
+
+    def _read(self, delta: ChunkDelta, found: list[Delta]) -> None:
+        thought = _text(delta.reasoning_content) or _text(delta.reasoning)
+        if thought:
+            found.append(ThinkingDelta(thought))
+        text = _text(delta.content) + _text(delta.refusal)
+        if text:
+            found.append(TextDelta(text))
+        if isinstance(delta.tool_calls, list):
+            for call in delta.tool_calls:
+                if isinstance(call, dict):
+                    self._read_call(call, found)
+
+    def _read_call(self, call: Json, found: list[Delta]) -> None:
+        """A new index starts a call, and so does a new id: some servers send every call with index 0."""
+        said_index = call.get("index")
+        index = said_index if isinstance(said_index, int) else 0
+        call_id = call.get("id") or ""
+        function = call.get("function")
+        if not isinstance(function, dict):
+            function = {}
+        known = self._calls.get(index)
+        if known is None or (call_id and call_id != known[1]):
+            known = (self._n_calls, str(call_id))
+            self._calls[index] = known
+            self._n_calls += 1
+            found.append(ToolBegin(known[0], known[1] or f"call_{known[0]}", str(function.get("name") or "")))
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            arguments = msgspec.json.encode(arguments).decode()
+        if isinstance(arguments, str) and arguments:
+            found.append(ToolDelta(known[0], arguments))
+
+    def see_whole(self, body: bytes) -> None:
+        """Read a whole chat or completions answer."""
+        self.ended = True
+        sight = self.sight
+        said = object_in(body)
+        if said.get("error"):
+            return self.fail(in_band(self._upstream, said))
+        choices = said.get("choices")
+        if not isinstance(choices, list) or not all(
+            isinstance(choice, dict) and (isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str))
+            for choice in choices
+        ):
+            return self.fail(malformed(self._upstream, "an answer without choices"))
+        sight.usage = usage.from_openai(said.get("usage"))
+        sight.response_id = _optional_text(said.get("id"))
+        if choices:
+            sight.finish_reason = _optional_text(choices[0].get("finish_reason"))
+        sight.n_content = 1
+        sight.is_complete = True
+        self._whole = said
+        return None
+
+    def whole(self) -> list[Delta]:
+        """The first choice of the whole answer just seen."""
+        said = self._whole
+        found: list[Delta] = [_begin(said.get("id"), said.get("model"), said.get("created"))]
+        if not said["choices"]:
+            return found
+        choice = said["choices"][0]
+        message = choice.get("message") or {"content": choice.get("text")}
+        self._read(msgspec.convert(message, ChunkDelta), found)
+        found.append(Finish(_REASONS.get(str(choice.get("finish_reason")), "stop")))
+        return found
+
+
+def _begin(answer_id: object, model: object, created: object) -> Begin:
+    is_instant = isinstance(created, int | float) and 0 <= created < 2**53
+    return Begin(_optional_text(answer_id) or "", _optional_text(model) or "", int(created) if is_instant else None)  # type: ignore[call-overload]  # checked above
+
+
+def _optional_text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _text(value: object) -> str:
+    """Text, or the texts of a list of parts as some servers send it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(part["text"] for part in value if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return ""
+
+
+def has_audio(audio: object) -> bool:
+    """Whether an audio delta holds sound or words (the last one only says when it expires)."""
+    return isinstance(audio, dict) and bool(audio.get("data") or audio.get("transcript"))

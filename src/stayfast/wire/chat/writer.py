@@ -1,0 +1,97 @@
+"""Says an answer in chat chunks, or in the chunks of the older completions."""
+
+from stayfast.core.types import Request, Usage
+from stayfast.wire.deltas import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.usage import to_chat
+
+
+class ChatWriter:
+    """Chat chunks: a role, content, a finish reason, and usage where the client asked for it."""
+
+    __slots__ = ("_created_at", "_has_role", "_id", "_model", "_with_usage")
+
+    def __init__(self, request: Request, created_at: int) -> None:
+        self._id = ""
+        self._model = request.model
+        self._created_at = created_at
+        self._has_role = False
+        self._with_usage = request.include_usage or not request.stream
+
+    def events(self, delta: Delta) -> list[Json]:
+        """The chunks for one delta."""
+        match delta:
+            case Begin():
+                self._id = delta.id or self._id
+                self._model = delta.model or self._model
+                self._created_at = delta.created_at if delta.created_at is not None else self._created_at
+                return self._role()
+            case TextDelta():
+                return [*self._role(), self._chunk({"content": delta.text})]
+            case ThinkingDelta():
+                return [*self._role(), self._chunk({"reasoning_content": delta.text})] if delta.text else []
+            case ToolBegin():
+                call = {"index": delta.ordinal, "id": delta.id, "type": "function",
+                        "function": {"name": delta.name, "arguments": ""}}
+                return [*self._role(), self._chunk({"tool_calls": [call]})]
+            case ToolDelta():
+                call = {"index": delta.ordinal, "function": {"arguments": delta.arguments}}
+                return [self._chunk({"tool_calls": [call]})]
+            case Finish():
+                return [*self._role(), self._chunk({}, delta.reason)]
+
+    def end(self, usage: Usage | None) -> list[Json]:
+        """The usage chunk, if it was asked for and is known."""
+        if not self._with_usage or usage is None:
+            return []
+        return [self._envelope([]) | {"usage": to_chat(usage)}]
+
+    def _role(self) -> list[Json]:
+        if self._has_role:
+            return []
+        self._has_role = True
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def _chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
+        return self._envelope([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}])
+
+    def _envelope(self, choices: list[Json]) -> Json:
+        return {"id": self._id, "object": "chat.completion.chunk", "created": self._created_at, "model": self._model,
+                "choices": choices}
+
+
+class CompletionsWriter:
+    """Completions chunks: text and a finish reason; reasoning and tools have no words there and are left out."""
+
+    __slots__ = ("_created_at", "_id", "_model", "_with_usage")
+
+    def __init__(self, request: Request, created_at: int) -> None:
+        self._id = ""
+        self._model = request.model
+        self._created_at = created_at
+        self._with_usage = request.include_usage or not request.stream
+
+    def events(self, delta: Delta) -> list[Json]:
+        """The chunks for one delta."""
+        match delta:
+            case Begin():
+                self._id = delta.id or self._id
+                self._model = delta.model or self._model
+                self._created_at = delta.created_at if delta.created_at is not None else self._created_at
+            case TextDelta():
+                return [self._chunk(delta.text, None)]
+            case Finish():
+                return [self._chunk("", "stop" if delta.reason == "tool_calls" else delta.reason)]
+        return []
+
+    def end(self, usage: Usage | None) -> list[Json]:
+        """The usage chunk, if it was asked for and is known."""
+        if not self._with_usage or usage is None:
+            return []
+        return [self._envelope([]) | {"usage": to_chat(usage)}]
+
+    def _chunk(self, text: str, finish_reason: str | None) -> Json:
+        return self._envelope([{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}])
+
+    def _envelope(self, choices: list[Json]) -> Json:
+        return {"id": self._id, "object": "text_completion", "created": self._created_at, "model": self._model,
+                "choices": choices}

@@ -1,0 +1,119 @@
+"""A client's bytes in, a validated `Request` out.
+
+Every field that a translation reads is typed here, so nothing after this can stumble over a wrong type; fields nobody
+reads pass as they are. The body travels on verbatim.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from stayfast.core.types import Api, Request
+from stayfast.wire.chat import schema as chat
+from stayfast.wire.messages import schema as messages
+from stayfast.wire.reading import check, missing, required, typed
+from stayfast.wire.responses import schema as responses
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """Bounds of a body. `max_depth`: levels of nesting; real schemas and tool inputs stay below 30."""
+
+    max_depth: int = 64
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_depth <= 256:
+            raise ValueError(f"max_depth must be from 1 to 256, not {self.max_depth}")
+
+
+_DEFAULT: Final = DecodeLimits()
+
+
+def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
+    """Validate `body`. Raises Rejected (400) with the path of the offending field as `param`."""
+    check(body, limits.max_depth)
+    return _DECODERS[api](body)
+
+
+def _chat(body: bytes) -> Request:
+    said = typed(chat.CHAT, body)
+    for at, message in enumerate(said.messages):
+        if type(message.content) is list:
+            _check_parts(message.content, f"messages[{at}].content")
+    limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
+    return Request(Api.CHAT, said.model, said.stream is True, body, _wants_usage(said.stream_options), limit,
+                   said.n or 1, said.store is True)
+
+
+def _check_parts(parts: list[chat.Part], path: str) -> None:
+    for at, part in enumerate(parts):
+        if part.type == "text":
+            required(part.text, f"{path}[{at}].text")
+        elif part.type == "image_url":
+            required(part.image_url, f"{path}[{at}].image_url")
+
+
+def _completions(body: bytes) -> Request:
+    said = typed(chat.COMPLETIONS, body)
+    n_prompts = len(said.prompt) if isinstance(said.prompt, list) and not _is_tokens(said.prompt) else 1
+    return Request(Api.COMPLETIONS, said.model, said.stream is True, body, _wants_usage(said.stream_options),
+                   said.max_tokens, (said.n or 1) * max(1, n_prompts))
+
+
+def _is_tokens(prompt: list[str | int | list[int]]) -> bool:
+    return all(isinstance(item, int) for item in prompt)
+
+
+def _wants_usage(options: chat.StreamOptions | None) -> bool:
+    return options is not None and options.include_usage is True
+
+
+def _embeddings(body: bytes) -> Request:
+    return Request(Api.EMBEDDINGS, typed(chat.EMBEDDINGS, body).model, False, body)
+
+
+def _responses(body: bytes) -> Request:
+    said = typed(responses.RESPONSES, body)
+    if said.input is None and not said.prompt and said.previous_response_id is None and not said.conversation:
+        raise missing("input")
+    is_stateful = (said.store is True or said.background is True or said.previous_response_id is not None
+                   or bytes(said.conversation) not in (b"", b"null"))
+    return Request(Api.RESPONSES, said.model, said.stream is True, body, max_output_tokens=said.max_output_tokens,
+                   is_stateful=is_stateful)
+
+
+def _messages(body: bytes) -> Request:
+    said = typed(messages.MESSAGES, body)
+    _check_blocks(said)
+    return Request(Api.MESSAGES, said.model, said.stream is True, body, max_output_tokens=said.max_tokens,
+                   is_stateful=bytes(said.container) not in (b"", b"null"))
+
+
+def _count_tokens(body: bytes) -> Request:
+    said = typed(messages.COUNT, body)
+    _check_blocks(said)
+    return Request(Api.COUNT_TOKENS, said.model, False, body)
+
+
+def _check_blocks(said: messages.CountRequest) -> None:
+    for at, message in enumerate(said.messages):
+        if type(message.content) is not list:
+            continue
+        for index, block in enumerate(message.content):
+            if block.type == "text":
+                required(block.text, f"messages[{at}].content[{index}].text")
+            elif block.type == "tool_use":
+                required(block.id, f"messages[{at}].content[{index}].id")
+                required(block.name, f"messages[{at}].content[{index}].name")
+            elif block.type == "tool_result":
+                required(block.tool_use_id, f"messages[{at}].content[{index}].tool_use_id")
+
+
+_DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
+    Api.CHAT: _chat,
+    Api.COMPLETIONS: _completions,
+    Api.EMBEDDINGS: _embeddings,
+    Api.RESPONSES: _responses,
+    Api.MESSAGES: _messages,
+    Api.COUNT_TOKENS: _count_tokens,
+}

@@ -1,0 +1,124 @@
+"""An answer as it grows, in no protocol's words: what sources read it into and writers say again."""
+
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from stayfast.core.errors import UpstreamFailed
+from stayfast.core.types import Usage
+
+Json = dict[str, Any]
+Reason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Begin(Struct, frozen=True, gc=False):
+    """The answer has a name. `created_at`: seconds since the epoch, where the upstream says it."""
+
+    id: str
+    model: str
+    created_at: int | None = None
+    usage: Usage | None = None
+
+
+class TextDelta(Struct, frozen=True, gc=False):
+    """More text. Refusals are text as well."""
+
+    text: str
+
+
+class ThinkingDelta(Struct, frozen=True, gc=False):
+    """More reasoning, or the `signature` that ends a stretch of it."""
+
+    text: str
+    signature: str = ""
+
+
+class ToolBegin(Struct, frozen=True, gc=False):
+    """The model calls a tool. `ordinal` counts the calls of one answer from 0."""
+
+    ordinal: int
+    id: str
+    name: str
+
+
+class ToolDelta(Struct, frozen=True, gc=False):
+    """More of the JSON text of a call's arguments."""
+
+    ordinal: int
+    arguments: str
+
+
+class Finish(Struct, frozen=True, gc=False):
+    """Why the model stopped. `stop_sequence`: the one it met, where that is known."""
+
+    reason: Reason
+    stop_sequence: str | None = None
+
+
+Delta = Begin | TextDelta | ThinkingDelta | ToolBegin | ToolDelta | Finish
+
+
+class WholeSource(Protocol):
+    """Reads one upstream's answer that comes in one piece. One task owns it."""
+
+    def see_whole(self, body: bytes) -> None:
+        """Read the answer into the sight. Failures go to the sight, never raise."""
+        ...
+
+    def fail(self, failure: UpstreamFailed) -> None:
+        """End the answer here."""
+        ...
+
+
+class Source(WholeSource, Protocol):
+    """Reads one upstream's answer, event by event or whole, into a `Sight`. One task owns it."""
+
+    ended: bool  # nothing after this counts: the protocol's end, or a failure
+
+    def see(self, data: bytes, name: bytes) -> int:
+        """Read one event; returns how much of it is content (1 or 0). Failures go to the sight, never raise."""
+        ...
+
+    def deltas(self) -> list[Delta]:
+        """The event just seen, in the normal form."""
+        ...
+
+    def is_only_usage(self) -> bool:
+        """Whether the event just seen is there only because usage was asked for."""
+        ...
+
+    def finish(self) -> None:
+        """The body has ended: whole by the protocol's rules, or truncated."""
+        ...
+
+    def whole(self) -> list[Delta]:
+        """The whole answer just seen, in the normal form."""
+        ...
+
+
+class Writer(Protocol):
+    """Says deltas in one dialect's events, as its official SDK expects them. One task owns it."""
+
+    def events(self, delta: Delta) -> list[Json]:
+        """The events for one delta. Raises Unsayable."""
+        ...
+
+    def end(self, usage: Usage | None) -> list[Json]:
+        """The events that end the answer."""
+        ...
+
+
+class Fold(Protocol):
+    """Puts the events of one dialect together into its whole answer. One task owns it."""
+
+    def add(self, said: Json) -> None:
+        """Take one event. Raises ValueError for what cannot be one."""
+        ...
+
+    def body(self) -> bytes:
+        """The whole answer. Raises ValueError where the events do not make one."""
+        ...
+
+
+class Unsayable(ValueError):
+    """The order of the deltas has no form in the client's dialect."""

@@ -1,0 +1,90 @@
+"""A validated `Request` in, the bytes for an upstream out.
+
+In the client's own dialect its bytes go on, whole: only the members that must change are spliced, at the top level, and
+every other value keeps its bytes. Into another dialect they go through the normal form (core.conversation).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from stayfast.core.conversation import Conversation, RawObject
+from stayfast.core.errors import Rejected
+from stayfast.core.types import Api, Request
+from stayfast.wire.chat import ask as chat
+from stayfast.wire.chat import schema as chat_schema
+from stayfast.wire.messages import ask as messages
+from stayfast.wire.messages import schema as messages_schema
+from stayfast.wire.reading import typed, unsayable
+from stayfast.wire.responses import ask as responses
+from stayfast.wire.responses import schema as responses_schema
+
+_OBJECT: Final = msgspec.json.Decoder(RawObject)
+_ENCODER: Final = msgspec.json.Encoder()
+_TRUE: Final = Raw(b"true")
+_BODIES: Final[dict[Api, Callable[..., dict[str, Any]]]] = {
+    Api.CHAT: chat.body, Api.RESPONSES: responses.body, Api.MESSAGES: messages.body}
+_SPOKEN: Final = frozenset({
+    *((client, upstream) for client in _BODIES for upstream in _BODIES),
+    *((api, api) for api in Api),
+    (Api.COMPLETIONS, Api.CHAT),
+})
+
+
+def can_translate(client: Api, upstream: Api) -> bool:
+    """Whether requests and answers can pass between these two dialects (each with itself included)."""
+    return (client, upstream) in _SPOKEN
+
+
+def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: bool = False) -> bytes:
+    """The body to send. Raises Rejected for what cannot be said in `to`; what is dropped stands in each `ask` module.
+
+    `want_usage`: chat and completions streams are asked for usage even where the client did not; then its transcoder
+    must hide it. Translated chat streams always ask.
+    """
+    if request.api is to:
+        return _splice(request, model, stream, want_usage and stream and not request.include_usage)
+    if not can_translate(request.api, to):
+        raise Rejected(f"{request.api.value} requests cannot be answered by this model, which speaks {to.value}",
+                       code="unsupported_api", param="model")
+    asked = conversation(request)
+    if asked.native:
+        raise unsayable(asked.native[0], to.value)
+    return _ENCODER.encode(_BODIES[to](asked, model, stream=stream))
+
+
+def conversation(request: Request) -> Conversation:
+    """What is asked, in the normal form. Raises Rejected, and for requests that ask for no answer as well."""
+    match request.api:
+        case Api.CHAT:
+            return chat.conversation(typed(chat_schema.CHAT, request.body))
+        case Api.COMPLETIONS:
+            return chat.completions_conversation(typed(chat_schema.COMPLETIONS, request.body))
+        case Api.RESPONSES:
+            return responses.conversation(typed(responses_schema.RESPONSES, request.body))
+        case Api.MESSAGES:
+            return messages.conversation(typed(messages_schema.MESSAGES, request.body))
+    raise Rejected(f"{request.api.value} requests hold no conversation", code="unsupported_api")
+
+
+def _splice(request: Request, model: str, stream: bool, add_usage: bool) -> bytes:
+    if model == request.model and stream == request.stream and not add_usage:
+        return request.body
+    said: dict[str, Any] = typed(_OBJECT, request.body)
+    if model != request.model:
+        said["model"] = model
+    if stream != request.stream:
+        said["stream"] = stream
+        if not stream:
+            said.pop("stream_options", None)  # refused without a stream
+    if add_usage and request.api in (Api.CHAT, Api.COMPLETIONS):
+        said["stream_options"] = _options(said.get("stream_options"))
+    return _ENCODER.encode(said)
+
+
+def _options(said: Raw | None) -> RawObject:
+    options: RawObject = {} if said is None or bytes(said) == b"null" else _OBJECT.decode(said)
+    options["include_usage"] = _TRUE
+    return options

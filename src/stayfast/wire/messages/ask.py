@@ -1,0 +1,276 @@
+"""A messages request to the normal form, and the normal form to a messages request.
+
+Dropped on the way in, as hints: `cache_control`, `citations`, `speed`, `inference_geo`, redacted thinking of earlier
+turns, and fields unknown here.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from stayfast.core.conversation import (
+    Conversation,
+    Image,
+    Message,
+    OutputFormat,
+    Part,
+    RawObject,
+    Sampling,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+)
+from stayfast.core.errors import Rejected
+from stayfast.core.types import Api
+from stayfast.wire.messages import schema
+from stayfast.wire.reading import required, unsayable
+
+Json = dict[str, Any]
+
+DEFAULT_MAX_TOKENS: Final = 4096  # the protocol demands a limit; every model in service can write this much
+_EMPTY: Final = ("", "{}")
+_MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
+_CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
+_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
+_OBJECT: Final = msgspec.json.Decoder(RawObject)
+
+
+def conversation(said: schema.MessagesRequest) -> Conversation:
+    """The normal form of a messages request. Raises Rejected for what has none."""
+    config = said.output_config or schema.OutputConfig()
+    choice = said.tool_choice
+    return Conversation(
+        api=Api.MESSAGES,
+        messages=tuple(Message(_role(message), _parts(message.content, f"messages[{at}].content"))
+                       for at, message in enumerate(said.messages)),
+        system=() if not said.system else (_text(said.system, "system"),),
+        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
+        tool_choice=_tool_choice(choice),
+        parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
+        output_format=_output_format(config.format),
+        sampling=Sampling(said.temperature, said.top_p, said.top_k),
+        max_output_tokens=said.max_tokens,
+        stop=tuple(said.stop_sequences or ()),
+        effort=config.effort or _effort(said.thinking),
+        user=said.metadata.user_id if said.metadata is not None else None,
+        service_tier="auto" if said.service_tier == "auto" else None,
+        native=tuple(name for name in ("container", "mcp_servers")
+                     if bytes(getattr(said, name)) not in (b"", b"null", b"[]")),
+    )
+
+
+def _role(message: schema.User | schema.Assistant | schema.System) -> Any:
+    return {schema.User: "user", schema.Assistant: "assistant", schema.System: "system"}[type(message)]
+
+
+def _parts(content: str | list[schema.Block], path: str) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(part for at, block in enumerate(content) if (part := _part(block, f"{path}[{at}]")) is not None)
+
+
+def _part(block: schema.Block, path: str) -> Part | None:
+    match block.type:
+        case "text":
+            return Text(required(block.text, f"{path}.text"))
+        case "image":
+            return _image(block.source, f"{path}.source")
+        case "tool_use":
+            arguments = msgspec.json.encode(block.input or {}).decode()
+            return ToolUse(required(block.id, f"{path}.id"), required(block.name, f"{path}.name"), arguments)
+        case "tool_result":
+            parts = _result_parts(block.content, f"{path}.content")
+            return ToolResult(required(block.tool_use_id, f"{path}.tool_use_id"), parts, block.is_error is True)
+        case "thinking":
+            return Thinking(block.thinking or "", block.signature)
+        case "redacted_thinking":
+            return None
+    raise unsayable(f"{path}.type", "another protocol", "blocks of this type cannot be translated")
+
+
+def _result_parts(content: object, path: str) -> tuple[Text | Image, ...]:
+    if content is None:
+        return ()
+    if isinstance(content, dict):
+        raise Rejected(f"{path}: expected text or a list of blocks", code="invalid_type", param=path)
+    found: list[Text | Image] = []
+    for at, part in enumerate(_parts(content, path)):  # type: ignore[arg-type]  # a str or a list of blocks is left
+        if not isinstance(part, Text | Image):
+            raise unsayable(f"{path}[{at}].type", "another protocol", "a tool's result holds text and images")
+        found.append(part)
+    return tuple(found)
+
+
+def _image(source: schema.Source | str | None, path: str) -> Image:
+    if isinstance(source, schema.Source):
+        if source.type == "base64":
+            return Image(data=required(source.data, f"{path}.data"),
+                         media_type=required(source.media_type, f"{path}.media_type"))
+        if source.type == "url":
+            return Image(url=required(source.url, f"{path}.url"))
+    raise unsayable(path, "another protocol", "an image comes as base64 or by url")
+
+
+def _text(content: str | list[schema.Block], path: str) -> str:
+    texts = []
+    for at, part in enumerate(_parts(content, path)):
+        if not isinstance(part, Text):
+            raise unsayable(f"{path}[{at}]", "another protocol", "instructions must be text")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def _tool(tool: schema.ToolDef, path: str) -> Tool:
+    if tool.type not in (None, "custom"):
+        raise unsayable(f"{path}.type", "another protocol", "only the client's own tools can be translated")
+    return Tool(required(tool.name, f"{path}.name"), tool.description,
+                required(tool.input_schema, f"{path}.input_schema"), tool.strict)
+
+
+def _tool_choice(said: schema.Choice | None) -> ToolChoice | None:
+    if said is None:
+        return None
+    if said.type == "tool":
+        return ToolChoice("named", required(said.name, "tool_choice.name"))
+    if said.type not in _MODES:
+        raise unsayable("tool_choice.type", "another protocol", "use auto, any, tool or none")
+    return ToolChoice(_MODES[said.type])  # type: ignore[arg-type]  # values of the table are modes
+
+
+def _output_format(said: schema.Format | None) -> OutputFormat | None:
+    if said is None:
+        return None
+    if said.type != "json_schema":
+        raise unsayable("output_config.format.type", "another protocol")
+    return OutputFormat(required(said.schema, "output_config.format.schema"))
+
+
+def _effort(thinking: schema.ThinkingConfig | None) -> str | None:
+    """Budgets as efforts, by the size that the efforts have at their provider; adaptive thinking is no wish."""
+    if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
+        return None
+    if thinking.budget_tokens <= 4096:  # thresholds are defined by this function
+        return "low"
+    return "medium" if thinking.budget_tokens <= 16_384 else "high"
+
+
+def body(asked: Conversation, model: str, *, stream: bool) -> Json:
+    """The normal form as a messages request; `max_tokens` is DEFAULT_MAX_TOKENS where the client gave no limit.
+
+    System messages between others join the leading ones, since not every model takes them where they stand.
+    Dropped as hints: seed, verbosity, metadata, service tier, prompt-cache key, an image's detail, `name` and `strict`
+    of an output format, thinking without its signature. Raises Rejected for what cannot be said.
+    """
+    _refuse(asked)
+    system = [*asked.system, *(message.text for message in asked.messages if message.role == "system")]
+    said: Json = {
+        "model": model,
+        "max_tokens": asked.max_output_tokens if asked.max_output_tokens is not None else DEFAULT_MAX_TOKENS,
+        "messages": _said_messages(asked),
+    }
+    optional = {
+        "stream": stream or None,
+        "system": "\n\n".join(system) or None,
+        "temperature": asked.sampling.temperature,
+        "top_p": asked.sampling.top_p,
+        "top_k": asked.sampling.top_k,
+        "stop_sequences": list(asked.stop) or None,
+        "metadata": {"user_id": asked.user} if asked.user is not None else None,
+        "tools": [_said_tool(tool) for tool in asked.tools] or None,
+        "tool_choice": _said_choice(asked),
+        "thinking": _said_thinking(asked.effort),
+        "output_config": _said_config(asked) or None,
+    }
+    return said | {name: value for name, value in optional.items() if value is not None}
+
+
+def _refuse(asked: Conversation) -> None:
+    sampling = asked.sampling
+    if sampling.temperature is not None and sampling.temperature > 1:
+        raise unsayable("temperature", "messages", "it goes from 0 to 1 there")
+    if sampling.presence_penalty:
+        raise unsayable("presence_penalty", "messages")
+    if sampling.frequency_penalty:
+        raise unsayable("frequency_penalty", "messages")
+    if asked.output_format is not None and asked.output_format.schema is None:
+        field = "text.format" if asked.api is Api.RESPONSES else "response_format"
+        raise unsayable(field, "messages", "json_object is not known there; use json_schema")
+
+
+def _said_messages(asked: Conversation) -> list[Json]:
+    said = []
+    for message in asked.messages:
+        content = [block for part in message.parts if (block := _said_part(part)) is not None]
+        if content and message.role != "system":  # a message without content is refused there
+            said.append({"role": message.role, "content": content})
+    if not said:
+        raise unsayable("input" if asked.api is Api.RESPONSES else "messages", "messages",
+                        "at least one message must hold something beside instructions")
+    return said
+
+
+def _said_part(part: Part) -> Json | None:
+    match part:
+        case Text():
+            return {"type": "text", "text": part.text} if part.text else None  # empty text blocks are refused there
+        case Image(url=None):
+            return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
+        case Image():
+            return {"type": "image", "source": {"type": "url", "url": part.url}}
+        case Thinking():
+            return ({"type": "thinking", "thinking": part.text, "signature": part.signature}
+                    if part.signature else None)
+        case ToolUse():
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": _said_input(part)}
+        case ToolResult():
+            content = [block for inner in part.parts if (block := _said_part(inner)) is not None]
+            said: Json = {"type": "tool_result", "tool_use_id": part.tool_use_id, "content": content}
+            return said | {"is_error": True} if part.is_error else said
+
+
+def _said_input(part: ToolUse) -> RawObject:
+    if part.arguments.strip() in _EMPTY:
+        return {}
+    try:
+        return _OBJECT.decode(part.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        raise Rejected("the arguments of every tool call must be the text of a JSON object to be said in messages",
+                       code="invalid_type", param="arguments") from None
+
+
+def _said_tool(tool: Tool) -> Json:
+    said: Json = {"name": tool.name,
+                  "input_schema": tool.parameters or {"type": "object", "properties": {}}}
+    optional = {"description": tool.description, "strict": tool.strict}
+    return said | {name: value for name, value in optional.items() if value is not None}
+
+
+def _said_choice(asked: Conversation) -> Json | None:
+    choice = asked.tool_choice
+    if not asked.tools or (choice is None and asked.parallel_tool_calls is not False):
+        return None
+    if choice is not None and choice.mode == "named":
+        said: Json = {"type": "tool", "name": choice.name}
+    else:
+        said = {"type": _CHOICES[choice.mode] if choice is not None else "auto"}
+    if asked.parallel_tool_calls is False and said["type"] != "none":
+        said["disable_parallel_tool_use"] = True
+    return said
+
+
+def _said_thinking(effort: str | None) -> Json | None:
+    if effort is None:
+        return None
+    return {"type": "adaptive"} if effort in _EFFORTS else {"type": "disabled"}
+
+
+def _said_config(asked: Conversation) -> Json:
+    said: Json = {}
+    if asked.effort in _EFFORTS:
+        said["effort"] = _EFFORTS[asked.effort]
+    if asked.output_format is not None:
+        said["format"] = {"type": "json_schema", "schema": asked.output_format.schema}
+    return said

@@ -1,0 +1,197 @@
+"""Reads messages answers. Whole means: `message_stop`. Content begins with the first `content_block_delta`."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from stayfast.core.errors import UpstreamFailed
+from stayfast.core.types import Sight
+from stayfast.wire import usage
+from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.faults import in_band, malformed, truncated
+from stayfast.wire.reading import object_in
+
+
+class Start(Struct, gc=False):
+    id: Any = None
+    model: Any = None
+    usage: Any = None
+
+
+class EventDelta(Struct, gc=False):
+    type: str | None = None
+    text: Any = None
+    thinking: Any = None
+    partial_json: Any = None
+    signature: Any = None
+    stop_reason: str | None = None
+    stop_sequence: Any = None
+
+
+class MessagesEvent(Struct, gc=False):
+    type: str = ""
+    index: int = 0
+    message: Start | None = None
+    content_block: Any = None
+    delta: EventDelta | None = None
+    usage: Any = None
+
+
+_EVENT: Final = msgspec.json.Decoder(MessagesEvent)
+_ANY: Final = msgspec.json.Decoder()
+_REASONS: Final[dict[str, Reason]] = {
+    "end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop", "max_tokens": "length",
+    "model_context_window_exceeded": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
+
+
+class MessagesSource:
+    """One messages answer. One task owns it."""
+
+    __slots__ = ("_calls", "_event", "_n_calls", "_silent", "_upstream", "_whole", "ended", "sight")
+
+    def __init__(self, upstream: str, sight: Sight) -> None:
+        self.sight = sight
+        self.ended = False
+        self._upstream = upstream
+        self._whole: Json = {}
+        self._event = MessagesEvent()
+        self._calls: dict[int, int] = {}  # the block's index: our ordinal
+        self._silent: set[int] = set()  # blocks of calls whose arguments have not begun
+        self._n_calls = 0
+
+    def see(self, data: bytes, name: bytes) -> int:
+        """Read one event; returns 1 if it holds content."""
+        try:
+            event = self._event = _EVENT.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._event = MessagesEvent()
+            self.fail(malformed(self._upstream, "an event that is not one"))
+            return 0
+        kind = event.type
+        if kind == "content_block_delta":
+            delta = event.delta
+            if delta is not None and (delta.text or delta.thinking or delta.type == "input_json_delta"):
+                self.sight.n_content += 1
+                return 1
+        elif kind in ("message_delta", "message_start"):
+            self._see_message(event)
+        elif kind == "message_stop":
+            self.ended = True
+            self.sight.is_complete = True
+        elif kind == "error" or name == b"error":
+            self.fail(in_band(self._upstream, _ANY.decode(data)))
+        return 0
+
+    def _see_message(self, event: MessagesEvent) -> None:
+        sight = self.sight
+        said = event.usage
+        if event.message is not None:
+            said = event.message.usage
+            if isinstance(event.message.id, str):
+                sight.response_id = event.message.id
+        sight.usage = usage.from_anthropic(said, sight.usage)
+        if event.delta is not None and event.delta.stop_reason is not None:
+            sight.finish_reason = event.delta.stop_reason
+
+    def fail(self, failure: UpstreamFailed) -> None:
+        """End the answer here."""
+        self.ended = True
+        self.sight.is_complete = False
+        self.sight.failure = failure
+
+    def finish(self) -> None:
+        """The body has ended."""
+        if not self.ended:
+            self.fail(truncated(self._upstream))
+
+    def is_only_usage(self) -> bool:
+        """Never: usage comes with the events that every stream has."""
+        return False
+
+    def deltas(self) -> list[Delta]:
+        """The event just seen."""
+        event = self._event
+        match event.type:
+            case "message_start":
+                start = event.message or Start()
+                return [Begin(_text(start.id), _text(start.model), usage=self.sight.usage)]
+            case "content_block_start":
+                return self._begin_block(event.index, event.content_block)
+            case "content_block_delta" if event.delta is not None:
+                return self._grow(event.index, event.delta)
+            case "content_block_stop" if event.index in self._silent:
+                self._silent.discard(event.index)
+                return [ToolDelta(self._calls[event.index], "{}")]  # a call without arguments sends no text at all
+            case "message_delta" if event.delta is not None and event.delta.stop_reason is not None:
+                return [_finish(event.delta.stop_reason, event.delta.stop_sequence)]
+        return []
+
+    def _begin_block(self, index: int, block: object) -> list[Delta]:
+        if not isinstance(block, dict):
+            return []
+        match block.get("type"):
+            case "text":
+                return [TextDelta(text)] if (text := _text(block.get("text"))) else []
+            case "thinking":
+                return [ThinkingDelta(text)] if (text := _text(block.get("thinking"))) else []
+            case "tool_use":
+                ordinal = self._calls[index] = self._n_calls
+                self._n_calls += 1
+                begin = ToolBegin(ordinal, _text(block.get("id")), _text(block.get("name")))
+                if block.get("input"):
+                    return [begin, ToolDelta(ordinal, msgspec.json.encode(block["input"]).decode())]
+                self._silent.add(index)
+                return [begin]
+        return []
+
+    def _grow(self, index: int, delta: EventDelta) -> list[Delta]:
+        match delta.type:
+            case "text_delta":
+                return [TextDelta(text)] if (text := _text(delta.text)) else []
+            case "thinking_delta":
+                return [ThinkingDelta(text)] if (text := _text(delta.thinking)) else []
+            case "signature_delta":
+                return [ThinkingDelta("", _text(delta.signature))]
+            case "input_json_delta" if index in self._calls and (text := _text(delta.partial_json)):
+                self._silent.discard(index)
+                return [ToolDelta(self._calls[index], text)]
+        return []
+
+    def see_whole(self, body: bytes) -> None:
+        """Read a whole messages answer."""
+        self.ended = True
+        said = object_in(body)
+        if said.get("type") == "error" or said.get("error"):
+            return self.fail(in_band(self._upstream, said))
+        if not isinstance(said.get("content"), list):
+            return self.fail(malformed(self._upstream, "an answer without content"))
+        sight = self.sight
+        sight.usage = usage.from_anthropic(said.get("usage"))
+        sight.response_id = _text(said.get("id")) or None
+        sight.finish_reason = _text(said.get("stop_reason")) or None
+        sight.n_content = 1
+        sight.is_complete = True
+        self._whole = said
+        return None
+
+    def whole(self) -> list[Delta]:
+        """The whole answer just seen."""
+        said = self._whole
+        found: list[Delta] = [Begin(_text(said.get("id")), _text(said.get("model")), usage=self.sight.usage)]
+        for index, block in enumerate(said["content"]):
+            found += self._begin_block(index, block)
+            if index in self._silent:
+                found.append(ToolDelta(self._calls[index], "{}"))
+            elif isinstance(block, dict) and block.get("type") == "thinking" and block.get("signature"):
+                found.append(ThinkingDelta("", _text(block["signature"])))
+        found.append(_finish(_text(said.get("stop_reason")), said.get("stop_sequence")))
+        return found
+
+
+def _finish(reason: str, stop_sequence: object) -> Finish:
+    return Finish(_REASONS.get(reason, "stop"), _text(stop_sequence) or None)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

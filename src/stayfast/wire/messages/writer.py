@@ -1,0 +1,104 @@
+"""Says an answer in messages events: one block at a time, each started and stopped, then the reason and the usage."""
+
+from typing import Final
+
+from stayfast.core.types import Request, Usage
+from stayfast.wire.deltas import (
+    Begin,
+    Delta,
+    Finish,
+    Json,
+    Reason,
+    TextDelta,
+    ThinkingDelta,
+    ToolBegin,
+    ToolDelta,
+    Unsayable,
+)
+from stayfast.wire.usage import to_messages
+
+_REASONS: Final[dict[Reason, str]] = {
+    "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+
+
+class MessagesWriter:
+    """The whole sequence of events, from `message_start` to `message_stop`. One task owns it."""
+
+    __slots__ = ("_finish", "_has_begun", "_has_calls", "_kind", "_model", "_n_blocks", "_ordinal")
+
+    def __init__(self, request: Request) -> None:
+        self._model = request.model
+        self._has_begun = False
+        self._has_calls = False
+        self._n_blocks = 0
+        self._kind = ""  # of the open block
+        self._ordinal = -1  # of the open call
+        self._finish = Finish("stop")
+
+    def events(self, delta: Delta) -> list[Json]:
+        """The events for one delta. Raises Unsayable when the calls of the answer interleave."""
+        match delta:
+            case Begin():
+                return self._begin(delta)
+            case TextDelta():
+                return [*self._open("text", {"type": "text", "text": ""}),
+                        self._grow({"type": "text_delta", "text": delta.text})]
+            case ThinkingDelta():
+                return self._think(delta)
+            case ToolBegin():
+                block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
+                self._ordinal = delta.ordinal
+                self._has_calls = True
+                return [*self._close(), *self._open("tool_use", block)]
+            case ToolDelta():
+                if self._kind != "tool_use" or delta.ordinal != self._ordinal:
+                    raise Unsayable("calls that interleave have no form in messages")
+                return [self._grow({"type": "input_json_delta", "partial_json": delta.arguments})]
+            case Finish():
+                self._finish = delta
+                return self._close()
+
+    def _begin(self, begin: Begin) -> list[Json]:
+        if self._has_begun:
+            return []
+        self._has_begun = True
+        message: Json = {"id": begin.id, "type": "message", "role": "assistant", "content": [],
+                   "model": begin.model or self._model, "stop_reason": None, "stop_sequence": None,
+                   "usage": to_messages(begin.usage or Usage())}
+        return [{"type": "message_start", "message": message}]
+
+    def _think(self, delta: ThinkingDelta) -> list[Json]:
+        events = self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+        if delta.text:
+            events.append(self._grow({"type": "thinking_delta", "thinking": delta.text}))
+        if delta.signature:
+            events.append(self._grow({"type": "signature_delta", "signature": delta.signature}))
+        return events
+
+    def _open(self, kind: str, block: Json) -> list[Json]:
+        if self._kind == kind:
+            return []
+        events = [*self._begin(Begin("", "")), *self._close()]
+        self._kind = kind
+        self._n_blocks += 1
+        return [*events, {"type": "content_block_start", "index": self._n_blocks - 1, "content_block": block}]
+
+    def _grow(self, delta: Json) -> Json:
+        return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": delta}
+
+    def _close(self) -> list[Json]:
+        if not self._kind:
+            return []
+        self._kind = ""
+        return [{"type": "content_block_stop", "index": self._n_blocks - 1}]
+
+    def end(self, usage: Usage | None) -> list[Json]:
+        """Why it stopped, the usage, and the end."""
+        sequence = self._finish.stop_sequence
+        reason = "stop_sequence" if sequence is not None else _REASONS[self._finish.reason]
+        if self._has_calls and reason == "end_turn":
+            reason = "tool_use"  # some chat servers call tools and say "stop"; this client would not run them
+        return [*self._begin(Begin("", "")), *self._close(),
+                {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
+                 "usage": to_messages(usage or Usage())},
+                {"type": "message_stop"}]

@@ -1,0 +1,103 @@
+"""Untrusted JSON in: bytes are bounded before they are parsed, and every complaint names its field.
+
+Depth is bounded without parsing: with its strings cut out, a document is only brackets, and each pass that deletes
+`[]` takes exactly one level off. Most bodies have fewer brackets than the limit has levels and skip even that.
+Values of the client never stand in a message: they may be prompts.
+"""
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from stayfast.core.errors import Rejected
+
+T = TypeVar("T")
+
+_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(sorted(set(range(256)) - set(b"{}[]")))
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
+_ANY: Final = msgspec.json.Decoder()
+_MISSING: Final = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
+
+
+def check(body: bytes, max_depth: int) -> None:
+    """Refuse what no parser should see: not UTF-8, or nested deeper than `max_depth`. Raises Rejected."""
+    if not body.isascii():
+        try:
+            str(body, "utf-8")
+        except UnicodeDecodeError as error:
+            raise Rejected(f"the body is not valid UTF-8 (byte {error.start})", code="invalid_json") from None
+    if body.count(b"[") + body.count(b"{") > max_depth and _is_deeper(body, max_depth):
+        raise too_deep(max_depth)
+
+
+def too_deep(max_depth: int) -> Rejected:
+    """The refusal of a body that nests too deeply."""
+    return Rejected(f"the body is nested deeper than {max_depth} levels", code="too_deep")
+
+
+def _is_deeper(body: bytes, max_depth: int) -> bool:
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    left = b"".join(body.split(b'"')[::2]).translate(_BRACKETS, _NO_BRACKETS)
+    for _ in range(max_depth):
+        shorter = left.replace(b"[]", b"")
+        if len(shorter) == len(left):
+            break
+        left = shorter
+    return b"[]" in left or left.count(b"[") > max_depth  # without a pair it is unbalanced: the parser says so
+
+
+def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "") -> T:
+    """Parse `body`, which stands at path `at` of the request. Raises Rejected with the offending field as `param`."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error), at) from None
+    except msgspec.DecodeError as error:
+        raise Rejected(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise Rejected("the body is nested too deeply", code="too_deep") from None
+
+
+def _wrong_type(said: str, at: str) -> Rejected:
+    match = _AT.match(said)
+    assert match is not None
+    what = match["what"]
+    path = at + (match["path"] or "$")[1:]
+    lacks = _MISSING.match(what)
+    if lacks is not None:
+        return missing(f"{path}.{lacks['field']}".lstrip("."))
+    path = path.lstrip(".")
+    if what.startswith("Invalid value"):
+        what = "Unknown value"
+    return Rejected(f"{path or 'the body'}: {what[0].lower()}{what[1:]}", code="invalid_type", param=path or None)
+
+
+def object_in(body: bytes) -> dict[str, Any]:
+    """The JSON object that `body` is; empty where it is none. For answers, which are judged by what they lack."""
+    try:
+        said = _ANY.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def required(value: T | None, path: str) -> T:
+    """`value`, which the protocol demands at `path`. Raises Rejected where it is missing."""
+    if value is None:
+        raise missing(path)
+    return value
+
+
+def missing(path: str) -> Rejected:
+    """The refusal of a request that lacks the field at `path`."""
+    return Rejected(f"{path} is required", code="missing_field", param=path)
+
+
+def unsayable(param: str, target: str, why: str = "") -> Rejected:
+    """The refusal of what the upstream's protocol has no words for."""
+    reason = f": {why}" if why else ""
+    return Rejected(f"{param} cannot be said to this model, which speaks {target}{reason}", code="unsupported_field",
+                    param=param)

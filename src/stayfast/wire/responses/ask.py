@@ -1,0 +1,250 @@
+"""A responses request to the normal form, and the normal form to a responses request.
+
+Dropped on the way in, as hints: `include`, `store`, `max_tool_calls`, `phase`, ids and statuses of items, reasoning
+items of earlier turns (only their provider can read them), prompt-cache marks, and fields unknown here.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from stayfast.core.conversation import (
+    Conversation,
+    Image,
+    Message,
+    OutputFormat,
+    Sampling,
+    Text,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+)
+from stayfast.core.types import Api
+from stayfast.wire.chat.ask import image_of
+from stayfast.wire.reading import missing, required, unsayable
+from stayfast.wire.responses import schema
+
+Json = dict[str, Any]
+
+_TEXTS: Final = ("input_text", "output_text", "text")
+_ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+
+
+def conversation(said: schema.ResponsesRequest) -> Conversation:
+    """The normal form of a responses request. Raises Rejected for what has none."""
+    system = [said.instructions] if said.instructions else []
+    messages: list[Message] = []
+    if isinstance(said.input, str):
+        messages.append(Message("user", (Text(said.input),)))
+    else:
+        for at, item in enumerate(said.input or ()):
+            message = _item(item, f"input[{at}]")
+            if message is None:
+                continue
+            if message.role == "system" and not messages:
+                system.append(message.text)
+            else:
+                _append(messages, message)
+    text = said.text or schema.TextConfig()
+    return Conversation(
+        api=Api.RESPONSES,
+        messages=tuple(messages),
+        system=tuple(system),
+        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
+        tool_choice=_tool_choice(said.tool_choice),
+        parallel_tool_calls=said.parallel_tool_calls,
+        output_format=_output_format(text.format),
+        sampling=Sampling(said.temperature, said.top_p),
+        max_output_tokens=said.max_output_tokens,
+        effort=said.reasoning.effort if said.reasoning is not None else None,
+        verbosity=text.verbosity,
+        user=said.safety_identifier or said.user,
+        metadata=said.metadata,
+        service_tier=said.service_tier,
+        prompt_cache_key=said.prompt_cache_key,
+        native=_native(said),
+    )
+
+
+def _native(said: schema.ResponsesRequest) -> tuple[str, ...]:
+    in_use = {"background": said.background is True, "truncation": said.truncation not in (None, "disabled"),
+              "previous_response_id": said.previous_response_id is not None, "top_logprobs": bool(said.top_logprobs)}
+    for name in ("conversation", "prompt", "context_management"):
+        in_use[name] = bytes(getattr(said, name)) not in (b"", b"null", b"[]")
+    return tuple(name for name, is_used in in_use.items() if is_used)
+
+
+def _append(messages: list[Message], message: Message) -> None:
+    """Calls and texts of one turn come as items of their own; they are one message."""
+    if messages and messages[-1].role == message.role != "system":
+        messages[-1] = Message(message.role, messages[-1].parts + message.parts)
+    else:
+        messages.append(message)
+
+
+def _item(item: schema.Item, path: str) -> Message | None:
+    match item.type:
+        case "message":
+            role = _ROLES.get(required(item.role, f"{path}.role"))
+            if role is None:
+                raise unsayable(f"{path}.role", "another protocol", "use user, assistant, system or developer")
+            if item.content is None:
+                raise missing(f"{path}.content")
+            return Message(role, _parts(item.content, f"{path}.content"))  # type: ignore[arg-type]  # values of the table are roles
+        case "function_call":
+            arguments = item.arguments if isinstance(item.arguments, str) else msgspec.json.encode(
+                item.arguments or {}).decode()
+            return Message("assistant", (ToolUse(required(item.call_id, f"{path}.call_id"),
+                                                 required(item.name, f"{path}.name"), arguments),))
+        case "function_call_output":
+            if item.output is None:
+                raise missing(f"{path}.output")
+            if isinstance(item.output, dict):
+                raise unsayable(f"{path}.output", "another protocol", "expected text or a list of parts")
+            return Message("user", (ToolResult(required(item.call_id, f"{path}.call_id"),
+                                               _parts(item.output, f"{path}.output")),))
+        case "reasoning":
+            return None
+    raise unsayable(f"{path}.type", "another protocol", "items of this type cannot be translated")
+
+
+def _parts(content: str | list[schema.Part], path: str) -> tuple[Text | Image, ...]:
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(_part(part, f"{path}[{at}]") for at, part in enumerate(content))
+
+
+def _part(part: schema.Part, path: str) -> Text | Image:
+    if part.type in _TEXTS:
+        return Text(required(part.text, f"{path}.text"))
+    if part.type == "refusal":
+        return Text(required(part.refusal, f"{path}.refusal"))
+    if part.type == "input_image" and part.image_url is not None:
+        return image_of(part.image_url, part.detail)
+    raise unsayable(f"{path}.type", "another protocol", "only text and images by URL can be translated")
+
+
+def _tool(tool: schema.ToolDef, path: str) -> Tool:
+    if tool.type != "function":
+        raise unsayable(f"{path}.type", "another protocol", "only function tools can be translated")
+    return Tool(required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
+
+
+def _tool_choice(said: str | schema.Choice | None) -> ToolChoice | None:
+    match said:
+        case None:
+            return None
+        case "auto" | "none" | "required":
+            return ToolChoice(said)
+        case schema.Choice(type="function", name=str(name)):
+            return ToolChoice("named", name)
+    raise unsayable("tool_choice", "another protocol", "use auto, none, required or one function")
+
+
+def _output_format(said: schema.Format | None) -> OutputFormat | None:
+    if said is None or said.type == "text":
+        return None
+    if said.type == "json_object":
+        return OutputFormat()
+    if said.type != "json_schema":
+        raise unsayable("text.format.type", "another protocol")
+    return OutputFormat(required(said.schema, "text.format.schema"), said.name, said.description, said.strict)
+
+
+def body(asked: Conversation, model: str, *, stream: bool) -> Json:
+    """The normal form as a responses request that its provider does not keep (`store: false`).
+
+    Dropped as hints: seed, `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
+    """
+    _refuse(asked)
+    said: Json = {"model": model, "input": [item for message in asked.messages for item in _said_items(message)],
+                  "store": False}
+    text: Json = {}
+    if asked.output_format is not None:
+        text["format"] = _said_format(asked.output_format)
+    if asked.verbosity is not None:
+        text["verbosity"] = asked.verbosity
+    optional = {
+        "stream": stream or None,
+        "instructions": "\n\n".join(asked.system) or None,
+        "max_output_tokens": asked.max_output_tokens,
+        "temperature": asked.sampling.temperature,
+        "top_p": asked.sampling.top_p,
+        "tools": [_said_tool(tool) for tool in asked.tools] or None,
+        "tool_choice": _said_choice(asked.tool_choice),
+        "parallel_tool_calls": asked.parallel_tool_calls,
+        "text": text or None,
+        "reasoning": {"effort": asked.effort} if asked.effort is not None else None,
+        "safety_identifier": asked.user,
+        "metadata": asked.metadata,
+        "service_tier": asked.service_tier,
+        "prompt_cache_key": asked.prompt_cache_key,
+    }
+    return said | {name: value for name, value in optional.items() if value is not None}
+
+
+def _refuse(asked: Conversation) -> None:
+    if asked.stop:
+        raise unsayable("stop_sequences" if asked.api is Api.MESSAGES else "stop", "responses")
+    for name in ("top_k", "presence_penalty", "frequency_penalty"):
+        if getattr(asked.sampling, name):
+            raise unsayable(name, "responses")
+
+
+def _said_items(message: Message) -> list[Json]:
+    items: list[Json] = []
+    content: list[Json] = []
+    for part in message.parts:
+        match part:
+            case Text():
+                kind = "output_text" if message.role == "assistant" else "input_text"
+                content.append({"type": kind, "text": part.text})
+            case Image():
+                content.append(_said_image(part))
+            case ToolUse():
+                _flush(items, message.role, content)
+                items.append({"type": "function_call", "call_id": part.id, "name": part.name,
+                              "arguments": part.arguments or "{}"})
+            case ToolResult():
+                _flush(items, message.role, content)
+                items.append({"type": "function_call_output", "call_id": part.tool_use_id,
+                              "output": _said_output(part)})
+    _flush(items, message.role, content)
+    return items
+
+
+def _flush(items: list[Json], role: str, content: list[Json]) -> None:
+    if content:
+        items.append({"type": "message", "role": role, "content": list(content)})
+        content.clear()
+
+
+def _said_image(image: Image) -> Json:
+    return {"type": "input_image", "image_url": image.as_url, "detail": image.detail or "auto"}
+
+
+def _said_output(result: ToolResult) -> str | list[Json]:
+    if all(isinstance(part, Text) for part in result.parts):
+        return "\n".join(part.text for part in result.parts if isinstance(part, Text))
+    return [_said_image(part) if isinstance(part, Image) else {"type": "input_text", "text": part.text}
+            for part in result.parts]
+
+
+def _said_tool(tool: Tool) -> Json:
+    said: Json = {"type": "function", "name": tool.name, "parameters": tool.parameters, "strict": tool.strict or False}
+    return said if tool.description is None else said | {"description": tool.description}
+
+
+def _said_choice(choice: ToolChoice | None) -> str | Json | None:
+    if choice is None or choice.mode != "named":
+        return None if choice is None else choice.mode
+    return {"type": "function", "name": choice.name}
+
+
+def _said_format(wanted: OutputFormat) -> Json:
+    if wanted.schema is None:
+        return {"type": "json_object"}
+    said: Json = {"type": "json_schema", "name": wanted.name or "answer", "schema": wanted.schema}
+    optional = {"description": wanted.description, "strict": wanted.strict}
+    return said | {name: value for name, value in optional.items() if value is not None}

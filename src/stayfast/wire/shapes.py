@@ -1,0 +1,251 @@
+"""The shapes of a transcoder: passthrough, translation, collection, whole. `transcode.transcoder` chooses."""
+
+from typing import Final
+
+import msgspec
+
+from stayfast.core.types import Chunk, Sight
+from stayfast.wire import sse
+from stayfast.wire.deltas import Delta, Fold, Json, Source, WholeSource, Writer
+from stayfast.wire.faults import in_band, malformed, truncated
+from stayfast.wire.reading import object_in
+
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB
+
+_DONE: Final = b"data: [DONE]\n\n"
+_ANY: Final = msgspec.json.Decoder()
+_ENCODER: Final = msgspec.json.Encoder()
+# What upstreams can make the code below raise by sending JSON of the wrong shape; anything else is our own fault.
+_WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+
+
+class _Events:
+    """A streamed answer, event by event. What the client gets of each is the subclasses' business."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str) -> None:
+        self.sight = sight
+        self._source = source
+        self._upstream = upstream
+        self._splitter = sse.Splitter()
+
+    def feed(self, data: bytes) -> Chunk | None:
+        """Take what was read."""
+        if self._source.ended:
+            return None
+        try:
+            blocks = self._splitter.feed(data)
+        except sse.EventTooLong:
+            self._source.fail(malformed(self._upstream, "an event without end"))
+            return None
+        out: list[bytes] = []
+        n_content = 0
+        for block in blocks:
+            n_content += self._take(block, out)
+            if self._has_ended():
+                break
+        if not out and not n_content:
+            return None
+        return Chunk(out[0] if len(out) == 1 else b"".join(out), n_content)
+
+    def _has_ended(self) -> bool:
+        return self._source.ended
+
+    def finish(self) -> Chunk | None:
+        """The body ended cleanly."""
+        out: list[bytes] = []
+        n_content = 0
+        rest = self._splitter.rest()
+        if rest and not self._source.ended:
+            n_content = self._take_rest(rest, out)
+        has_ended = self._source.ended
+        self._source.finish()
+        if self.sight.is_complete:
+            self._end(out, has_ended=has_ended)
+        return Chunk(b"".join(out), n_content) if out or n_content else None
+
+    def _take(self, block: bytes, out: list[bytes]) -> int:
+        """Read one event and append what the client gets; returns how much of it is content."""
+        raise NotImplementedError
+
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        """The answer is whole. `has_ended`: the upstream itself said its last word."""
+        raise NotImplementedError
+
+    def _take_rest(self, rest: bytes, out: list[bytes]) -> int:
+        """An event that lacks only its blank line counts; half an event does not. A bare JSON error is one, too."""
+        data, _ = sse.parse(rest)
+        if data is None:
+            said = object_in(rest)
+            if said.get("error"):
+                self._source.fail(in_band(self._upstream, said))
+            return 0
+        if data.strip() != b"[DONE]" and not object_in(data):
+            return 0
+        return self._take(rest.rstrip(b"\r\n") + b"\n\n", out)
+
+
+class Passthrough(_Events):
+    """One dialect on both sides: events pass verbatim, comments included, and are only looked at."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, *, says_done: bool, hide_usage: bool) -> None:
+        super().__init__(source, sight, upstream)
+        self._says_done = says_done
+        self._hide_usage = hide_usage
+
+    def _take(self, block: bytes, out: list[bytes]) -> int:
+        data, name = sse.parse(block)
+        if data is None:
+            out.append(block)
+            return 0
+        source = self._source
+        n_content = source.see(data, name)
+        if self.sight.failure is None and not (self._hide_usage and source.is_only_usage()):
+            out.append(block)
+        return n_content
+
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        if self._says_done and not has_ended:
+            out.append(_DONE)
+
+
+class Translation(_Events):
+    """Another dialect on each side: events become deltas, and deltas the client's events."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, writer: Writer, *, is_named: bool) -> None:
+        super().__init__(source, sight, upstream)
+        self._writer = writer
+        self._is_named = is_named  # events have names, and no [DONE] ends them
+        self._has_said_end = False
+
+    def _take(self, block: bytes, out: list[bytes]) -> int:
+        data, name = sse.parse(block)
+        if data is None:
+            return 0
+        n_content = self._source.see(data, name)
+        if self.sight.failure is not None:
+            return n_content
+        try:
+            for delta in self._source.deltas():
+                self._say(self._writer.events(delta), out)
+        except _WRONG_SHAPE:
+            self._source.fail(malformed(self._upstream, "an event that cannot be translated"))
+            return n_content
+        if self._source.ended:
+            self._end(out, has_ended=True)
+        return n_content
+
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        if self._has_said_end:
+            return
+        self._has_said_end = True
+        self._say(self._writer.end(self.sight.usage), out)
+        if not self._is_named:
+            out.append(_DONE)
+
+    def _say(self, events: list[Json], out: list[bytes]) -> None:
+        out += [sse.event(_ENCODER.encode(said), said["type"] if self._is_named else None) for said in events]
+
+
+class Rewrite:
+    """Deltas, said in the client's events and folded at once: the whole answer in the client's dialect."""
+
+    def __init__(self, writer: Writer, fold: Fold) -> None:
+        self._writer = writer
+        self._fold = fold
+
+    def add(self, deltas: list[Delta]) -> None:
+        """Take some of the answer."""
+        for delta in deltas:
+            for said in self._writer.events(delta):
+                self._fold.add(said)
+
+    def end(self, sight: Sight) -> bytes:
+        """The whole answer."""
+        for said in self._writer.end(sight.usage):
+            self._fold.add(said)
+        return self._fold.body()
+
+
+class Collection(_Events):
+    """A stream for a client that wants the whole: content is reported as it comes, the body follows at the end."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, fold: Fold | Rewrite) -> None:
+        super().__init__(source, sight, upstream)
+        self._fold = fold
+        self._n_bytes = 0
+
+    def _take(self, block: bytes, out: list[bytes]) -> int:
+        data, name = sse.parse(block)
+        if data is None:
+            return 0
+        self._n_bytes += len(data)
+        if self._n_bytes > MAX_ANSWER_BYTES:
+            self._source.fail(malformed(self._upstream, "an answer without end"))
+            return 0
+        n_content = self._source.see(data, name)
+        if self.sight.failure is None:
+            try:
+                self._add(data)
+            except _WRONG_SHAPE:
+                self._source.fail(malformed(self._upstream, "an event that does not fit the ones before"))
+        return n_content
+
+    def _add(self, data: bytes) -> None:
+        if isinstance(self._fold, Rewrite):
+            self._fold.add(self._source.deltas())
+        elif data.strip() != b"[DONE]":
+            self._fold.add(_ANY.decode(data))
+
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        try:
+            out.append(self._fold.end(self.sight) if isinstance(self._fold, Rewrite) else self._fold.body())
+        except _WRONG_SHAPE:
+            self._source.fail(malformed(self._upstream, "events that make no answer"))
+
+
+class Whole:
+    """A whole answer in the client's own dialect: verbatim, once it has been looked at."""
+
+    def __init__(self, source: WholeSource, sight: Sight, upstream: str) -> None:
+        self.sight = sight
+        self._source = source
+        self._upstream = upstream
+        self._body = bytearray()
+
+    def feed(self, data: bytes) -> Chunk | None:
+        """Take what was read."""
+        if self.sight.failure is None:
+            self._body += data
+            if len(self._body) > MAX_ANSWER_BYTES:
+                self._source.fail(malformed(self._upstream, "an answer without end"))
+        return None
+
+    def finish(self) -> Chunk | None:
+        """The body ended cleanly."""
+        body = bytes(self._body)
+        if self.sight.failure is None:
+            if body.strip():
+                self._source.see_whole(body)
+            else:
+                self._source.fail(truncated(self._upstream))
+        return self._answer(body) if self.sight.failure is None else None
+
+    def _answer(self, body: bytes) -> Chunk | None:
+        return Chunk(body, 1)
+
+
+class TranslatedWhole(Whole):
+    """A whole answer in another dialect."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, rewrite: Rewrite) -> None:
+        super().__init__(source, sight, upstream)
+        self._reader = source
+        self._rewrite = rewrite
+
+    def _answer(self, body: bytes) -> Chunk | None:
+        try:
+            self._rewrite.add(self._reader.whole())
+            return Chunk(self._rewrite.end(self.sight), 1)
+        except _WRONG_SHAPE:
+            self._source.fail(malformed(self._upstream, "an answer that cannot be translated"))
+            return None

@@ -1,0 +1,100 @@
+"""An upstream's body in, bytes for the client out, and a `Sight` of what was seen on the way.
+
+Four shapes. Same dialect, streamed: whole events pass verbatim and are only looked at. Across dialects, streamed: each
+event becomes deltas (wire.deltas), and these the client's events. Streamed for a client that wants it whole: the events
+are folded. Whole for whole: verbatim, or translated by way of the very same deltas, so that each pair has one meaning.
+"""
+
+from typing import Final, Protocol
+
+from stayfast.core.types import Api, Chunk, Request, Sight
+from stayfast.wire.chat.fold import ChatFold
+from stayfast.wire.chat.source import ChatSource
+from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
+from stayfast.wire.deltas import Fold, Source, Writer
+from stayfast.wire.encode import can_translate
+from stayfast.wire.messages.fold import MessagesFold
+from stayfast.wire.messages.source import MessagesSource
+from stayfast.wire.messages.writer import MessagesWriter
+from stayfast.wire.plain import PlainSource
+from stayfast.wire.responses.fold import ResponsesFold
+from stayfast.wire.responses.source import ResponsesSource
+from stayfast.wire.responses.writer import ResponsesWriter
+from stayfast.wire.shapes import Collection, Passthrough, Rewrite, TranslatedWhole, Translation, Whole
+
+__all__ = ["Transcoder", "can_translate", "transcoder"]
+
+_ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
+
+
+class Transcoder(Protocol):
+    """One answer on its way from an upstream to a client. One task owns it."""
+
+    sight: Sight
+
+    def feed(self, data: bytes) -> Chunk | None:
+        """Take what was read, split anywhere; returns what the client gets now. Failures show in `sight.failure`."""
+        ...
+
+    def finish(self) -> Chunk | None:
+        """The upstream's body ended cleanly. Where the answer is not whole, `sight.failure` says so after this."""
+        ...
+
+
+def transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
+               created_at: int = 0) -> Transcoder:
+    """The transcoder from an upstream that speaks `source` to the client who sent `request`.
+
+    hide_usage: the client must not see the usage chunk that `encode(want_usage=True)` asked for. created_at: seconds
+    since the epoch, for clients whose dialect dates an answer when the upstream's does not.
+    Raises ValueError for pairs that cannot be translated and for a whole answer to a client that streams.
+    """
+    if not can_translate(request.api, source):
+        raise ValueError(f"{source.value} answers cannot be translated for {request.api.value} clients")
+    if request.stream and not source_streams:
+        raise ValueError("a whole answer cannot be streamed")
+    sight = Sight()
+    if not source.can_stream:
+        return Whole(PlainSource(upstream, source, sight), sight, upstream)
+    reader = _source(source, request, upstream, sight)
+    says_done = request.api in _ENDS_WITH_DONE
+    if request.stream and request.api is source:
+        return Passthrough(reader, sight, upstream, says_done=says_done, hide_usage=hide_usage)
+    if request.stream:
+        is_named = not says_done
+        return Translation(reader, sight, upstream, _writer(request, created_at), is_named=is_named)
+    if request.api is source:
+        return Collection(reader, sight, upstream, _fold(source)) if source_streams else Whole(reader, sight, upstream)
+    rewrite = Rewrite(_writer(request, created_at), _fold(request.api))
+    if source_streams:
+        return Collection(reader, sight, upstream, rewrite)
+    return TranslatedWhole(reader, sight, upstream, rewrite)
+
+
+def _source(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
+    match api:
+        case Api.MESSAGES:
+            return MessagesSource(upstream, sight)
+        case Api.RESPONSES:
+            return ResponsesSource(upstream, sight)
+    return ChatSource(upstream, request.n_choices, sight)
+
+
+def _writer(request: Request, created_at: int) -> Writer:
+    match request.api:
+        case Api.MESSAGES:
+            return MessagesWriter(request)
+        case Api.RESPONSES:
+            return ResponsesWriter(request, created_at)
+        case Api.COMPLETIONS:
+            return CompletionsWriter(request, created_at)
+    return ChatWriter(request, created_at)
+
+
+def _fold(api: Api) -> Fold:
+    match api:
+        case Api.MESSAGES:
+            return MessagesFold()
+        case Api.RESPONSES:
+            return ResponsesFold()
+    return ChatFold(is_chat=api is Api.CHAT)

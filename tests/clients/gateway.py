@@ -1,0 +1,97 @@
+"""The gateway itself, as a user starts it: a process, a settings file, a port."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.clients.upstream import Upstream
+
+START_S = 20.0
+STOP_S = 10.0
+UPSTREAM_MODEL = "upstream-model"
+DIALECTS = ("chat", "responses", "messages")  # what the upstream behind the route `via-<dialect>` speaks
+
+SETTINGS = """
+server: {{host: 127.0.0.1, keepalive_s: 0}}
+upstreams:
+  chat: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [chat, completions, embeddings], probe: false}}
+  responses: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [responses], probe: false}}
+  messages: {{kind: anthropic, base_url: "{origin}", key: sk-upstream-key, probe: false}}
+routes:
+  via-chat: {{upstreams: [chat], model: {model}}}
+  via-responses: {{upstreams: [responses], model: {model}}}
+  via-messages: {{upstreams: [messages], model: {model}}}
+defaults: {{retry: {{max_attempts: 1}}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway. What it wrote to standard error is kept in `errors`."""
+
+    origin: str
+    errors: Path
+
+    @property
+    def openai_url(self) -> str:
+        """What an OpenAI SDK takes as its base_url."""
+        return f"{self.origin}/v1"
+
+
+@contextmanager
+def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
+    """A gateway in front of `upstream`, its files in `folder`; ended by SIGTERM, and waited for."""
+    settings = folder / "stayfast.yaml"
+    settings.write_text(SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL))
+    port = _free_port()
+    gateway = Gateway(f"http://127.0.0.1:{port}", folder / "stderr.txt")
+    with gateway.errors.open("w") as errors, (folder / "stdout.txt").open("w") as output:
+        process = _spawn(settings, port, errors, output)
+        try:
+            _wait_live(process, gateway)
+            yield gateway
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                status = process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+    assert status == 0, f"the gateway ended with {status}: {gateway.errors.read_text()[-2000:]}"
+
+
+def _spawn(settings: Path, port: int, errors: IO[str], output: IO[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stayfast", "serve", "--config", str(settings), "--port", str(port)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STAYFAST_") and name != "PORT"}
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=errors)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_live(process: subprocess.Popen[bytes], gateway: Gateway) -> None:
+    give_up_at = time.monotonic() + START_S
+    while time.monotonic() < give_up_at:
+        if process.poll() is not None:
+            raise AssertionError(f"the gateway did not start ({process.returncode}): {gateway.errors.read_text()[-4000:]}")
+        try:
+            with urllib.request.urlopen(f"{gateway.origin}/livez", timeout=1):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+    raise AssertionError(f"the gateway is not live after {START_S} s: {gateway.errors.read_text()[-4000:]}")

@@ -1,0 +1,37 @@
+"""Serves one GGUF file until standard input closes.
+
+Run as a child process, so that a crash of native code shows as an exit code and not as a dead pytest.
+Prints the address that clients should use as its first line.
+"""
+
+import sys
+
+import xllamacpp
+
+
+def parameters(model: str, n_slots: int, slot_tokens: int) -> xllamacpp.CommonParams:
+    """A CPU server on a free local port; the context is shared out among the slots."""
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.n_parallel = n_slots
+    params.n_ctx = n_slots * slot_tokens
+    params.cpuparams.n_threads = 2
+    params.cpuparams_batch.n_threads = 2
+    params.n_gpu_layers = 0
+    params.fit_params = False
+    params.verbosity = -1
+    return params
+
+
+def main() -> None:
+    """Starts the server, says where, and waits for the parent to go."""
+    model, n_slots, slot_tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    server = xllamacpp.Server(parameters(model, n_slots, slot_tokens))
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The engine's arithmetic and checks: no process, no socket."""
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.engine.backoff import restart_delay_s
+from stayfast.engine.config import TINY_PATH, EngineConfig, check_runnable
+from stayfast.engine.last_words import LastWords
+from stayfast.engine.process import command, n_cores
+
+CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
+
+
+class _Dice(Random):
+    """An rng whose every draw is the given share of its range."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self._share = share
+
+    def uniform(self, a: float, b: float) -> float:
+        return a + (b - a) * self._share
+
+
+@pytest.mark.parametrize(("n_failures", "share", "delay_s"), [
+    (1, 0.0, 0.125), (1, 1.0, 0.25), (2, 0.0, 0.25), (2, 1.0, 0.5), (3, 0.5, 0.75), (7, 1.0, 16.0), (8, 1.0, 30.0),
+    (8, 0.0, 15.0), (5_000, 1.0, 30.0),
+])
+def test_restart_delay(n_failures: int, share: float, delay_s: float) -> None:
+    """Base 0.25 s doubles to the cap of 30 s; the lower half is fixed, the upper half drawn."""
+    assert restart_delay_s(n_failures, 0.25, 30.0, _Dice(share)) == delay_s
+
+
+def test_restart_delay_needs_a_failure() -> None:
+    """Counting starts at one."""
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        restart_delay_s(0, 0.25, 30.0, Random(1))
+
+
+@pytest.mark.parametrize(("field", "value", "says"), [
+    ("model", "", "model must be"), ("n_threads", -1, "n_threads must be 0 to 512"), ("n_slots", 0, "n_slots must be 1"),
+    ("ctx_per_slot", 10, "ctx_per_slot must be 64"), ("port", 80, "port must be 0"), ("port", 70_000, "port must be 0"),
+    ("prompt_cache_mib", -1, "prompt_cache_mib must be 0"), ("ready_timeout_s", 0.0, "ready_timeout_s must be more"),
+    ("restart_base_s", 31.0, "restart_base_s <= restart_cap_s"), ("healthy_after_s", -1.0, "healthy_after_s must not"),
+])
+def test_config_names_what_is_wrong(field: str, value: Any, says: str) -> None:
+    """Every range is checked, and the message names the field."""
+    with pytest.raises(ValueError, match=says):
+        EngineConfig(**{field: value})
+
+
+def test_tiny_is_the_model_in_the_package() -> None:
+    """The default needs no path."""
+    assert EngineConfig().model_path == TINY_PATH
+    assert TINY_PATH.parent.is_dir()
+
+
+@pytest.mark.parametrize(("content", "says"), [
+    (None, "model.gguf' cannot be read: No such file or directory"), (b"", "is not a GGUF file"),
+    (b"PK\3\4 a zip", "is not a GGUF file"),
+])
+def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, says: str) -> None:
+    """The first bytes decide, before any process is made."""
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        check_runnable(EngineConfig(model=str(path)))
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    """A folder or a pipe is refused without being opened."""
+    with pytest.raises(ValueError, match="is not a file"):
+        check_runnable(EngineConfig(model=str(tmp_path)))
+
+
+def test_a_gguf_file_is_runnable(tmp_path: Path) -> None:
+    """The magic is enough for the first look."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF\3\0\0\0")
+    check_runnable(EngineConfig(model=str(path)))
+
+
+def test_a_missing_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, the message says what to install."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'stayfast\[embedded\]'"):
+        check_runnable(EngineConfig())
+
+
+def test_command_leaves_a_core_to_the_gateway() -> None:
+    """The child is told everything on its command line, with threads counted out."""
+    *start, launch = command(EngineConfig(model="/m.gguf", n_slots=3), 23_456)
+    assert start == [sys.executable, "-P", "-m", "stayfast.engine.child"]
+    assert json.loads(launch) == {"model": "/m.gguf", "host": "127.0.0.1", "port": 23_456, "n_slots": 3,
+                                  "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256}
+
+
+def test_the_first_error_is_the_cause() -> None:
+    """llama.cpp follows an error with its echoes; a Python traceback ends with its cause."""
+    words = LastWords()
+    words.feed(b"0.00.004.021 E gguf_init: version 9 is not supported\n0.00.004.035 E failed to load\n")
+    assert words.cause() == "gguf_init: version 9 is not supported"
+    words = LastWords()
+    words.feed(b"Traceback:\nImportError: libgomp.so.1\n")
+    assert words.cause() == "ImportError: libgomp.so.1"
+    assert LastWords().cause() is None
+
+
+def test_while_serving_only_a_crash_is_kept() -> None:
+    """What was said before is forgotten, what quotes a request is never taken."""
+    words = LastWords()
+    words.feed(b"loading\nhalf a li")
+    words.begin_serving()
+    words.feed(f"ne\nroot ::= my secret\n{CRASH}\nparse: {CRASH}\n".encode())
+    assert words.lines() == (CRASH,)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8), st.lists(st.integers(0, 500), max_size=6))
+def test_where_stderr_is_cut_does_not_matter(lines: list[bytes], cuts: list[int]) -> None:
+    """The same lines come out of the same bytes, however a pipe delivers them."""
+    data = b"".join(line + b"\n" for line in lines)
+    whole, cut = LastWords(), LastWords()
+    whole.feed(data)
+    edges = [0, *sorted(min(at, len(data)) for at in cuts), len(data)]
+    for start, end in pairwise(edges):
+        cut.feed(data[start:end])
+    assert cut.lines() == whole.lines()
+
+
+def test_long_words_are_cut() -> None:
+    """A line without end costs no memory."""
+    words = LastWords()
+    for _ in range(100):
+        words.feed(b"x" * 1000)
+    words.feed(b"\n")
+    assert [len(line) for line in words.lines()] == [400]

@@ -1,0 +1,208 @@
+"""A scripted system behind the edge, and a client that speaks raw bytes to it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.errors import StayfastError
+from stayfast.core.types import Chunk, Request, Sight
+from stayfast.pipeline.exchange import Arrival
+from stayfast.server.backend import Current
+from stayfast.server.config import ServerConfig
+from stayfast.server.lifecycle import Host, Server
+from stayfast.testing import RecordingSink
+
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+STREAM = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+ANSWER = b'{"id":"x","choices":[]}'
+
+Step = bytes | float | StayfastError | Callable[[], Awaitable[None]]
+
+
+class FakeReply:
+    """Plays steps: bytes are chunks, numbers are waits in seconds, errors are raised, callables awaited."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.sight = Sight()
+        self.upstream = "fake"
+        self.n_attempts = 1
+        self.n_pulled = 0
+        self.is_closed = False
+        self._steps = iter(steps)
+
+    async def next(self) -> Chunk | None:
+        for step in self._steps:
+            if isinstance(step, bytes):
+                self.n_pulled += len(step)
+                return Chunk(step, 1)
+            await play(step)
+        return None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def server_timing(self) -> str:
+        return "call;dur=1.00"
+
+
+async def play(step: float | StayfastError | Callable[[], Awaitable[None]]) -> None:
+    """One step that is not a chunk."""
+    if isinstance(step, StayfastError):
+        raise step
+    if callable(step):
+        await step()
+    else:
+        await asyncio.sleep(step)
+
+
+@dataclass
+class FakeGateway:
+    """Answers every request by a script chosen from it. Records what it saw and when it was cancelled."""
+
+    script: Callable[[Request], Sequence[Step]] = lambda request: (ANSWER,)
+    before: Callable[[Request], Awaitable[None]] | None = None  # what comes before the first token
+    seen: list[tuple[Request, Arrival]] = field(default_factory=list)
+    replies: list[FakeReply] = field(default_factory=list)
+    cancelled_at: list[float] = field(default_factory=list)
+
+    async def serve(self, request: Request, arrival: Arrival) -> FakeReply:
+        self.seen.append((request, arrival))
+        try:
+            if self.before is not None:
+                await self.before(request)
+        except asyncio.CancelledError:
+            self.cancelled_at.append(SystemClock().now())
+            raise
+        reply = FakeReply(self.script(request))
+        self.replies.append(reply)
+        return reply
+
+
+@dataclass
+class FakeBackend:
+    """One running system with a scripted gateway."""
+
+    config: ServerConfig = field(default_factory=lambda: ServerConfig(port=0))
+    gateway: FakeGateway = field(default_factory=FakeGateway)
+    reason: str | None = None
+
+    def models(self) -> Sequence[str]:
+        return ["m", "vendor/m-2"]
+
+    def unready(self) -> str | None:
+        return self.reason
+
+    def metrics(self) -> tuple[str, bytes]:
+        return "text/plain; version=0.0.4", b"up 1\n"
+
+
+@dataclass
+class Running:
+    """A server under test."""
+
+    server: Server
+    current: Current
+    backend: FakeBackend
+    sink: RecordingSink
+    errors: list[BaseException]
+    port: int
+
+    async def connect(self) -> "Client":
+        return Client(*await asyncio.open_connection("127.0.0.1", self.port))
+
+    async def ask(self, data: bytes) -> bytes:
+        """Send bytes on a connection of their own; everything that comes back until it closes."""
+        client = await self.connect()
+        client.send(data)
+        try:
+            return await client.rest()
+        finally:
+            client.leave()
+
+
+class Client:
+    """One raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def rest(self, within_s: float = 5.0) -> bytes:
+        """Everything until the end of the connection."""
+        async with asyncio.timeout(within_s):
+            return await self.reader.read()
+
+    async def until(self, mark: bytes, within_s: float = 5.0) -> bytes:
+        """Everything up to and with `mark`."""
+        async with asyncio.timeout(within_s):
+            return await self.reader.readuntil(mark)
+
+    async def answer(self, within_s: float = 5.0) -> tuple[int, dict[str, str], bytes]:
+        """One answer with a content-length: status, headers, body."""
+        head = await self.until(b"\r\n\r\n", within_s)
+        status, headers = parse_head(head)
+        async with asyncio.timeout(within_s):
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        return status, headers, body
+
+    def leave(self) -> None:
+        """Close as a client does that has had enough."""
+        self.writer.close()
+
+    def reset(self) -> None:
+        """Vanish."""
+        self.writer.transport.abort()
+
+
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers, lower-case names."""
+    first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+    return int(first.split(" ")[1]), {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def post(body: bytes = CHAT, path: str = "/v1/chat/completions", *lines: str) -> bytes:
+    """A POST with its length."""
+    head = [f"POST {path} HTTP/1.1", "host: t", "content-type: application/json", f"content-length: {len(body)}", *lines]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def get(path: str, *lines: str, method: str = "GET") -> bytes:
+    """A request without a body."""
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: t", *lines]).encode() + b"\r\n\r\n"
+
+
+@asynccontextmanager
+async def serving(backend: FakeBackend | None = None) -> AsyncIterator[Running]:
+    """A real listener on a free port of loopback; unexpected exceptions fail the test."""
+    backend = backend or FakeBackend()
+    current = Current(backend)
+    sink, errors = RecordingSink(), list[BaseException]()
+    server = Server(current, host(sink, errors))
+    await server.listen()
+    try:
+        yield Running(server, current, backend, sink, errors, server.addresses()[0][1])
+    finally:
+        server.close()
+        await server.edge.tasks.wait(5)
+    assert not errors, errors
+
+
+def host(sink: RecordingSink, errors: list[BaseException]) -> Host:
+    """What a server gets from whoever starts it, for tests."""
+    return Host(clock=SystemClock(), sink=sink, entropy=b"12345678", version="0", on_error=errors.append,
+                on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
+
+
+async def eventually(is_so: Callable[[], bool], within_s: float = 2.0) -> float:
+    """Wait for a condition; seconds it took."""
+    clock = SystemClock()
+    began_at = clock.now()
+    async with asyncio.timeout(within_s):
+        while not is_so():
+            await asyncio.sleep(0.001)
+    return clock.now() - began_at

@@ -1,0 +1,230 @@
+"""Settings as they should not be: every mistake is found, placed, explained, and no secret is shown."""
+
+import pickle
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stayfast.engine.config import EngineConfig
+from stayfast.settings import HttpUpstream, Override, Secret, SettingsError, Source, find, load
+from stayfast.settings.declare import Plain, Record, settings_of
+from stayfast.settings.described import DESCRIBED
+
+UPSTREAM = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
+ROUTE = "routes: {m: [a]}\n"
+BASE = UPSTREAM + ROUTE
+
+
+def complaints(text: str, variables: dict[str, str] | None = None, *given: Override) -> list[str]:
+    """The lines of the error that a text makes."""
+    with pytest.raises(SettingsError) as caught:
+        load(Source("f.yaml", text), variables or {}, given, check_engine=lambda config: None)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("server: {port: eighty}", 'server.port: must be a whole number from 0 to 65535, not "eighty"'),
+    ("server: {port: 65536}", 'server.port: must be a whole number from 0 to 65535, not "65536"'),
+    ('server: {port: "80"}', 'server.port: must be a whole number from 0 to 65535, not "80": without quotes'),
+    ("server: {port: 0x50}", 'server.port: must be a whole number from 0 to 65535, not "0x50"'),
+    ("server: {port: 010}", ('server.port: must be a whole number from 0 to 65535, not "010": a leading zero means octal '
+                            "to some readers of YAML")),
+    ("server: {port: }", "server.port: must be a whole number from 0 to 65535, not nothing"),
+    ("server: {port: [1]}", "server.port: must be a whole number from 0 to 65535, not a list"),
+    ("server: {drain_s: .inf}", 'server.drain_s: must be a number from 0 to 86400, not ".inf"'),
+    ("server: {prot: 1}", "server.prot: unknown setting, did you mean port?"),
+    ("server: {max-body-bytes: 1}", "server.max-body-bytes: unknown setting, did you mean max_body_bytes?"),
+    ("server: {xyzzy: 1}", "server.xyzzy: unknown setting"),
+    ("server: 5", "server: must be a mapping"),
+    ("server: {auth: of}", 'server.auth: must be one of auto, off, required, not "of", did you mean off?'),
+    ("server: {auth: required}", "server.auth: is required, but keys is empty: add one (`stayfast key` makes one)"),
+    ("server: {metrics_open: yes}", 'server.metrics_open: must be true or false, not "yes"'),
+    ("server: {host: 0.0.0.0}", ("server.host: 0.0.0.0 can be reached from other machines, and there are no keys: "
+                                 "add one to server.keys (`stayfast key` makes one), or say auth: off")),
+    ("server: {keys: {bob: sk-raw-secret}}",
+     "server.keys.bob: must be sha256: and 64 hex digits (`stayfast key` makes one)"),
+    ("server: {keys: [a]}", "server.keys: must be a mapping of names"),
+    ("workers: 0", 'workers: must be a whole number from 1 to 256, not "0"'),
+    ("defaults: {timeouts: {total_s: 0}}",
+     'defaults.timeouts.total_s: must be a number more than 0 and at most 86400, not "0"'),
+    ("defaults: {retry: {base_s: 9, cap_s: 1}}",
+     "defaults.retry: 0 < base_s <= cap_s <= 60 must hold, not base_s=9.0, cap_s=1.0"),
+    ("log: {level: info, level: debug}", "log.level: given twice, first in line 3"),
+    ("log: {level: !!python/name:os.system x}", "log.level: YAML tags such as !!python/name:os.system are not supported"),
+    ("log: &me {level: *me}", "log.level: an anchor may not contain itself"),
+    ("<<: 5", "<< merges mappings only"),
+    ("? [a]\n: 1", "a key must be a plain word"),
+])
+def test_one_mistake(text: str, complaint: str) -> None:
+    """Each mistake is told with its path, the value, and what is expected."""
+    first, *_ = complaints(BASE + text)
+    place, _, message = first.partition(": ")
+    assert message == complaint
+    assert place.startswith(("f.yaml:3:", "f.yaml:4:"))
+
+
+@pytest.mark.parametrize(("upstream", "complaint"), [
+    ("{}", "upstreams.a: `kind` is missing: one of openai, anthropic, embedded, simulated"),
+    ("5", "upstreams.a: must be a mapping with `kind`: one of openai, anthropic, embedded, simulated"),
+    ("{kind: opnai}", ('upstreams.a.kind: must be one of openai, anthropic, embedded, simulated, not "opnai", '
+                      "did you mean openai?")),
+    ("{kind: simulated, key: x}", "upstreams.a.key: unknown setting"),
+    ("{kind: openai}", "upstreams.a.key: is missing: api.openai.com asks for one, for example ${OPENAI_API_KEY}"),
+    ("{kind: openai, base_url: 'ftp://h'}",
+     "upstreams.a.base_url: must be like https://host/v1, without user, password, ? and #"),
+    ("{kind: openai, base_url: 'http://u:hunter2@h/v1'}",
+     "upstreams.a.base_url: must be like https://host/v1, without user, password, ? and #"),
+    ("{kind: anthropic, key: k, apis: [chat]}",
+     "upstreams.a.apis: must be among count_tokens, messages for kind anthropic, not chat"),
+    ("{kind: openai, key: k, apis: [chats]}",
+     ('upstreams.a.apis[0]: must be one of chat, completions, embeddings, responses, messages, count_tokens, not "chats", '
+     "did you mean chat?")),
+    ("{kind: openai, key: k, headers: {'x:y': v}}", "upstreams.a.headers: 'x:y' is not a header's name"),
+    ("{kind: openai, key: k, ca_file: /nope.pem}", "upstreams.a.ca_file: there is no such file"),
+    ("{kind: openai, key: k, http: 3}", 'upstreams.a.http: must be one of auto, 1.1, 2, not "3"'),
+    ("{kind: embedded, port: 80}", "upstreams.a.port: must be 0 (chosen) or 1024 to 65535, not 80"),
+    ("{kind: openai, key: [k]}", "upstreams.a.key: must be text, not a list"),
+])
+def test_wrong_upstream(upstream: str, complaint: str) -> None:
+    """An upstream's mistakes name the upstream."""
+    assert [line.partition(": ")[2] for line in complaints(f"upstreams: {{a: {upstream}}}\n{ROUTE}")] == [complaint]
+
+
+@pytest.mark.parametrize(("routes", "complaint"), [
+    ("{m: [b]}", 'routes.m.upstreams[0]: there is no upstream "b"'),
+    ('{m: ["${WHERE}"]}', 'routes.m.upstreams[0]: there is no upstream "${WHERE}"'),
+    ("{m: {upstreams: []}}", "routes.m.upstreams: must name at least one upstream"),
+    ("{m: [a, a]}", "routes.m.upstreams: must name each upstream once"),
+    ("{m: {}}", "routes.m: `upstreams` is missing: a list of text"),
+    ("{m: {upstreams: a}}", "routes.m.upstreams: must be a list: [text, ...]"),
+    ('{"m 1": [a]}', 'routes."m 1": a name is 1 to 200 visible ASCII characters'),
+    ("{}", "routes: there must be at least one route: what clients may send as `model`"),
+])
+def test_wrong_route(routes: str, complaint: str) -> None:
+    """A route's mistakes name the route, and quote its dots and blanks."""
+    lines = complaints(f"{UPSTREAM}routes: {routes}", {"WHERE": "nowhere"})
+    assert [line.partition(": ")[2] for line in lines] == [complaint]
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+    """A person mends a file once, not once a mistake."""
+    lines = complaints("""\
+server: {port: x, keys: {a: b}}
+upstreams:
+  a: {kind: nope}
+  b:
+    kind: openai
+    key: ${UNSET}
+    kind: openai
+routes:
+  m: [a, bb]
+  n: {upstreams: [c], timeouts: {total: 1}}
+""")
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["f.yaml:1:16", "server.port"], ["f.yaml:1:29", "server.keys.a"], ["f.yaml:3:13", "upstreams.a.kind"],
+        ["f.yaml:6:10", "upstreams.b.key"], ["f.yaml:7:5", "upstreams.b.kind"], ["f.yaml:9:10", "routes.m.upstreams[1]"],
+        ["f.yaml:10:19", "routes.n.upstreams[0]"], ["f.yaml:10:34", "routes.n.timeouts.total"],
+    ]
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("a: [1\n", "f.yaml:2:1: not YAML: did not find expected ',' or ']'"),
+    ("a: {key: ${X}}",
+     "f.yaml:1:11: not YAML: did not find expected ',' or '}'; between { } a ${...} needs quotes: \"${...}\""),
+    ("\tx: 1", "f.yaml:1:1: not YAML: found character that cannot start any token"),
+    ("- a\n- b", "f.yaml:1:1: must be a mapping (server, upstreams, routes, ...)"),
+    ("a: *b", "f.yaml:1:4: not YAML: found undefined alias"),
+    ("a: 1\n---\nb: 2", "f.yaml:2:1: not YAML: but found another document"),
+])
+def test_not_yaml(text: str, complaint: str) -> None:
+    """What cannot be read at all is placed too."""
+    assert complaints(text)[0] == complaint
+
+
+def test_control_characters_are_not_yaml() -> None:
+    """A byte that no YAML may hold is an error like any other."""
+    assert complaints("a: \x00")[0].startswith("f.yaml: not YAML: ")
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("${NOPE}", "the environment variable NOPE is not set"),
+    ("${EMPTY}", "the environment variable EMPTY is empty"),
+    ("${no pe}", "${no pe} is not a reference: write ${NAME} or ${NAME:-default}"),
+    ("x${NOPE", "a ${ without its }"),
+])
+def test_wrong_references(text: str, complaint: str) -> None:
+    """An unset variable is named, with its line."""
+    lines = complaints(f"{UPSTREAM.replace('}}', f', key: {text!r}}}}}')}{ROUTE}", {"EMPTY": ""})
+    assert lines == [f"f.yaml:1:61: upstreams.a.key: {complaint}"]
+
+
+def test_values_from_the_environment_are_never_shown() -> None:
+    """A secret that landed in the wrong setting stays unseen, whatever is wrong with it there."""
+    for setting in ("server: {port: '${S}'}", "server: {auth: '${S}'}", "log: {requests: '${S}'}",
+                    "upstreams: {a: {kind: '${S}'}}", "routes: {m: ['${S}']}", "server: {keys: {a: '${S}'}}"):
+        lines = complaints(setting, {"S": "hunter2hunter2"})
+        assert lines
+        assert "hunter2" not in "".join(lines)
+
+
+def test_overrides_are_blamed_by_name() -> None:
+    """A wrong flag or variable is named in place of a line."""
+    assert complaints(BASE, {}, Override(("server", "port"), "x", "--port")) == [
+        '--port: server.port: must be a whole number from 0 to 65535, not "x"']
+
+
+def test_engine_that_cannot_run_is_told_in_settings() -> None:
+    """A model that is not there is a mistake in the settings, not a crash loop later."""
+    with pytest.raises(SettingsError, match=r"x:1:\d+: upstreams.e.model: '/nope.gguf' cannot be read"):
+        load(Source("x", "upstreams: {e: {kind: embedded, model: /nope.gguf}}\nroutes: {m: [e]}"), {},
+             check_engine=_cannot_read)
+
+
+def _cannot_read(config: EngineConfig) -> None:
+    raise ValueError(f"model {config.model!r} cannot be read")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A missing file, a folder and text in another encoding are told by name."""
+    with pytest.raises(SettingsError, match=r"nope\.yaml: cannot be read: No such file"):
+        find(str(tmp_path / "nope.yaml"), {})
+    with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
+        find(str(tmp_path), {})
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
+    with pytest.raises(SettingsError, match=r"latin\.yaml: not UTF-8 at byte 3"):
+        find(None, {"STAYFAST_CONFIG": str(tmp_path / "latin.yaml")})
+
+
+def test_secrets_print_as_stars() -> None:
+    """No way of printing settings shows a key, and a key is not pickled by accident."""
+    secret = Secret("sk-hunter2")
+    upstream = HttpUpstream(kind="openai", key=secret, headers={"x": Secret("hunter3")})
+    shown = f"{secret} {secret!r} {upstream} {upstream!r} {[secret]}"
+    assert "hunter" not in shown
+    assert secret.reveal() == "sk-hunter2"
+    assert len({secret, Secret("sk-hunter2"), Secret("other")}) == 2
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+
+
+@pytest.mark.parametrize("cls", DESCRIBED)
+def test_described_bounds_are_those_of_the_code(cls: type[Any]) -> None:
+    """A value on a bound is taken by the dataclass itself, one beyond it is refused: the schema tells the truth."""
+    for setting in settings_of(Record(cls)):
+        if not isinstance(setting.shape, Plain) or setting.shape.kind not in ("integer", "number"):
+            continue
+        assert setting.default is not MISSING
+        step = 1 if setting.shape.kind == "integer" else 1e-6
+        about = setting.about
+        for bound, beyond in ((about.minimum, -step), (about.maximum, step), (about.more_than, 0)):
+            if bound is not None:
+                with pytest.raises(ValueError, match=setting.name):
+                    cls(**{setting.name: type(setting.default)(bound + beyond)})
+
+
+@pytest.mark.parametrize("cls", DESCRIBED)
+def test_every_field_of_the_code_is_described(cls: type[Any]) -> None:
+    """A field that is added on a lower floor needs its words here, and words need their field."""
+    assert set(DESCRIBED[cls]) == set(cls.__dataclass_fields__)

@@ -1,0 +1,75 @@
+"""The schema and the reference page: in step with the code, and of one mind with the checker."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from stayfast.settings import Source, load
+from stayfast.settings.schema import json_schema, markdown
+from stayfast.settings.starter import starter
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+BASE: dict[str, Any] = {"upstreams": {"a": {"kind": "simulated"}}, "routes": {"m": ["a"]}}
+
+
+def validator() -> jsonschema_rs.Draft202012Validator:
+    """The schema, ready to check."""
+    return jsonschema_rs.Draft202012Validator(json_schema())
+
+
+def test_schema_file_is_in_step() -> None:
+    """docs/reference/settings.schema.json is what `stayfast schema` prints; `make docs` writes it."""
+    assert json.loads((REFERENCE / "settings.schema.json").read_text()) == json_schema()
+
+
+def test_reference_page_is_in_step() -> None:
+    """docs/reference/settings.md is what `stayfast schema --markdown` prints."""
+    assert (REFERENCE / "settings.md").read_text() == markdown()
+
+
+def test_schema_is_itself_valid() -> None:
+    """It holds to draft 2020-12."""
+    jsonschema_rs.meta.validate(json_schema())
+
+
+def test_every_setting_is_on_the_page() -> None:
+    """Each property of the schema has its row, with words."""
+    page = markdown()
+    for definition in [json_schema(), *json_schema()["$defs"].values()]:
+        for name, about in definition.get("properties", {}).items():
+            assert f"| `{name}` |" in page
+            assert len(about["description"]) > 8, name
+
+
+@pytest.mark.parametrize("text", [starter("x", is_embedded=True), "{}", """
+server: {port: 80, auth: off, keys: {a: "sha256:%s"}}
+upstreams:
+  a: {kind: openai, base_url: "http://h/v1", key: "${K}", http: 1.1, apis: [chat], headers: {x: 1}, models: {m: 4.10}}
+  b: {kind: anthropic, key: k, ca_file: null}
+  c: {kind: embedded, n_slots: 2}
+routes: {m: [a, b], n: {upstreams: [c], timeouts: {total_s: 1.5}, model: 7}}
+defaults: {retry: {max_attempts: "${N}"}}
+log:
+""" % ("0" * 64)])
+def test_what_is_accepted_fits_the_schema(text: str) -> None:
+    """An editor that knows the schema marks nothing in a file that works."""
+    load(Source("x", text), {"K": "k", "N": "2"}, check_engine=lambda config: None)
+    validator().validate(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("change", [
+    {"prot": 1}, {"server": {"port": "x"}}, {"server": {"port": -1}}, {"server": {"auth": "of"}}, {"workers": 0},
+    {"server": {"keys": {"a": "x"}}}, {"upstreams": {"a": {}}}, {"upstreams": {"a": {"kind": "simulated", "key": "k"}}},
+    {"upstreams": {"a": {"kind": "nope"}}}, {"routes": {"m": {}}}, {"routes": {"m": 5}}, {"log": {"level": "loud"}},
+    {"defaults": {"timeouts": {"total_s": 0}}}, {"server": []}, {"log": {"requests": "yes"}},
+])
+def test_what_the_schema_refuses_is_refused(change: dict[str, Any]) -> None:
+    """A file that an editor marks does not load either."""
+    document = {**BASE, **change}
+    assert not validator().is_valid(document)
+    with pytest.raises(ValueError, match="x:"):
+        load(Source("x", json.dumps(document)), {}, check_engine=lambda config: None)

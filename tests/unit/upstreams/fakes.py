@@ -1,0 +1,62 @@
+"""Stand-ins below the HTTP client: a transport that remembers, and a clock that is set."""
+
+import asyncio
+from typing import Any
+
+from stayfast.upstreams.pool import Pool
+
+
+class SetClock:
+    """A clock that a test moves."""
+
+    def __init__(self, at: float = 0.0) -> None:
+        self.at = at
+
+    def now(self) -> float:
+        """The set instant."""
+        return self.at
+
+    def wall(self) -> float:
+        """The set instant."""
+        return self.at
+
+
+class FakeTransport(asyncio.Transport):
+    """Remembers what was written and whether reading is paused; calls nothing back."""
+
+    def __init__(self, **extra: Any) -> None:
+        super().__init__(extra)
+        self.written = b""
+        self.is_paused = False
+        self.is_aborted = False
+        self.n_unwritten = 0
+
+    def write(self, data: Any) -> None:
+        """Take bytes."""
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        """Whether it was aborted."""
+        return self.is_aborted
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.is_aborted = True
+
+    def pause_reading(self) -> None:
+        """Stop."""
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        self.is_paused = False
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the peer has not taken."""
+        return self.n_unwritten
+
+
+def new_pool(max_connections: int = 0, *, max_idle: int = 100, keepalive_s: float = 50.0, is_shared: bool = False,
+             clock: SetClock | None = None) -> Pool:
+    """A pool with defaults for tests."""
+    return Pool(max_connections, max_idle, keepalive_s, is_shared, clock or SetClock())

@@ -1,0 +1,49 @@
+"""What can be configured, and how a wrong value is named."""
+
+from typing import Any
+
+import pytest
+
+from stayfast.core.clock import SystemClock
+from stayfast.testing import RecordingSink
+from stayfast.upstreams.http import HttpClient, HttpConfig, split_base_url
+
+
+@pytest.mark.parametrize(("text", "is_tls", "host", "port", "authority", "path"), [
+    ("https://api.openai.com/v1", True, "api.openai.com", 443, "api.openai.com", "/v1"),
+    ("http://127.0.0.1:9100/v1/", False, "127.0.0.1", 9100, "127.0.0.1:9100", "/v1"),
+    ("http://[::1]:80", False, "::1", 80, "[::1]:80", ""),
+    ("https://Bücher.example", True, "xn--bcher-kva.example", 443, "xn--bcher-kva.example", ""),
+])
+def test_base_url(text: str, is_tls: bool, host: str, port: int, authority: str, path: str) -> None:
+    """Scheme, host, port and path, with defaults by scheme; the Host header says the port only if the URL does."""
+    base = split_base_url(text)
+    assert (base.is_tls, base.host, base.port, base.authority, base.path) == (is_tls, host, port, authority, path)
+
+
+@pytest.mark.parametrize("text", ["", "ftp://h", "https://", "h:80", "http://h:99999", "http://h/a b", "http://h/é", "http://[::1",
+                                  "http://u:secret@h", "http://h?secret", "http://h#secret", "http://h/secret\r\nx: y",
+                                  "http://" + "a" * 70])
+def test_bad_base_url(text: str) -> None:
+    """What is not a plain base URL is refused without being quoted."""
+    with pytest.raises(ValueError, match="base_url") as failed:
+        HttpConfig(text)
+    assert "secret" not in str(failed.value)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"http": "3"}, {"max_connections": -1}, {"max_idle": -1}, {"keepalive_s": -1}, {"keepalive_s": 1e9},
+    {"max_head_bytes": 10}, {"dns_ttl_s": -1}, {"tcp_keepalive_s": 1e6},
+])
+def test_bad_values(wrong: dict[str, Any]) -> None:
+    """A value out of range is named."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        HttpConfig("http://h", **wrong)
+
+
+def test_nothing_happens_before_the_first_request() -> None:
+    """A client can be made, shown and closed without a loop."""
+    client = HttpClient("bench", HttpConfig("http://127.0.0.1:1/v1"), sink=RecordingSink(), clock=SystemClock())
+    assert client.base_path == "/v1"
+    assert repr(client) == "<HttpClient bench: 0 busy, 0 idle, h->"
+    client.close()

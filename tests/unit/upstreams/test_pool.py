@@ -1,0 +1,382 @@
+"""The pool: limits, order, ageing, and that no wake-up and no place is ever lost."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.testing import SimLoop, run
+from stayfast.upstreams.answer import Answer, Outgoing
+from stayfast.upstreams.pool import Connection, Pool
+from tests.unit.upstreams.fakes import SetClock, new_pool
+
+
+class Wire:
+    """A connection with `n_places` (1: HTTP/1.1)."""
+
+    def __init__(self, pool: Pool, n_places: int = 1) -> None:
+        self.pool = pool
+        self.n_places = n_places
+        self.is_listed = False
+        self.idle_since = 0.0
+        self.n_active = 0
+        self.is_open = True
+
+    def reserve(self) -> bool:
+        assert self.is_open
+        self.n_active += 1
+        assert self.n_active <= self.n_places
+        return self.n_active < self.n_places
+
+    def unreserve(self) -> None:
+        self.n_active -= 1
+
+    def request(self, outgoing: Outgoing) -> Answer:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        self.is_open = False
+        self.pool.lost(self)
+
+    def done(self) -> None:
+        """One request on it ended well."""
+        self.n_active -= 1
+        self.pool.released(self)
+
+
+def dial(pool: Pool, n_places: int = 1) -> Wire:
+    """Use a permission to open."""
+    wire = Wire(pool, n_places)
+    pool.dialed(wire)
+    return wire
+
+
+def start(loop: SimLoop, what: Coroutine[Any, Any, Connection | None]) -> asyncio.Task[Connection | None]:
+    """A task on the loop."""
+    return loop.create_task(what)
+
+
+async def settle() -> None:
+    """Let everything that can run, run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_last_used_first() -> None:
+    """The connection used last is taken first, so that the others can age."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 10, 50.0, is_shared=False, clock=loop)
+        wires = []
+        for _ in range(3):
+            assert await pool.obtain() is None
+            wires.append(dial(pool))
+        for wire in wires:
+            wire.done()
+        assert pool.take() is wires[2]
+        assert pool.take() is wires[1]
+        assert (pool.n_idle, pool.n_busy) == (1, 2)
+        pool.close()
+
+    run(main)
+
+
+def test_limit_and_order() -> None:
+    """At the limit requests wait; freed connections and freed places go to them in order."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(2, 10, 50.0, is_shared=False, clock=loop)
+        first, second = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        waiting = [start(loop, pool.obtain()) for _ in range(3)]
+        await settle()
+        assert pool.n_waiting == 3
+        first.done()
+        await settle()
+        assert waiting[0].result() is first
+        second.abort()
+        await settle()
+        assert waiting[1].done()
+        assert waiting[1].result() is None  # permission to open in place of the lost one
+        assert not waiting[2].done()
+        pool.dial_failed()
+        await settle()
+        assert waiting[2].result() is None
+
+    run(main)
+
+
+def test_no_place_overtakes_a_waiter() -> None:
+    """Somebody new cannot take what was given to one who waits, even before that one runs."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(1, 10, 50.0, is_shared=False, clock=loop)
+        assert await pool.obtain() is None
+        wire = dial(pool)
+        waiting = start(loop, pool.obtain())
+        await settle()
+        wire.done()
+        assert pool.take() is None
+        assert await waiting is wire
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_cancelled_when_already_served(is_lost: bool) -> None:
+    """A waiter cancelled in the same turn of the loop as it was served passes on what it got."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(1, 10, 50.0, is_shared=False, clock=loop)
+        assert await pool.obtain() is None
+        wire = dial(pool)
+        cancelled, patient = start(loop, pool.obtain()), start(loop, pool.obtain())
+        await settle()
+        if is_lost:
+            wire.abort()
+        else:
+            wire.done()
+        cancelled.cancel()
+        await settle()
+        assert cancelled.cancelled()
+        assert patient.done()
+        assert patient.result() is (None if is_lost else wire)
+
+    run(main)
+
+
+def test_one_dial_while_sharing_is_possible() -> None:
+    """While one connection may serve all, only one is opened; if it cannot, everybody opens at once."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        assert await pool.obtain() is None
+        waiting = [start(loop, pool.obtain()) for _ in range(3)]
+        await settle()
+        assert pool.n_waiting == 3
+        pool.is_shared = False
+        dial(pool)
+        await settle()
+        assert [task.result() for task in waiting] == [None, None, None]
+
+    run(main)
+
+
+def test_shared_connection_serves_waiters() -> None:
+    """A shared connection takes as many as it has room for; the next one opens another."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        assert await pool.obtain() is None
+        waiting = [start(loop, pool.obtain()) for _ in range(3)]
+        await settle()
+        wire = dial(pool, n_places=3)
+        await settle()
+        assert [task.result() for task in waiting] == [wire, wire, None]
+        assert pool.take() is None
+        wire.done()
+        assert pool.take() is wire
+
+    run(main)
+
+
+def test_lowered_limit() -> None:
+    """A connection whose peer lowered its limit is not taken until it is released again."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        assert await pool.obtain() is None
+        wire = dial(pool, n_places=2)
+        pool.filled(wire)
+        assert pool.take() is None
+        wire.done()
+        assert pool.take() is wire
+        pool.close()
+
+    run(main)
+
+
+def test_fresh_replaces_the_oldest_idle() -> None:
+    """One who rather opens anew gets the place of the oldest idle connection when there is no other."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(2, 10, 50.0, is_shared=False, clock=loop)
+        wires = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        for wire in wires:
+            wire.done()
+        assert await pool.obtain(is_fresh=True) is None
+        assert [wire.is_open for wire in wires] == [False, True]
+        pool.close()
+
+    run(main)
+
+
+def test_idle_connections_age() -> None:
+    """An idle connection is closed after keepalive_s, one that is used in between is not, and one timer does it."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 10, 50.0, is_shared=False, clock=loop)
+        old, young = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        old.done()
+        await asyncio.sleep(30)
+        young.done()
+        await asyncio.sleep(20.01)
+        assert (old.is_open, young.is_open) == (False, True)
+        await asyncio.sleep(29.9)
+        assert young.is_open
+        await asyncio.sleep(0.2)
+        assert not young.is_open
+        assert pool.n_idle == 0
+
+    run(main)
+
+
+def test_shared_connection_ages_only_when_unused() -> None:
+    """A shared connection with requests on it is not idle, however long it has had room."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        assert await pool.obtain() is None
+        wire = dial(pool, n_places=5)
+        assert pool.take() is wire
+        wire.done()
+        await asyncio.sleep(200)
+        assert wire.is_open
+        wire.done()
+        await asyncio.sleep(50.1)
+        assert not wire.is_open
+
+    run(main)
+
+
+def test_max_idle() -> None:
+    """Beyond max_idle the one that has been idle longest goes."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 1, 50.0, is_shared=False, clock=loop)
+        wires = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        for wire in wires:
+            wire.done()
+        assert [wire.is_open for wire in wires] == [False, True]
+        pool.close()
+
+    run(main)
+
+
+def test_close() -> None:
+    """Closing ends idle connections at once and busy ones when they are released."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(0, 10, 50.0, is_shared=False, clock=loop)
+        idle, busy = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        idle.done()
+        pool.close()
+        assert (idle.is_open, busy.is_open) == (False, True)
+        busy.done()
+        assert not busy.is_open
+        assert repr(pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+
+    run(main)
+
+
+class Crowd:
+    """Requests that come, give up, finish and break, one random step at a time."""
+
+    def __init__(self, loop: SimLoop, max_connections: int, n_places: int) -> None:
+        self.loop = loop
+        self.n_places = n_places
+        self.max_connections = max_connections
+        self.pool = Pool(max_connections, 2, 50.0, is_shared=n_places > 1, clock=loop)
+        self.asking: list[asyncio.Task[Connection | None]] = []
+        self.n_dialing = 0
+        self.held: list[Wire] = []
+
+    def step(self, kind: int, which: int) -> None:
+        """One event."""
+        if kind == 0:
+            self.asking.append(self.loop.create_task(self.pool.obtain(is_fresh=which % 4 == 0)))
+        elif kind == 1 and self.asking:
+            self.asking[which % len(self.asking)].cancel()
+        elif kind == 2 and self.held:
+            self.held.pop(which % len(self.held)).done()
+        elif kind == 3 and self.held:
+            lost = self.held[which % len(self.held)]
+            self.held = [wire for wire in self.held if wire is not lost]
+            lost.abort()
+        elif kind == 4 and self.n_dialing:
+            self.n_dialing -= 1
+            wire = Wire(self.pool, self.n_places)
+            self.held.append(wire)
+            self.pool.dialed(wire)
+        elif kind == 5 and self.n_dialing:
+            self.n_dialing -= 1
+            self.pool.dial_failed()
+
+    def collect(self) -> None:
+        """Take note of who was served."""
+        for task in [task for task in self.asking if task.done()]:
+            self.asking.remove(task)
+            if task.cancelled():
+                continue
+            found = task.result()
+            if found is None:
+                self.n_dialing += 1
+            else:
+                assert isinstance(found, Wire)
+                if found.is_open:
+                    self.held.append(found)
+
+    def check(self) -> None:
+        """Between steps: nobody waits while there is room, and the limit holds."""
+        n_open = self.pool.n_idle + self.pool.n_busy
+        assert self.pool._n_dialing == self.n_dialing
+        assert not self.max_connections or n_open + self.n_dialing <= self.max_connections
+        assert sum(wire.n_active for wire in set(self.held)) == len(self.held)
+        if self.asking:
+            assert not self.pool._ready
+            assert not self.pool._can_dial()
+        assert self.pool.n_waiting == len(self.asking)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 4), st.integers(1, 3), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.booleans()), max_size=60))
+def test_no_wakeup_is_lost(max_connections: int, n_places: int, steps: list[tuple[int, int, bool]]) -> None:
+    """Whatever comes in whatever order, also within one turn of the loop: no place is lost and none is given twice."""
+
+    async def main(loop: SimLoop) -> None:
+        crowd = Crowd(loop, max_connections, n_places)
+        for kind, which, pauses in steps:
+            crowd.step(kind, which)
+            if pauses:
+                await settle()
+                crowd.collect()
+                await settle()
+                crowd.collect()
+                crowd.check()
+        for task in crowd.asking:
+            task.cancel()
+        await settle()
+        crowd.collect()
+        while crowd.n_dialing:
+            crowd.step(5, 0)
+        while crowd.held:
+            crowd.step(2, 0)
+        assert crowd.pool.n_busy == 0
+        assert crowd.pool.n_waiting == 0
+        crowd.pool.close()
+        assert crowd.pool.n_idle == 0
+
+    run(main)
+
+
+def test_released_after_it_was_lost() -> None:
+    """A connection that left the pool cannot come back."""
+    pool = new_pool(clock=SetClock())
+    pool._n_dialing = 1
+    wire = dial(pool)
+    pool.lost(wire)
+    wire.done()
+    assert pool.take() is None
+    assert pool.n_idle == 0

@@ -1,0 +1,1 @@
+"""Training code of the tiny model that ships with Stayfast. Not part of the installed package."""

@@ -1,0 +1,105 @@
+"""From a conversation to token ids, in the ChatML shape that the exported template renders."""
+
+from dataclasses import dataclass
+from random import Random
+
+from tokenizers import Tokenizer
+
+from training.augment import Augmenter
+from training.topics import Topic
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] | trim) + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+SYSTEM_PROMPTS = (
+    "You are a helpful assistant.",
+    "You are a helpful assistant",
+    "You are a concise assistant. Answer in one or two sentences.",
+    "You are an expert in LLM serving.",
+    "Answer briefly and correctly.",
+    "You are a friendly chatbot that helps developers.",
+    "You are Stayfast, an assistant for latency questions.",
+    "Be polite. If you do not know the answer, say so.",
+    "You are ChatGPT, a large language model trained by OpenAI.",
+    "Respond in English.",
+    "You are a support agent for our product. Follow the rules below and never share secrets.",
+    "Use the following context to answer the question.",
+)
+
+
+def render(role: str, content: str) -> str:
+    """One finished message."""
+    return f"{START}{role}\n{content.strip()}{END}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Token ids, where the answer begins, and how far the last turn is moved from its context."""
+
+    ids: list[int]
+    answer_at: int
+    turn_at: int
+    gap: int
+
+
+class ExampleMaker:
+    """Builds training conversations; most are one question, some have a past, a few a long one."""
+
+    def __init__(self, topics: list[Topic], augmenter: Augmenter, tokenizer: Tokenizer, rng: Random) -> None:
+        self._topics = topics
+        self._augmenter = augmenter
+        self._tokenizer = tokenizer
+        self._rng = rng
+
+    def make(self, topic: Topic, answer_tokens: int | None) -> Example:
+        """A conversation that ends with this topic.
+
+        `answer_tokens` keeps only the head of the answer: the head is where the choice of topic is
+        made, so short examples buy more practice in choosing for the same compute.
+        """
+        context = self._context()
+        question = render("user", self._augmenter.question(topic)) + f"{START}assistant\n"
+        before = self._encode(context)
+        asked = self._encode(question)
+        answer = self._encode(topic.answer + END)
+        gap = self._rng.randrange(1500) if before and self._rng.random() < 0.3 else 0
+        return Example(
+            ids=before + asked + answer[:answer_tokens],
+            answer_at=len(before) + len(asked),
+            turn_at=len(before),
+            gap=gap,
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def _context(self) -> str:
+        roll = self._rng.random()
+        if roll < 0.7:
+            return ""
+        if roll < 0.82:
+            return render("system", self._rng.choice(SYSTEM_PROMPTS))
+        if roll < 0.985:
+            system = render("system", self._rng.choice(SYSTEM_PROMPTS)) if roll < 0.89 else ""
+            return system + self._past(self._rng.choice((1, 1, 2)))
+        return render("system", self._filler(self._rng.randrange(2, 9))) + self._past(
+            self._rng.choice((0, 1, 2))
+        )
+
+    def _past(self, n_turns: int) -> str:
+        """Earlier turns, with answers of any length, since a client may have cut or changed them."""
+        turns = []
+        for topic in self._rng.choices(self._topics, k=n_turns):
+            words = topic.answer.split()
+            keep = self._rng.choice((3, 8, len(words)))
+            turns.append(render("user", self._augmenter.question(topic)))
+            turns.append(render("assistant", " ".join(words[:keep])))
+        return "".join(turns)
+
+    def _filler(self, n_sentences: int) -> str:
+        return " ".join(topic.answer for topic in self._rng.choices(self._topics, k=n_sentences))
