@@ -52,9 +52,9 @@ class Rig:
         """Streams that are still open at the scripted upstreams."""
         return sum(upstream.n_open for upstream in self.scripted)
 
-    async def serve(self, request: Request | None = None, **arrival: float) -> Reply:
+    async def serve(self, request: Request | None = None, total_s: float | None = None) -> Reply:
         """Serve one request that arrives now."""
-        return await self.gateway.serve(request or chat(), Arrival("req_1", self.loop.now(), **arrival))
+        return await self.gateway.serve(request or chat(), Arrival("req_1", self.loop.now(), total_s=total_s))
 
 
 def chat(*, stream: bool = True, model: str = MODEL, **fields: object) -> Request:
@@ -76,6 +76,5 @@ def said(body: bytes) -> str:
     words = []
     for line in body.split(b"\n\n"):
         if line.startswith(b"data: {"):
-            for choice in msgspec.json.decode(line[6:])["choices"]:
-                words.append(choice["delta"].get("content") or "")
+            words += [choice["delta"].get("content") or "" for choice in msgspec.json.decode(line[6:])["choices"]]
     return "".join(words)

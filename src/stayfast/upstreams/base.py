@@ -26,7 +26,10 @@ class Call:
 class Stream(Protocol):
     """An answer on its way, already in the client's dialect. Owns its connection. One task at a time."""
 
-    sight: Sight
+    @property
+    def sight(self) -> Sight:
+        """What has been seen of the answer."""
+        ...
 
     async def next(self) -> Chunk | None:
         """The next chunk; None after a whole answer. Raises UpstreamFailed for any other end, the cut one included."""

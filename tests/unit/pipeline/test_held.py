@@ -16,12 +16,17 @@ def test_released_in_reverse_and_once() -> None:
     assert order == [2, 1, 0]
 
 
+def broken() -> None:
+    """A release that fails."""
+    raise ZeroDivisionError
+
+
 def test_one_that_raises_does_not_keep_the_others() -> None:
     """A broken release is reported, after all the others were made."""
     order: list[str] = []
     held = Held()
     held.add(lambda: order.append("first"))
-    held.add(lambda: 1 // 0)
+    held.add(broken)
     held.add(lambda: order.append("last"))
     with pytest.raises(ZeroDivisionError):
         held.release()
