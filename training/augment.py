@@ -80,9 +80,10 @@ SUFFIXES = (
     " for LLMs", " in practice", " exactly", " again", " really", ", help", " in general", " and why",
     " for my app", " here", " in one sentence", " when serving models", " then", " now", " today",
 )  # fmt: skip
-LOST_WORDS = frozenset(
-    "a an the is are do does to of for my i in on it me and that with should can what about".split()
-)
+LOST_WORDS = frozenset((
+    "a", "an", "the", "is", "are", "do", "does", "to", "of", "for", "my", "i", "in", "on", "it", "me", "and",
+    "that", "with", "should", "can", "what", "about",
+))  # fmt: skip
 
 
 class Augmenter:
@@ -93,9 +94,7 @@ class Augmenter:
         self._forbidden = {normalise(question) for question in forbidden}
         self._owner = {normalise(q): topic.name for topic in topics for q in topic.ask}
         self._swaps = {
-            phrase.lower(): [other for other in group if other != phrase]
-            for group in SYNONYMS
-            for phrase in group
+            phrase.lower(): [other for other in group if other != phrase] for group in SYNONYMS for phrase in group
         }
         longest_first = sorted(self._swaps, key=len, reverse=True)
         self._swap_pattern = re.compile(

@@ -87,9 +87,7 @@ class ExampleMaker:
         if roll < 0.985:
             system = render("system", self._rng.choice(SYSTEM_PROMPTS)) if roll < 0.89 else ""
             return system + self._past(self._rng.choice((1, 1, 2)))
-        return render("system", self._filler(self._rng.randrange(2, 9))) + self._past(
-            self._rng.choice((0, 1, 2))
-        )
+        return render("system", self._filler(self._rng.randrange(2, 9))) + self._past(self._rng.choice((0, 1, 2)))
 
     def _past(self, n_turns: int) -> str:
         """Earlier turns, with answers of any length, since a client may have cut or changed them."""

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from training.chat import END, PAD, START, TEMPLATE
-from training.train import OUT, REPOSITORY
+from training.topics import REPOSITORY
+from training.train import OUT
 
 MODELS = REPOSITORY / "src" / "stayfast" / "engine" / "models"
 DESCRIPTIONS = {
@@ -111,7 +112,7 @@ def export(name: str) -> Path:
 def main() -> None:
     """Exports what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=sorted(DESCRIPTIONS), nargs="*", default=sorted(DESCRIPTIONS))
+    parser.add_argument("model", choices=list(DESCRIPTIONS), nargs="+")
     for name in parser.parse_args().model:
         path = export(name)
         print(f"{path.relative_to(REPOSITORY)}: {path.stat().st_size:,} bytes")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,11 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.heads = shape.heads
-        self.q, self.k, self.v, self.output = (
-            nn.Linear(shape.width, shape.width, bias=False) for _ in range(4)
-        )
+        self.q, self.k, self.v, self.output = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         batch, length, width = x.shape
-        q, k, v = (
-            part(x).view(batch, length, self.heads, -1).transpose(1, 2) for part in (self.q, self.k, self.v)
-        )
+        q, k, v = (part(x).view(batch, length, self.heads, -1).transpose(1, 2) for part in (self.q, self.k, self.v))
         q, k = rotate(q, rotation), rotate(k, rotation)
         scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
         is_future = torch.ones(length, length, dtype=torch.bool).triu(1)
@@ -75,7 +71,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), rotation))
         h = self.feed_norm(x)
-        return x + self.dropout(self.down(F.silu(self.gate(h)) * self.up(h)))
+        out: Tensor = x + self.dropout(self.down(functional.silu(self.gate(h)) * self.up(h)))
+        return out
 
 
 class TinyLlama(nn.Module):
@@ -104,7 +101,7 @@ class TinyLlama(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary."""
-        return F.linear(hidden, self.embedding.weight)
+        return functional.linear(hidden, self.embedding.weight)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         size = self.shape.width // self.shape.heads

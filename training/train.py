@@ -7,15 +7,14 @@ client samples at temperature 1. What has to generalise is only the way from a q
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from random import Random
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from training.augment import Augmenter
 from training.chat import END, PAD, START, SYSTEM_PROMPTS, Example, ExampleMaker, render
@@ -23,6 +22,8 @@ from training.model import Shape, TinyLlama
 from training.topics import REPOSITORY, Topic, load_held_out, load_topics
 
 OUT = REPOSITORY / "out" / "training"
+SEED = 20261121
+THREADS = 2
 VOCABULARY = 2048
 BATCH_TOKENS = 3584
 
@@ -131,7 +132,7 @@ def answer_loss(model: TinyLlama, batch: list[Example], token_noise: float) -> T
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = model(garbled, positions)
         scores = model.logits(hidden[:, :-1][is_answer[:, 1:]])
-    return F.cross_entropy(scores.float(), ids[:, 1:][is_answer[:, 1:]])
+    return functional.cross_entropy(scores.float(), ids[:, 1:][is_answer[:, 1:]])
 
 
 def learning_rate(recipe: Recipe, step: int, progress: float) -> float:
@@ -158,7 +159,7 @@ def train_model(recipe: Recipe, topics: list[Topic], tokenizer: Tokenizer, seed:
             group["lr"] = learning_rate(recipe, step, elapsed / recipe.seconds)
         loss = answer_loss(model, batch, recipe.token_noise)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         tokens += sum(len(example.ids) for example in batch)
@@ -183,22 +184,29 @@ def save(model: TinyLlama, name: str) -> None:
     (OUT / f"{name}.part").replace(OUT / f"{name}.pt")
 
 
-def main() -> None:
-    """Trains what the command line names; the tokenizer is made first and reused when present."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=sorted(RECIPES))
-    parser.add_argument("--seed", type=int, default=20261121)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def train(names: Sequence[str], seed: int, threads: int) -> None:
+    """Trains the named models; the tokenizer is made first and reused when present."""
+    torch.set_num_threads(threads)
     OUT.mkdir(parents=True, exist_ok=True)
     topics = load_topics()
     path = OUT / "tokenizer.json"
     if not path.exists():
-        train_tokenizer(topics, options.seed).save(str(path))
-    figures = train_model(RECIPES[options.model], topics, Tokenizer.from_file(str(path)), options.seed)
-    Path(OUT / f"{options.model}.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
-    print(json.dumps(figures), flush=True)
+        train_tokenizer(topics, seed).save(str(path))
+    tokenizer = Tokenizer.from_file(str(path))
+    for name in names:
+        figures = train_model(RECIPES[name], topics, tokenizer, seed)
+        (OUT / f"{name}.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+        print(json.dumps(figures), flush=True)
+
+
+def main() -> None:
+    """Trains what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=list(RECIPES), nargs="+")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--threads", type=int, default=THREADS)
+    options = parser.parse_args()
+    train(options.model, options.seed, options.threads)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from anthropic.types import ToolParam
 from openai.types.chat import ChatCompletionFunctionToolParam
 from openai.types.responses import FunctionToolParam
 from pydantic import BaseModel
 
-from anthropic.types import ToolParam
 from tests.clients.script import TEXT
 
 WHOLE_TEXT = "".join(TEXT)

@@ -35,7 +35,8 @@ def _gateway_stderr(request: pytest.FixtureRequest) -> Iterator[None]:
     n_before = errors.stat().st_size if errors is not None else 0
     yield
     if errors is not None:
-        print(errors.read_bytes()[n_before:].decode(errors="replace"), end="")
+        written = errors.read_bytes()[n_before:].decode(errors="replace")
+        request.node.add_report_section("teardown", "stderr of the gateway", written)
 
 
 @pytest.fixture(params=DIALECTS)

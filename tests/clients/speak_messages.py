@@ -125,7 +125,8 @@ def refuse(message: str) -> Refusal:
 
 
 REFUSALS = {
-    Scenario.CONTEXT_LENGTH: Refusal(400, error("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")),
+    Scenario.CONTEXT_LENGTH: Refusal(400, error(
+        "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")),
     Scenario.UNAUTHORISED: Refusal(401, error("authentication_error", "invalid x-api-key sk-upstream-key")),
     Scenario.RATE_LIMIT: Refusal(429, error("rate_limit_error", "This request would exceed your rate limit."),
                                  (("retry-after", str(RETRY_AFTER_S)),)),

@@ -41,6 +41,9 @@ def complain(body: dict[str, Any]) -> str | None:
     for tool in body.get("tools", ()):
         if tool.get("type") != "function" or "name" not in tool or "parameters" not in tool:
             return "Missing required parameter: 'tools[0].name' or 'tools[0].parameters'."
+    output = body.get("text", {}).get("format", {})
+    if output.get("type") == "json_schema" and not {"name", "schema"} <= output.keys():
+        return "Missing required parameter: 'text.format.name' or 'text.format.schema'."
     return None
 
 
@@ -93,7 +96,8 @@ def _steps(asked: Asked, answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]
     yield "response.created", {"response": _response(asked, "in_progress")}
     yield "response.in_progress", {"response": _response(asked, "in_progress")}
     for index, item in enumerate(_output(answer)):
-        started = item | {"status": "in_progress"} | ({"content": []} if item["type"] == "message" else {"arguments": ""})
+        nothing: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
+        started = item | {"status": "in_progress"} | nothing
         yield "response.output_item.added", {"output_index": index, "item": started}
         at = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
@@ -102,7 +106,7 @@ def _steps(asked: Asked, answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]
             call = answer.calls[index]
             for fragment in call.fragments:
                 yield "response.function_call_arguments.delta", at | {"delta": fragment}
-            yield "response.function_call_arguments.done", at | {"arguments": call.arguments, "name": call.name}
+            yield "response.function_call_arguments.done", at | {"arguments": call.arguments}
         yield "response.output_item.done", {"output_index": index, "item": item}
     done = whole(asked, answer)
     yield f"response.{done['status']}", {"response": done}

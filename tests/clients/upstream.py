@@ -45,6 +45,7 @@ class Seen:
     path: str
     headers: dict[str, str]
     text: str
+    is_silent: threading.Event = field(default_factory=threading.Event)  # all is said that will ever be, and it hangs
     has_left: threading.Event = field(default_factory=threading.Event)
     left_at: float | None = None
 
@@ -53,6 +54,11 @@ class Seen:
         """The body as JSON."""
         decoded: dict[str, Any] = json.loads(self.text)
         return decoded
+
+    def wait_silent(self) -> None:
+        """Until the scenario hangs."""
+        if not self.is_silent.wait(PATIENCE_S):
+            raise AssertionError(f"{self.path}: the scenario does not hang")
 
     def wait_left(self) -> float:
         """When the other side closed the connection; waits for it."""
@@ -149,7 +155,7 @@ class _Connection(asyncio.Protocol):
         if refusal is not None:
             return self._send_refusal(refusal)
         if scenario is Scenario.HANG_AT_ONCE:
-            await _forever()
+            await self._hang()
         asked = dialect.read(body)
         if asked.streams:
             await self._stream(dialect.events(asked, answer_for(asked, scenario)), scenario, dialect.error_event)
@@ -161,12 +167,13 @@ class _Connection(asyncio.Protocol):
         whole = dialect.whole(asked, answer_for(asked, scenario))
         match scenario:
             case Scenario.HANG_FIRST | Scenario.HANG_MIDWAY:
-                await _forever()
+                await self._hang()
             case Scenario.ERROR_FIRST | Scenario.ERROR_MIDWAY:
                 self._send_json(200, dialect.error_body)
             case Scenario.TRUNCATED | Scenario.RESET:
                 body = json.dumps(whole).encode()
-                self._send(_head(200, (("content-type", "application/json"), ("content-length", str(len(body))))) + body[:40])
+                headers = (("content-type", "application/json"), ("content-length", str(len(body))))
+                self._send(_head(200, headers) + body[:40])
                 await self._break(scenario)
             case _:
                 self._send_json(200, whole)
@@ -181,13 +188,18 @@ class _Connection(asyncio.Protocol):
             self._send_chunk(event.data)
             await asyncio.sleep(0)
         if scenario in (Scenario.HANG_FIRST, Scenario.HANG_MIDWAY):
-            await _forever()
+            await self._hang()
         if scenario in (Scenario.ERROR_FIRST, Scenario.ERROR_MIDWAY):
             self._send_chunk(error_event)
         if scenario is Scenario.RESET:
             return await self._break(scenario)
         self._send_chunk(b"")
         return None
+
+    async def _hang(self) -> None:
+        assert self._seen is not None
+        self._seen.is_silent.set()
+        await asyncio.Event().wait()
 
     async def _break(self, scenario: Scenario) -> None:
         await asyncio.sleep(BREAK_AFTER_S)
@@ -213,10 +225,6 @@ class _Connection(asyncio.Protocol):
 
 def _head(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     return "\r\n".join((f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in headers), "", "")).encode()
-
-
-async def _forever() -> None:
-    await asyncio.Event().wait()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Serves one GGUF file until standard input closes.
+"""Serves one GGUF file until standard input closes: MODEL SLOTS TOKENS_PER_SLOT [DRAFT].
 
 Run as a child process, so that a crash of native code shows as an exit code and not as a dead pytest.
 Prints the address that clients should use as its first line.
@@ -9,7 +9,7 @@ import sys
 import xllamacpp
 
 
-def parameters(model: str, n_slots: int, slot_tokens: int) -> xllamacpp.CommonParams:
+def parameters(model: str, n_slots: int, slot_tokens: int, draft: str | None) -> xllamacpp.CommonParams:
     """A CPU server on a free local port; the context is shared out among the slots."""
     params = xllamacpp.CommonParams()
     params.model.path = model
@@ -20,16 +20,21 @@ def parameters(model: str, n_slots: int, slot_tokens: int) -> xllamacpp.CommonPa
     params.cpuparams.n_threads = 2
     params.cpuparams_batch.n_threads = 2
     params.n_gpu_layers = 0
-    params.fit_params = False
     params.verbosity = -1
+    if draft:
+        params.speculative.draft.mparams.path = draft
+        params.speculative.draft.n_max = 4
+        params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
     return params
 
 
 def main() -> None:
     """Starts the server, says where, and waits for the parent to go."""
     model, n_slots, slot_tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    server = xllamacpp.Server(parameters(model, n_slots, slot_tokens))
-    print(server.listening_address, flush=True)
+    draft = sys.argv[4] if len(sys.argv) > 4 else None
+    server = xllamacpp.Server(parameters(model, n_slots, slot_tokens, draft))
+    sys.stdout.write(server.listening_address + "\n")
+    sys.stdout.flush()
     sys.stdin.read()
 
 

@@ -108,18 +108,18 @@ class Running:
     sink: RecordingSink
     errors: list[BaseException]
     port: int
+    clients: "list[Client]" = field(default_factory=list)
 
     async def connect(self) -> "Client":
-        return Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(client)
+        return client
 
     async def ask(self, data: bytes) -> bytes:
         """Send bytes on a connection of their own; everything that comes back until it closes."""
         client = await self.connect()
         client.send(data)
-        try:
-            return await client.rest()
-        finally:
-            client.leave()
+        return await client.rest()
 
 
 class Client:
@@ -184,9 +184,12 @@ async def serving(backend: FakeBackend | None = None) -> AsyncIterator[Running]:
     sink, errors = RecordingSink(), list[BaseException]()
     server = Server(current, host(sink, errors))
     await server.listen()
+    running = Running(server, current, backend, sink, errors, server.addresses()[0][1])
     try:
-        yield Running(server, current, backend, sink, errors, server.addresses()[0][1])
+        yield running
     finally:
+        for client in running.clients:
+            client.reset()
         server.close()
         await server.edge.tasks.wait(5)
     assert not errors, errors

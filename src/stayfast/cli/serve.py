@@ -5,6 +5,7 @@ import asyncio
 import errno
 import json
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 
 from stayfast import __version__, compose
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(str(error))
         return EXIT_BAD_SETTINGS
     if arguments.check:
-        say(summary(settings))
+        sys.stdout.write(summary(settings) + "\n")
         return 0
     if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and given.is_built_in:
         say(f"no embedded model: {why_not_embedded()}")
@@ -75,6 +76,7 @@ class Given:
         self.model: str | None = arguments.model
         self.overrides = overrides(variables)
         self._file: str | None = arguments.config
+        self._running: Settings | None = None
         for name, path in (("host", ("server", "host")), ("port", ("server", "port")), ("workers", ("workers",))):
             if (text := getattr(arguments, name)) is not None:
                 self.overrides.append(Override(path, text, f"--{name}"))
@@ -89,8 +91,15 @@ class Given:
         return find(self._file, self.variables)
 
     def load(self, source: Source | None = None) -> Settings:
-        """Settings from the file as it is now, or from `source`; SettingsError."""
-        return load(source or self.find(), self.variables, self.overrides, model=self.model)
+        """Settings from the file as it is now, or from `source`; SettingsError. Says what cannot change while it runs."""
+        settings = load(source or self.find(), self.variables, self.overrides, model=self.model)
+        old = self._running = self._running or settings
+        for name, before, after in (("server.host", old.server.host, settings.server.host),
+                                    ("server.port", old.server.port, settings.server.port),
+                                    ("workers", old.workers, settings.workers)):
+            if before != after:
+                say(f"stayfast: {name} stays {before} until a restart")
+        return settings
 
 
 def _serve(given: Given, settings: Settings) -> int:

@@ -6,7 +6,13 @@ from enum import StrEnum
 import msgspec
 
 
-class Api(StrEnum):
+class Word(StrEnum):
+    """A string with a fixed set of values. Hashed as the string that it is: Enum's own hash is a Python call."""
+
+    __hash__ = str.__hash__
+
+
+class Api(Word):
     """One endpoint shape: what a client speaks to us, and what we speak to an upstream."""
 
     CHAT = "chat"
@@ -27,7 +33,7 @@ class Api(StrEnum):
         return self not in (Api.EMBEDDINGS, Api.COUNT_TOKENS)
 
 
-class Outcome(StrEnum):
+class Outcome(Word):
     """What an attempt teaches. Only success and dropped move limiters and estimators (Netflix concurrency-limits)."""
 
     SUCCESS = "success"
@@ -35,7 +41,7 @@ class Outcome(StrEnum):
     IGNORED = "ignored"
 
 
-class Stage(StrEnum):
+class Stage(Word):
     """The stages of a request, in the order of the story."""
 
     ADMIT = "admit"

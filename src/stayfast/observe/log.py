@@ -156,13 +156,20 @@ def _severity(status: int) -> int:
 
 def _request_line(fact: RequestDone) -> _RequestLine:
     usage = fact.usage
+    accepted_at = fact.accepted_at
     return _RequestLine(
-        ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id, status=fact.status,
-        ms=round((fact.ended_at - fact.accepted_at) * 1e3, 3), api=fact.api.value, route=fact.route,
+        ts=int(fact.wall_at * 1e3) / 1e3, event="request", request_id=fact.request_id, status=fact.status,
+        ms=_ms(fact.ended_at - accepted_at), api=fact.api._value_, route=fact.route,
         model=fact.model[:128] if fact.model != fact.route else None, stream=fact.stream, upstream=fact.upstream,
-        attempts=fact.n_attempts, ttft_ms=round(fact.ttft_s * 1e3, 3) if fact.ttft_s is not None else None,
+        attempts=fact.n_attempts, ttft_ms=_ms(fact.ttft_s) if fact.ttft_s is not None else None,
         chunks=fact.n_chunks, input_tokens=usage.input_total if usage is not None else None,
         output_tokens=usage.output if usage is not None else None,
         cached_tokens=usage.cached_read if usage is not None else None, finish=fact.finish_reason, error=fact.error,
         tenant=fact.tenant,
-        stages_ms={done.stage.value: round((done.ended_at - done.began_at) * 1e3, 3) for done in fact.stages})
+        # _value_ is what `.value` looks up at five times the cost; seven stages a request make that a microsecond
+        stages_ms={done.stage._value_: int((done.ended_at - done.began_at) * 1e6 + 0.5) / 1e3 for done in fact.stages})
+
+
+def _ms(seconds: float) -> float:
+    """Milliseconds to three places, cheaper than round()."""
+    return int(seconds * 1e6 + 0.5) / 1e3

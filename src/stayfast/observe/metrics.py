@@ -78,7 +78,7 @@ class Metrics:
         if isinstance(fact, RequestDone):
             self._request(fact)
         elif isinstance(fact, AttemptDone):
-            self.attempts[fact.upstream, fact.outcome.value, fact.fault or ""] += 1
+            self.attempts[fact.upstream, fact.outcome._value_, fact.fault or ""] += 1
             if fact.fault == "truncated":
                 self.truncated[(fact.upstream,)] += 1
         elif isinstance(fact, ConnectionReused):
@@ -94,13 +94,13 @@ class Metrics:
 
     def _request(self, fact: RequestDone) -> None:
         route = fact.route or NO_ROUTE
-        self.requests[route, fact.api.value, str(fact.status)] += 1
+        self.requests[route, fact.api._value_, str(fact.status)] += 1  # _value_: `.value` at a fifth of the cost
         where = (route, fact.upstream or "")
         if fact.ttft_s is not None:
             self.ttft_s[where].add(fact.ttft_s)
         self.e2e_s[where].add(fact.ended_at - fact.accepted_at)
         for done in fact.stages:
-            self.stage_s[(done.stage.value,)].add(done.ended_at - done.began_at)
+            self.stage_s[(done.stage._value_,)].add(done.ended_at - done.began_at)
         if fact.usage is not None:
             self.tokens[route, "input"] += fact.usage.input_total
             self.tokens[route, "cached"] += fact.usage.cached_read

@@ -28,8 +28,10 @@ async def answer(edge: Edge, line: "Connection", inbound: Inbound) -> None:
     except StayfastError as error:
         out.fail(error)
     except asyncio.CancelledError:
-        line.abort()  # nobody is left to answer; for a cancellation from elsewhere it leaves nobody waiting
-        raise
+        if line.verdict is None:
+            line.abort()  # nobody is left to answer; for a cancellation from elsewhere it leaves nobody waiting
+            raise
+        out.fail(line.verdict)
     except Exception as error:  # noqa: BLE001  # the Task's boundary
         edge.tasks.report(error)
         out.fail(StayfastError("The gateway failed at this request. Its log says why."))

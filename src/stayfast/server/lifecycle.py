@@ -2,7 +2,7 @@
 
 A drain has an order. Readiness ends first; for `drain_grace_s` the listener stays open and answers 503 with Retry-After,
 so that a balancer that has not looked yet gets an answer instead of a refused connection. Then the listener closes, idle
-connections close, running answers get `drain_s`, and what is left is cut off. A second signal cuts off at once.
+connections close, running answers get `drain_s`, and what is left is told so and ends. A second signal cuts everything off at once.
 """
 
 import asyncio
@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
+from stayfast.core.errors import Shed
 from stayfast.core.events import Sink
 from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import check_exposure
 from stayfast.server.edge import AsgiApp, Edge
 from stayfast.server.protocol import Connection
+from stayfast.server.routes import RETRY_WHEN_DRAINING_S
 from stayfast.server.tasks import Tasks
 
 BACKLOG = 4096
@@ -97,7 +99,12 @@ class Server:
             connection.close_if_idle()
         edge.is_empty.clear()
         if edge.connections and not await _within(config.drain_s, edge.is_empty):
-            self._cut_off()
+            self._n_cut_off += len(edge.tasks)
+            late = Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
+            for connection in tuple(edge.connections):
+                connection.cut_short(late)
+            if not await _within(_FAREWELL_S, edge.is_empty):
+                self._cut_off()
         await edge.tasks.wait(_FAREWELL_S)
         return CUT_OFF if self._n_cut_off else DRAINED
 

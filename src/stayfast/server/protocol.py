@@ -29,7 +29,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = ("_closing_at", "_comment", "_comment_at", "_edge", "_idle_since", "_is_lingering", "_is_lost", "_n_ahead",
                  "_n_unsent", "_reader", "_stalled_since", "_task", "_timer", "_timer_at", "_transport", "_waiter",
-                 "is_full", "write")
+                 "is_full", "verdict", "write")
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
         self._n_unsent = 0
+        self.verdict: StayfastError | None = None  # why the running answer was cut short; None: its client left
         self.is_full = False  # the client does not keep up: await `drained` before pulling more
 
     # What the loop calls.
@@ -59,13 +60,13 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
         edge = self._edge
         config = edge.current.config
-        edge.connections.add(self)
         self._idle_since = edge.clock.now()
-        if len(edge.connections) > config.max_connections:
+        if len(edge.connections) >= config.max_connections:
             inbound = Inbound(self._idle_since)
             inbound.is_broken = True
             self._refuse(inbound, Shed("Too many connections.", code="too_many_connections", retry_after_s=1.0))
         else:
+            edge.connections.add(self)
             self._check_by(self._idle_since + config.idle_timeout_s)
 
     def data_received(self, data: bytes) -> None:
@@ -170,6 +171,14 @@ class Connection(asyncio.Protocol):
         """Close at once and drop what is unsent."""
         self._cancel()
         self._transport.abort()
+
+    def cut_short(self, why: StayfastError) -> None:
+        """End what runs here with an error that its client is told of."""
+        if self._task is None:
+            self.abort()
+        else:
+            self.verdict = why
+            self._task.cancel()
 
     def close_if_idle(self) -> None:
         """Close a connection on which nothing is under way."""

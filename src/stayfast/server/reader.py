@@ -33,8 +33,8 @@ class Reader:
     `connection: close`, or sent what cannot be trusted.
     """
 
-    __slots__ = ("_began_at", "_clock", "_config", "_gate", "_inbound", "_n_body", "_n_fed", "_n_late", "_parser", "_parts",
-                 "_raw", "_replay", "_target", "is_over", "owes_continue", "phase", "ready")
+    __slots__ = ("_began_at", "_clock", "_config", "_gate", "_inbound", "_n_body", "_n_fed", "_n_first", "_n_head",
+                 "_parser", "_parts", "_raw", "_replay", "_target", "is_over", "owes_continue", "phase", "ready")
 
     def __init__(self, config: ServerConfig, clock: Clock, gate: Callable[[Inbound], StayfastError | None]) -> None:
         self._config = config
@@ -50,16 +50,21 @@ class Reader:
         self._target = b""
         self._raw: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
-        self._n_fed = 0  # bytes read since the request began, and a little more
-        self._n_late = 0  # bytes read after the read in which it began
+        self._n_fed = 0  # bytes read for this request, and those before it in the same read
+        self._n_head = 0  # bytes read for this request, without the read that it shares with the one before
+        self._n_first = 0  # bytes of this read, until a request begins in it
         self._n_body = 0
         self._replay: bytes | None = None
 
     def feed(self, data: bytes) -> None:
         """Take what was read. Never raises: what is wrong becomes a refusal in `ready`."""
         n_bytes = len(data)
-        self._n_fed = n_bytes if self.phase == IDLE else self._n_fed + n_bytes
-        self._n_late += n_bytes
+        if self.phase == IDLE:
+            self._n_fed = self._n_first = n_bytes
+        else:
+            self._n_fed += n_bytes
+            self._n_head += n_bytes
+            self._n_first = 0
         while not self.is_over:
             try:
                 self._parser.feed_data(data)
@@ -73,7 +78,7 @@ class Reader:
                     self._break_off(Rejected(f"This is not HTTP/1.1: {error}.", code="bad_http"))
             if len(self._raw) > self._config.max_headers and self.phase == BODY:
                 self._break_off(self._head_too_large())
-            if self.phase == HEAD and self._n_late > self._config.max_head_bytes:
+            if self.phase == HEAD and self._n_head > self._config.max_head_bytes:
                 self._break_off(self._head_too_large())
             return
 
@@ -98,7 +103,7 @@ class Reader:
         """The parser saw the first byte of a request."""
         self._began_at = began_at = self._clock.now()
         self._inbound = Inbound(began_at)
-        self._n_late = 0
+        self._n_head, self._n_first = self._n_first, 0
         self.phase = HEAD
 
     def on_url(self, part: bytes) -> None:

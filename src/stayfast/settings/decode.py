@@ -21,7 +21,7 @@ from stayfast.settings.declare import (
     settings_of,
 )
 from stayfast.settings.nodes import Entry, Listing, Mapping, Node, Scalar, place_of
-from stayfast.settings.problems import Path, Place, Problem, did_you_mean
+from stayfast.settings.problems import Path, Place, Problem, did_you_mean, quoted
 from stayfast.settings.references import expand, has_reference
 from stayfast.settings.secret import Secret
 
@@ -72,7 +72,7 @@ class Decoder:
             return _converted(shape, text, is_bare, about)
         except ValueError as error:
             is_hidden = about.is_secret or shape == Plain("secret") or len(node.text) > _LONGEST_QUOTE
-            shown = "" if is_hidden else f', not "{node.text}"'
+            shown = "" if is_hidden else f", not {quoted(node.text)}"
             if has_reference(node.text):
                 shown += " (its value comes from the environment)"
             hint = did_you_mean(text, shape.words) if isinstance(shape, Choice) else ""
@@ -144,11 +144,11 @@ class Decoder:
                 arguments[field_name] = inner(**settings)
             return cls(**arguments)
         except ValueError as error:
-            named, _, rest = str(error).partition(" ")
-            if named.rstrip(":") not in known:
+            where, _, what = str(error).partition(" ")  # by custom the setting's name stands first
+            steps = tuple(where.rstrip(":").split(".", 1))
+            if steps[0] not in known:
                 return self._complain(node.place, path, str(error))
-            named = named.rstrip(":")
-            return self._complain(place_of(node, (named,)), (*path, named), rest)
+            return self._complain(place_of(node, steps), (*path, *steps), what)
 
 
 def wanted_words(shape: Shape, about: About = _NO_BOUNDS) -> str:

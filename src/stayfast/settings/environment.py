@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from stayfast.settings.nodes import Override
 
-_OVERRIDES = (
+OVERRIDES = (
     ("PORT", ("server", "port")),  # what platforms set; our own name wins over it
     ("STAYFAST_PORT", ("server", "port")),
     ("STAYFAST_HOST", ("server", "host")),
@@ -21,4 +21,4 @@ def environment() -> Mapping[str, str]:
 
 def overrides(variables: Mapping[str, str]) -> list[Override]:
     """The settings that variables override, weakest first; an empty variable says nothing."""
-    return [Override(path, variables[name], name) for name, path in _OVERRIDES if variables.get(name)]
+    return [Override(path, variables[name], name) for name, path in OVERRIDES if variables.get(name)]

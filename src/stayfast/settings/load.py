@@ -15,7 +15,7 @@ from stayfast.settings.declare import Record
 from stayfast.settings.decode import BAD, Decoder
 from stayfast.settings.nodes import Listing, Node, Override, Scalar, parse, place_of
 from stayfast.settings.nodes import Mapping as Tree
-from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean
+from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean, quoted
 from stayfast.settings.references import expand
 from stayfast.settings.tree import Defaults, EmbeddedUpstream, HttpUpstream, Settings
 
@@ -38,7 +38,7 @@ def find(path: str | None, variables: Mapping[str, str]) -> Source:
 
     Raises SettingsError when a named file cannot be read.
     """
-    named = path or variables.get("STAYFAST_CONFIG")
+    named = path or variables.get("STAYFAST_CONFIG") or None
     if named is None and not FilePath(USUAL_FILE).is_file():
         return Source(BUILT_IN, "")
     name = named or USUAL_FILE
@@ -125,7 +125,7 @@ def _unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem
         listing = node.entries["upstreams"].value if isinstance(node, Tree) and "upstreams" in node.entries else node
         for n, item in enumerate(listing.items if isinstance(listing, Listing) else ()):
             if isinstance(item, Scalar) and _expanded(item.text, variables) not in known:
-                message = f'there is no upstream "{item.text}"{did_you_mean(item.text, known)}'
+                message = f"there is no upstream {quoted(item.text)}{did_you_mean(item.text, known)}"
                 problems.append(Problem(item.place, ("routes", route, "upstreams", n), message))
     return problems
 

@@ -1,5 +1,6 @@
 """What is wrong with a settings file, said so that it can be mended without reading any code: where, what, what instead."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -48,8 +49,13 @@ def dotted(path: Path) -> str:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            text += ("." if text else "") + (step if fullmatch(r"[A-Za-z0-9_*-]+", step) else f'"{step}"')
+            text += ("." if text else "") + (step if fullmatch(r"[A-Za-z0-9_*-]+", step) else quoted(step))
     return text
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, on one line whatever it holds."""
+    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

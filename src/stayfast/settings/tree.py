@@ -62,12 +62,21 @@ class HttpUpstream:
             if api not in allowed:
                 names = ", ".join(sorted(allowed))
                 raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
-        for name in self.headers:
-            if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+        for name, value in self.headers.items():
+            if not fullmatch(r"[A-Za-z0-9_-]+", name):
                 raise ValueError(f"headers: {name!r} is not a header's name")
-        if self.base_url == PROVIDERS[self.kind] and self.key is None:
-            variable = f"{self.kind.upper()}_API_KEY"
-            raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{variable}}}")
+            if not fullmatch(r"[ -~\t]*", value.reveal()):
+                raise ValueError(f"headers.{name} must be ASCII characters on one line")
+        self._check_key()
+
+    def _check_key(self) -> None:
+        if self.key is None or not self.key.reveal():
+            object.__setattr__(self, "key", None)
+            if self.base_url == PROVIDERS[self.kind]:
+                variable = f"{self.kind.upper()}_API_KEY"
+                raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{variable}}}")
+        elif not fullmatch(r"[!-~]+", self.key.reveal()):
+            raise ValueError("key must be visible ASCII characters, without blanks or line ends")
 
     def _checked_url(self) -> str:
         if not fullmatch(URL, self.base_url):

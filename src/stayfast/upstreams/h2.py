@@ -80,6 +80,7 @@ class H2Connection(asyncio.Protocol):
         self._streams: dict[int, Stream] = {}
         self._n_max = N_STREAMS_UNTOLD
         self._n_unacknowledged = 0
+        self._is_greeted = False  # the peer's settings came
         self._is_leaving = False  # takes no more requests; those it has go on
         self.is_listed = False
         self.idle_since = 0.0
@@ -160,6 +161,8 @@ class H2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the machine, act on what happened, send what it wants sent."""
         try:
+            if not self._is_greeted and data.startswith(b"HTTP/"):  # `h2` would wait for the 5 MB frame that this announces
+                raise ProtocolError
             for event in self._machine.receive_data(data):
                 act = self._on.get(type(event))
                 if act is not None:
@@ -224,6 +227,7 @@ class H2Connection(asyncio.Protocol):
             self._send_bodies()
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
+        self._is_greeted = True
         self._n_max = min(MAX_STREAMS, self._machine.remote_settings.max_concurrent_streams)
         if self._is_leaving:
             return

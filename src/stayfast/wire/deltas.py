@@ -74,6 +74,7 @@ class Source(WholeSource, Protocol):
     """Reads one upstream's answer, event by event or whole, into a `Sight`. One task owns it."""
 
     ended: bool  # nothing after this counts: the protocol's end, or a failure
+    is_only_usage: bool  # the event just seen is there only because usage was asked for
 
     def see(self, data: bytes, name: bytes) -> int:
         """Read one event; returns how much of it is content (1 or 0). Failures go to the sight, never raise."""
@@ -81,10 +82,6 @@ class Source(WholeSource, Protocol):
 
     def deltas(self) -> list[Delta]:
         """The event just seen, in the normal form."""
-        ...
-
-    def is_only_usage(self) -> bool:
-        """Whether the event just seen is there only because usage was asked for."""
         ...
 
     def finish(self) -> None:

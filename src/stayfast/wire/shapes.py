@@ -12,6 +12,8 @@ from stayfast.wire.reading import object_in
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB
 
+_LF: Final = 0x0A
+_CR: Final = 0x0D
 _DONE: Final = b"data: [DONE]\n\n"
 _ANY: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
@@ -30,25 +32,22 @@ class _Events:
 
     def feed(self, data: bytes) -> Chunk | None:
         """Take what was read."""
-        if self._source.ended:
-            return None
-        try:
-            blocks = self._splitter.feed(data)
-        except sse.EventTooLong:
-            self._source.fail(malformed(self._upstream, "an event without end"))
-            return None
         out: list[bytes] = []
         n_content = 0
-        for block in blocks:
+        for block in self._split(data):
             n_content += self._take(block, out)
-            if self._has_ended():
+            if self._source.ended:
                 break
-        if not out and not n_content:
-            return None
-        return Chunk(out[0] if len(out) == 1 else b"".join(out), n_content)
+        return Chunk(b"".join(out), n_content) if out or n_content else None
 
-    def _has_ended(self) -> bool:
-        return self._source.ended
+    def _split(self, data: bytes) -> list[bytes]:
+        if self._source.ended:
+            return []
+        try:
+            return self._splitter.feed(data)
+        except sse.EventTooLong:
+            self._source.fail(malformed(self._upstream, "an event without end"))
+            return []
 
     def finish(self) -> Chunk | None:
         """The body ended cleanly."""
@@ -81,7 +80,7 @@ class _Events:
             return 0
         if data.strip() != b"[DONE]" and not object_in(data):
             return 0
-        return self._take(rest.rstrip(b"\r\n") + b"\n\n", out)
+        return self._take(rest.rstrip(b"\r\n"), out)
 
 
 class Passthrough(_Events):
@@ -89,18 +88,54 @@ class Passthrough(_Events):
 
     def __init__(self, source: Source, sight: Sight, upstream: str, *, says_done: bool, hide_usage: bool) -> None:
         super().__init__(source, sight, upstream)
+        self._held = self._splitter.held
         self._says_done = says_done
         self._hide_usage = hide_usage
 
+    def feed(self, data: bytes) -> Chunk | None:
+        """Take what was read. The hot path: most reads of a running answer are one whole event of one data line."""
+        source = self._source
+        if data[-3:] != b"}\n\n" or _CR in data or self._held or source.ended:
+            return self._feed_any(self._split(data))
+        last = len(data) - 2
+        newline = data.find(_LF)
+        if newline == last and data[:6] == b"data: ":
+            n_content = source.see(data[6:-2], b"")
+        elif (data[:7] == b"event: " and data[newline + 1 : newline + 7] == b"data: "
+              and data.find(_LF, newline + 1) == last):
+            n_content = source.see(data[newline + 7 : -2], data[7:newline])
+        else:
+            return self._feed_any(self._split(data))
+        if self.sight.failure is not None or (self._hide_usage and source.is_only_usage):
+            return None
+        return Chunk(data, n_content)
+
+    def _feed_any(self, blocks: list[bytes]) -> Chunk | None:
+        if not blocks:
+            return None
+        source = self._source
+        verbatim = self._splitter.verbatim
+        see = source.see
+        start = n_content = at = 0
+        out = b""
+        for at, block in enumerate(blocks, 1):
+            data, name = sse.parse(block)
+            if data is None:
+                continue
+            n_content += see(data, name)
+            if source.ended:
+                break
+            if self._hide_usage and source.is_only_usage:
+                out += verbatim(blocks, start, at - 1)
+                start = at
+        out += verbatim(blocks, start, at if self.sight.failure is None else at - 1)
+        return Chunk(out, n_content) if out else None
+
     def _take(self, block: bytes, out: list[bytes]) -> int:
         data, name = sse.parse(block)
-        if data is None:
-            out.append(block)
-            return 0
-        source = self._source
-        n_content = source.see(data, name)
-        if self.sight.failure is None and not (self._hide_usage and source.is_only_usage()):
-            out.append(block)
+        n_content = 0 if data is None else self._source.see(data, name)
+        if self.sight.failure is None and not (self._hide_usage and self._source.is_only_usage):
+            out.append(block + b"\n\n")
         return n_content
 
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:

@@ -54,11 +54,12 @@ class ChatSource:
     """One chat or completions answer. One task owns it."""
 
     __slots__ = ("_calls", "_chunk", "_finished", "_has_begun", "_n_calls", "_n_choices", "_upstream", "_whole", "ended",
-                 "sight")
+                 "is_only_usage", "sight")
 
     def __init__(self, upstream: str, n_choices: int, sight: Sight) -> None:
         self.sight = sight
         self.ended = False
+        self.is_only_usage = False
         self._upstream = upstream
         self._whole: Json = {}
         self._n_choices = n_choices
@@ -74,42 +75,46 @@ class ChatSource:
             chunk = self._chunk = _CHUNK.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._see_odd(data)
-        if chunk.error or name == b"error" or (not chunk.choices and chunk.usage is None):
-            self._see_error(data, name)
         sight = self.sight
+        choices = chunk.choices
+        self.is_only_usage = False
+        if not choices or chunk.error or name or chunk.usage is not None or sight.response_id is None:
+            self._see_rare(chunk, data, name)
+            if self.ended:
+                return 0
         n_content = 0
-        for choice in chunk.choices or ():
+        for choice in choices or ():
             delta = choice.delta
-            if choice.text or (delta is not None and (
-                delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.refusal
-                or delta.function_call or has_audio(delta.audio)
-            )):
+            if (delta is not None and delta.content) or _has_content(choice):
                 n_content = 1
             if choice.finish_reason is not None:
                 self._finished.add(choice.index)
-                if sight.finish_reason is None:
-                    sight.finish_reason = choice.finish_reason
-        if chunk.usage is not None:
-            sight.usage = usage.from_openai(chunk.usage) or sight.usage
-        if sight.response_id is None and isinstance(chunk.id, str):
-            sight.response_id = chunk.id
-        if self.ended:
-            return 0
+                sight.finish_reason = sight.finish_reason or choice.finish_reason
         sight.n_content += n_content
         return n_content
 
     def _see_odd(self, data: bytes) -> int:
         self._chunk = ChatChunk()
+        self.is_only_usage = False
         if data.strip() == b"[DONE]":
             self.finish()
         else:
             self.fail(malformed(self._upstream, "a chunk that is not one"))
         return 0
 
-    def _see_error(self, data: bytes, name: bytes) -> None:
-        said = _ANY.decode(data)
-        if said.get("error") or name == b"error" or "error" in (said.get("object"), said.get("type")):
-            self.fail(in_band(self._upstream, said))
+    def _see_rare(self, chunk: ChatChunk, data: bytes, name: bytes) -> None:
+        """An error, the usage, the first of all chunks, or something that only its server understands."""
+        sight = self.sight
+        if chunk.error or name == b"error" or (not chunk.choices and chunk.usage is None):
+            said = _ANY.decode(data)
+            if said.get("error") or name == b"error" or "error" in (said.get("object"), said.get("type")):
+                return self.fail(in_band(self._upstream, said))
+        if chunk.usage is not None:
+            self.is_only_usage = not chunk.choices
+            sight.usage = usage.from_openai(chunk.usage) or sight.usage
+        if sight.response_id is None and isinstance(chunk.id, str):
+            sight.response_id = chunk.id
+        return None
 
     def fail(self, failure: UpstreamFailed) -> None:
         """End the answer here."""
@@ -126,10 +131,6 @@ class ChatSource:
             self.sight.is_complete = True
         else:
             self.sight.failure = truncated(self._upstream)
-
-    def is_only_usage(self) -> bool:
-        """Whether the chunk just seen is the one that only reports usage."""
-        return not self._chunk.choices and self._chunk.usage is not None
 
     def deltas(self) -> list[Delta]:
         """The chunk just seen, of its first choice."""
@@ -212,6 +213,14 @@ class ChatSource:
         self._read(msgspec.convert(message, ChunkDelta), found)
         found.append(Finish(_REASONS.get(str(choice.get("finish_reason")), "stop")))
         return found
+
+
+def _has_content(choice: ChunkChoice) -> bool:
+    delta = choice.delta
+    if delta is None:
+        return bool(choice.text)
+    return bool(delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.refusal or delta.function_call
+                or choice.text) or has_audio(delta.audio)
 
 
 def _begin(answer_id: object, model: object, created: object) -> Begin:

@@ -48,11 +48,12 @@ _REASONS: Final[dict[str, Reason]] = {
 class MessagesSource:
     """One messages answer. One task owns it."""
 
-    __slots__ = ("_calls", "_event", "_n_calls", "_silent", "_upstream", "_whole", "ended", "sight")
+    __slots__ = ("_calls", "_event", "_n_calls", "_silent", "_upstream", "_whole", "ended", "is_only_usage", "sight")
 
     def __init__(self, upstream: str, sight: Sight) -> None:
         self.sight = sight
         self.ended = False
+        self.is_only_usage = False  # never: usage comes with events that every stream has
         self._upstream = upstream
         self._whole: Json = {}
         self._event = MessagesEvent()
@@ -104,10 +105,6 @@ class MessagesSource:
         """The body has ended."""
         if not self.ended:
             self.fail(truncated(self._upstream))
-
-    def is_only_usage(self) -> bool:
-        """Never: usage comes with the events that every stream has."""
-        return False
 
     def deltas(self) -> list[Delta]:
         """The event just seen."""

@@ -50,11 +50,12 @@ _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", 
 class ResponsesSource:
     """One responses answer. One task owns it."""
 
-    __slots__ = ("_calls", "_event", "_has_arguments", "_upstream", "_whole", "ended", "sight")
+    __slots__ = ("_calls", "_event", "_has_arguments", "_upstream", "_whole", "ended", "is_only_usage", "sight")
 
     def __init__(self, upstream: str, sight: Sight) -> None:
         self.sight = sight
         self.ended = False
+        self.is_only_usage = False  # never: usage comes with events that every stream has
         self._upstream = upstream
         self._whole: Json = {}
         self._event = ResponsesEvent()
@@ -104,10 +105,6 @@ class ResponsesSource:
         """The body has ended."""
         if not self.ended:
             self.fail(truncated(self._upstream))
-
-    def is_only_usage(self) -> bool:
-        """Never: usage comes with the last event of every stream."""
-        return False
 
     def deltas(self) -> list[Delta]:
         """The event just seen."""
