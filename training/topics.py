@@ -28,6 +28,7 @@ class Topic:
     ask: tuple[str, ...]
     terms: tuple[str, ...] = ()
     nouns: tuple[str, ...] = ()
+    clues: bool = True
 
 
 def normalise(question: str) -> str:
@@ -44,6 +45,7 @@ def load_topics(folder: Path = CORPUS) -> list[Topic]:
             ask=tuple(entry["ask"]),
             terms=tuple(entry.get("terms", ())),
             nouns=tuple(entry.get("nouns", ())),
+            clues=entry.get("clues", True),
         )
         for path in sorted(folder.glob("*.yaml"))
         for entry in yaml.safe_load(path.read_text(encoding="utf-8"))

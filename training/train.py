@@ -44,12 +44,18 @@ class Recipe:
     batch: int = 64
     warmup_steps: int = 100
     whole_answer_share: float = 0.3
+    clue_share: float = 0.0
+    starts_from: str | None = None
 
 
 RECIPES = {
-    "tiny": Recipe("tiny", 256, 4, 4, 768, 1320, 2e-3, 0.0, 0.05),
-    "draft": Recipe("draft", 128, 1, 4, 352, 420, 4e-3, 0.0, 0.02),
-}
+    "answers": Recipe("answers", 256, 4, 4, 768, seconds=1320, peak_rate=2e-3, dropout=0.0, token_noise=0.05),
+    "tiny": Recipe(
+        "tiny", 256, 4, 4, 768, seconds=900, peak_rate=1.2e-3, dropout=0.05, token_noise=0.08,
+        whole_answer_share=0.12, clue_share=0.4, starts_from="answers",
+    ),
+    "draft": Recipe("draft", 128, 1, 4, 352, seconds=420, peak_rate=4e-3, dropout=0.0, token_noise=0.02),
+}  # fmt: skip
 
 
 def train_tokenizer(topics: list[Topic], seed: int) -> Tokenizer:
@@ -89,7 +95,7 @@ def epochs(maker: ExampleMaker, topics: list[Topic], recipe: Recipe, rng: Random
     """Batches without end; each pool holds every topic equally often, sorted to waste little padding."""
     while True:
         pool = [
-            maker.make(topic, None if rng.random() < recipe.whole_answer_share else rng.randrange(4, 14))
+            maker.make(topic, None if rng.random() < recipe.whole_answer_share else rng.randrange(3, 12))
             for topic in topics
             for _ in range(8 if topic.nouns else 4)
         ]
@@ -144,9 +150,12 @@ def train_model(recipe: Recipe, topics: list[Topic], tokenizer: Tokenizer, seed:
     """Runs the recipe, writes checkpoints, and returns the figures worth keeping."""
     torch.manual_seed(seed)
     rng = Random(seed)
-    maker = ExampleMaker(topics, Augmenter(topics, held_out_questions(), rng), tokenizer, rng)
+    augmenter = Augmenter(topics, held_out_questions(), rng, recipe.clue_share)
+    maker = ExampleMaker(topics, augmenter, tokenizer, rng)
     shape = Shape(tokenizer.get_vocab_size(), recipe.width, recipe.layers, recipe.heads, recipe.hidden)
     model = TinyLlama(shape, recipe.dropout)
+    if recipe.starts_from:
+        model.load_state_dict(torch.load(OUT / f"{recipe.starts_from}.pt", weights_only=True)["weights"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=0.02)
     parameters = sum(weight.numel() for weight in model.parameters())
     print(f"{recipe.name}: {parameters:,} parameters", flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 TEXT = ("Hello", ", ", "wörld", ": ", "stay", "fast", " 🚀")
 WEATHER_JSON = ('{"city":', '"Paris",', '"degrees"', ":21}")
+THOUGHT = ("Let me", " look.")
 N_INPUT_TOKENS = 12
 N_CACHED_TOKENS = 4
 N_OUTPUT_TOKENS = 7
@@ -26,6 +27,7 @@ class Scenario(StrEnum):
     GOOD = "good"
     LENGTH = "length"  # the model stopped at its limit
     TWO_TOOLS = "two_tools"
+    TEXT_AND_TOOL = "text_and_tool"  # a text first, then a call
     CONTEXT_LENGTH = "context_length"  # 400
     UNAUTHORISED = "unauthorised"  # 401
     RATE_LIMIT = "rate_limit"  # 429 with retry-after
@@ -71,7 +73,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model says: text, or calls."""
+    """What the model says: text, calls, or both."""
 
     pieces: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
@@ -129,7 +131,7 @@ def answer_for(asked: Asked, scenario: Scenario) -> Answer:
         calls = [ToolCall("call_paris", asked.tools[0], ('{"ci', 'ty": "Pa', 'ris"}'))]
         if scenario is Scenario.TWO_TOOLS:
             calls.append(ToolCall("call_oslo", asked.tools[0], ('{"city"', ': "Oslo"}')))
-        return Answer(calls=tuple(calls))
+        return Answer(THOUGHT if scenario is Scenario.TEXT_AND_TOOL else (), tuple(calls))
     return Answer(WEATHER_JSON if asked.wants_json else TEXT, is_cut=scenario is Scenario.LENGTH)
 
 

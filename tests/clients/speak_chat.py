@@ -47,6 +47,9 @@ def complain(body: dict[str, Any]) -> str | None:
     for tool in body.get("tools", ()):
         if tool.get("type") != "function" or "name" not in tool.get("function", {}):
             return "Invalid tools: expected functions with a name"
+    choice = body.get("tool_choice", "auto")
+    if choice not in ("auto", "none", "required") and not (choice["type"] == "function" and "name" in choice["function"]):
+        return "Invalid value: 'tool_choice'."
     output = body.get("response_format", {})
     if output.get("type") == "json_schema" and not {"name", "schema"} <= output["json_schema"].keys():
         return "Missing required parameter: 'response_format.json_schema.name' or 'response_format.json_schema.schema'."

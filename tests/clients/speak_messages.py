@@ -43,6 +43,9 @@ def complain(body: dict[str, Any]) -> str | None:
     for tool in body.get("tools", ()):
         if "name" not in tool or tool.get("input_schema", {}).get("type") != "object":
             return "tools.0: name and an input_schema of type object are required"
+    choice = body.get("tool_choice", {"type": "auto"})
+    if choice["type"] not in ("auto", "any", "none") and not (choice["type"] == "tool" and "name" in choice):
+        return "tool_choice.type: Input tag must be one of auto, any, tool, none"
     return None
 
 

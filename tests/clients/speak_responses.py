@@ -41,6 +41,9 @@ def complain(body: dict[str, Any]) -> str | None:
     for tool in body.get("tools", ()):
         if tool.get("type") != "function" or "name" not in tool or "parameters" not in tool:
             return "Missing required parameter: 'tools[0].name' or 'tools[0].parameters'."
+    choice = body.get("tool_choice", "auto")
+    if choice not in ("auto", "none", "required") and not (choice["type"] == "function" and "name" in choice):
+        return "Invalid value: 'tool_choice'."
     output = body.get("text", {}).get("format", {})
     if output.get("type") == "json_schema" and not {"name", "schema"} <= output.keys():
         return "Missing required parameter: 'text.format.name' or 'text.format.schema'."
@@ -103,7 +106,7 @@ def _steps(asked: Asked, answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]
         if item["type"] == "message":
             yield from _text_steps(answer, at | {"content_index": 0})
         else:
-            call = answer.calls[index]
+            call = next(call for call in answer.calls if call.id == item["call_id"])
             for fragment in call.fragments:
                 yield "response.function_call_arguments.delta", at | {"delta": fragment}
             yield "response.function_call_arguments.done", at | {"arguments": call.arguments}

@@ -25,9 +25,11 @@ def run(text: str) -> bool:
     try:
         load(Source("f.yaml", text), {"X": "1"}, check_engine=lambda config: None)
     except SettingsError as error:
-        assert len(str(error).splitlines()) == len(error.problems) > 0, "a line a problem"
-        return False
-    return True
+        problems, shown = error.problems, str(error)
+    else:
+        return True
+    assert len(shown.splitlines()) == len(problems) > 0, "a line a problem"
+    return False
 
 
 @given(st.text(alphabet="abk:{}[]&*<!|>-#\n\t \"'${}%?,0\x00\ud7ff", max_size=60))

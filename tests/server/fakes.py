@@ -162,7 +162,8 @@ class Client:
 def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     """Status and headers, lower-case names."""
     first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
-    return int(first.split(" ")[1]), {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    pairs = (line.split(":", 1) for line in lines)
+    return int(first.split(" ")[1]), {name.lower(): value.strip() for name, value in pairs}
 
 
 def post(body: bytes = CHAT, path: str = "/v1/chat/completions", *lines: str) -> bytes:
@@ -206,6 +207,6 @@ async def eventually(is_so: Callable[[], bool], within_s: float = 2.0) -> float:
     clock = SystemClock()
     began_at = clock.now()
     async with asyncio.timeout(within_s):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110  # the condition is the server's, which has no event for a test
             await asyncio.sleep(0.001)
     return clock.now() - began_at

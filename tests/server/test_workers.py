@@ -38,11 +38,13 @@ def term(*_):
     global n_terms
     n_terms += 1
     note(f"term{n_terms}")
-    if mode == "good" or (mode == "slow" and n_terms == 2):
+    if mode in ("good", "late") or (mode == "slow" and n_terms == 2):
         stop.set()
 signal.signal(signal.SIGTERM, term)
 signal.signal(signal.SIGHUP, lambda *_: note(f"reload:{line.briefing.decode()}"))
 line.watch(0.3)
+while mode == "late" and not os.path.exists(journal + ".go"):
+    stop.wait(0.01)
 line.ready()
 note(f"ready:{line.briefing.decode()}")
 while not stop.wait(0.02):
@@ -202,6 +204,23 @@ def test_wrong_settings_are_not_loaded(tmp_path: Path) -> None:
     assert rig.run(scenario) == 0
     assert rig.reports == ["the settings are wrong and were not loaded; the old ones stay:\nf.yaml:1:1: wrong"]
     assert rig.journal() == ["ready:one", "reload:three", "term1", "end"]
+
+
+def test_reload_before_a_worker_is_ready_is_not_lost(tmp_path: Path) -> None:
+    """A worker that started with the old settings gets the new ones as soon as it can take the signal."""
+    rig = Rig(tmp_path, config_of(2), ["good", "late"])
+
+    async def scenario() -> None:
+        await until(lambda: rig.journal() == ["ready:one"])
+        rig.briefing = b"two"
+        rig.supervisor.reload()
+        await until(lambda: "reload:two" in rig.journal())
+        (tmp_path / "journal.go").touch()
+        await until(lambda: rig.journal().count("reload:two") == 2)
+        rig.supervisor.stop()
+
+    assert rig.run(scenario) == 0
+    assert sorted(rig.journal()) == ["end", "end", "ready:one", "ready:one", "reload:two", "reload:two", "term1", "term1"]
 
 
 def test_worker_that_cannot_start_ends_everything(tmp_path: Path) -> None:

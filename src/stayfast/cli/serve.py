@@ -170,9 +170,13 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
         say(str(error))
         return EXIT_BAD_SETTINGS
     lifeline.watch(settings.server.drain_grace_s + settings.server.drain_s + _MARGIN_S)
+
+    def on_listening(_: Sequence[Address]) -> None:
+        asyncio.get_running_loop().call_soon(lifeline.ready)  # once the loop takes signals: an answer may be a reload
+
     try:
         return compose.serve(settings, worker=n, n_workers=n_workers, reload=told.load, engines=told.engines,
-                             on_listening=lambda _: lifeline.ready(), on_draining=lambda: None)
+                             on_listening=on_listening, on_draining=lambda: None)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise

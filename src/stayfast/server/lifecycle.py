@@ -2,7 +2,8 @@
 
 A drain has an order. Readiness ends first; for `drain_grace_s` the listener stays open and answers 503 with Retry-After,
 so that a balancer that has not looked yet gets an answer instead of a refused connection. Then the listener closes, idle
-connections close, running answers get `drain_s`, and what is left is told so and ends. A second signal cuts everything off at once.
+connections close, running answers get `drain_s`, and what is left is told so and ends. A second signal cuts everything
+off at once.
 """
 
 import asyncio

@@ -152,10 +152,13 @@ class Connection(asyncio.Protocol):
             if self._n_ahead > READ_AHEAD_BYTES:
                 self._transport.resume_reading()
             self._n_ahead = 0
-        self._idle_since = self._edge.clock.now()
+        edge = self._edge
+        self._idle_since = now = edge.clock.now()
         if reader.phase != IDLE:
-            reader.restart_wait()
+            reader.restart_wait(now)
             self._check_by(reader.due_at())
+        else:
+            self._check_by(now + edge.current.config.idle_timeout_s)
         if reader.ready or reader.owes_continue:
             self._advance()
 

@@ -88,9 +88,9 @@ class Reader:
             return self._began_at + self._config.head_timeout_s
         return self._began_at + self._config.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S
 
-    def restart_wait(self) -> None:
-        """Count the client's time from here: until now nobody was reading."""
-        self._began_at = self._clock.now()
+    def restart_wait(self, now: float) -> None:
+        """Count the client's time from here: until now nobody was waiting for it."""
+        self._began_at = now
 
     def time_out(self) -> None:
         """Give up on the request that has begun."""

@@ -125,7 +125,8 @@ def markdown() -> str:
              "Every value may take from the environment: `${NAME}`, or `${NAME:-default}`; `$${` is a literal `${`.",
              "Unknown keys are errors. Durations are in seconds (`_s`), sizes in bytes.", ""]
     lines += ["The stronger wins: a flag, then one of these variables, then the file, then the default.", "",
-              "| variable | setting |", "|---|---|", "| `STAYFAST_CONFIG` | the file (else `./stayfast.yaml`, if there is one) |",
+              "| variable | setting |", "|---|---|",
+              "| `STAYFAST_CONFIG` | the file (else `./stayfast.yaml`, if there is one) |",
               *(f"| `{name}` | `{'.'.join(path)}` |" for name, path in OVERRIDES), ""]
     for title, record in _sections():
         lines += [f"## {title}", "", dedent(record.cls.__doc__ or "").split("\n\n")[0].replace("\n", " "), "",

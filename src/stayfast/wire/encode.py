@@ -45,7 +45,8 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
     must hide it. Translated chat streams always ask.
     """
     if request.api is to:
-        return _splice(request, model, stream, want_usage and stream and not request.include_usage)
+        add_usage = want_usage and stream and not request.include_usage and to in (Api.CHAT, Api.COMPLETIONS)
+        return _splice(request, model, stream, add_usage)
     if not can_translate(request.api, to):
         raise Rejected(f"{request.api.value} requests cannot be answered by this model, which speaks {to.value}",
                        code="unsupported_api", param="model")
@@ -79,7 +80,7 @@ def _splice(request: Request, model: str, stream: bool, add_usage: bool) -> byte
         said["stream"] = stream
         if not stream:
             said.pop("stream_options", None)  # refused without a stream
-    if add_usage and request.api in (Api.CHAT, Api.COMPLETIONS):
+    if add_usage:
         said["stream_options"] = _options(said.get("stream_options"))
     return _ENCODER.encode(said)
 

@@ -10,7 +10,7 @@ import msgspec
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Api, Sight
 from stayfast.wire import sse
-from stayfast.wire.faults import MAX_RETRY_AFTER_S, Complaint, complaint_in, failed
+from stayfast.wire.faults import MAX_RETRY_AFTER_S, Complaint, Vendor, complaint_in, failed, quoted
 
 Json = dict[str, Any]
 
@@ -56,7 +56,7 @@ def _status(error: StayfastError, api: Api) -> int:
 def _body(error: StayfastError, api: Api, request_id: str, status: int) -> bytes:
     if isinstance(error, UpstreamFailed) and error.body:
         said = complaint_in(error.body)
-        if said.message and said.is_anthropic == api.is_anthropic:
+        if said.message and said.vendor == _vendor(api):
             return error.body
     fields = _fields(error, api, status)
     return msgspec.json.encode(_anthropic(fields, request_id) if api.is_anthropic else {"error": fields})
@@ -91,19 +91,13 @@ def from_response(upstream: str, source: Api, status: int, headers: Mapping[str,
     4xx are final and shown in the upstream's own words (but for its credentials and quotas, which are the operator's).
     """
     said = complaint_in(body)
-    if not said.message or said.is_anthropic != source.is_anthropic:
-        said_body = msgspec.json.encode(_as_said(said, source)) if said.message else b""
-    else:
-        said_body = body
+    said_body = body if said.message and said.vendor == _vendor(source) else quoted(said, _vendor(source))
     return failed(upstream, Fault.STATUS, status, said, said_body, retry_after_s=_retry_after(headers, now_wall),
                   is_final=headers.get("x-should-retry") == "false")
 
 
-def _as_said(said: Complaint, source: Api) -> Json:
-    """An upstream that answers in the wrong shape (or with a bare message) is quoted in the right one."""
-    if source.is_anthropic:
-        return {"type": "error", "error": {"type": said.type or "invalid_request_error", "message": said.message}}
-    return {"error": {"message": said.message, "type": said.type, "param": said.param, "code": said.code}}
+def _vendor(api: Api) -> Vendor:
+    return "anthropic" if api.is_anthropic else "openai"
 
 
 def _retry_after(headers: Mapping[str, str], now_wall: float | None) -> float | None:

@@ -7,7 +7,7 @@ in the upstream's words: what an upstream says of quotas, keys or its own troubl
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -29,6 +29,9 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY: Final = msgspec.json.Decoder()
 
 
+Vendor = Literal["openai", "anthropic"]
+
+
 @dataclass(frozen=True, slots=True)
 class Complaint:
     """An error body of either vendor, taken apart. `words` are its machine-readable words, the most exact one first."""
@@ -39,7 +42,7 @@ class Complaint:
     param: str | None = None
     words: tuple[str, ...] = ()
     http_status: int | None = None  # vLLM says it as the code
-    is_anthropic: bool = False
+    vendor: Vendor | None = None  # whose shape it has (None: neither's)
 
 
 def complaint_of(said: object) -> Complaint:
@@ -61,8 +64,22 @@ def complaint_of(said: object) -> Complaint:
         param=param if isinstance(param := fields.get("param"), str) else None,
         words=words,
         http_status=number if number is not None and 400 <= number <= 599 else None,  # HTTP's errors
-        is_anthropic=said.get("type") == "error" and isinstance(inner, Mapping) and "sequence_number" not in said,
+        vendor=_vendor(said) if isinstance(inner, Mapping) else None,
     )
+
+
+def _vendor(said: Mapping[str, object]) -> Vendor:
+    return "anthropic" if said.get("type") == "error" and "sequence_number" not in said else "openai"
+
+
+def quoted(complaint: Complaint, vendor: Vendor) -> bytes:
+    """An error body in a vendor's shape; empty where there is nothing to quote."""
+    if not complaint.message:
+        return b""
+    fields = {"message": complaint.message, "type": complaint.type or "invalid_request_error"}
+    if vendor == "anthropic":
+        return msgspec.json.encode({"type": "error", "error": fields})
+    return msgspec.json.encode({"error": fields | {"param": complaint.param, "code": complaint.code}})
 
 
 def complaint_in(body: bytes) -> Complaint:
@@ -86,11 +103,7 @@ def in_band(upstream: str, said: object) -> UpstreamFailed:
     complaint = complaint_of(said)
     status = complaint.http_status or next(
         (_STATUSES[word] for word in complaint.words if word in _STATUSES), 500)
-    body = b""
-    if isinstance(said, Mapping):
-        error = said.get("error")
-        body = msgspec.json.encode(said if isinstance(error, Mapping) else {"error": dict(said)})
-    return failed(upstream, Fault.IN_BAND, status, complaint, body)
+    return failed(upstream, Fault.IN_BAND, status, complaint, quoted(complaint, complaint.vendor or "openai"))
 
 
 def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body: bytes, *,

@@ -26,7 +26,8 @@ class Names:
         assert self.gate.wait(5)
         if self.failure is not None:
             raise self.failure
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.ip, 0)), (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::9", 0, 0, 0)),
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.ip, 0)),
+                (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::9", 0, 0, 0)),
                 (socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.ip, 0))]
 
 

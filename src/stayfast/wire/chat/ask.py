@@ -147,6 +147,8 @@ def _part(part: schema.Part, path: str) -> Text | Image:
 
 def image_of(url: str, detail: str | None) -> Image:
     """An image by its URL; base64 data URLs are taken apart."""
+    if detail == "auto":  # what silence means
+        detail = None
     head, comma, data = url.partition(",")
     if comma and head.startswith("data:") and head.endswith(";base64"):
         return Image(data=data, media_type=head[5:-7], detail=detail)

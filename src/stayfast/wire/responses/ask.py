@@ -198,8 +198,7 @@ def _said_items(message: Message) -> list[Json]:
     for part in message.parts:
         match part:
             case Text():
-                kind = "output_text" if message.role == "assistant" else "input_text"
-                content.append({"type": kind, "text": part.text})
+                content.append({"type": "input_text", "text": part.text})
             case Image():
                 content.append(_said_image(part))
             case ToolUse():
@@ -215,9 +214,11 @@ def _said_items(message: Message) -> list[Json]:
 
 
 def _flush(items: list[Json], role: str, content: list[Json]) -> None:
-    if content:
+    if content and role == "assistant":  # its parts would need ids and annotations, its text alone does not
+        items.append({"type": "message", "role": role, "content": "".join(part.get("text", "") for part in content)})
+    elif content:
         items.append({"type": "message", "role": role, "content": list(content)})
-        content.clear()
+    content.clear()
 
 
 def _said_image(image: Image) -> Json:

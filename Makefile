@@ -1,0 +1,48 @@
+# What people and CI run: the same commands. `make` alone lists them.
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check docs bench lock clean
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with everything for development (PYTHON=python3.12 chooses the interpreter)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+serve: $(STAMP) ## Run the gateway (ARGS="--port 9000 ...")
+	$(BIN)/stayfast serve $(ARGS)
+
+test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings")
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## Lint, types, floors, sizes, generated pages
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_shape.py tests/test_imports.py tests/unit/test_settings_schema.py
+
+docs: $(STAMP) ## Write the generated pages of docs/reference anew
+	$(BIN)/stayfast schema > docs/reference/settings.schema.json
+	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
+
+bench: $(STAMP) ## Measure the gateway (docs/benchmarks.md)
+	@if [ -x scripts/bench/run ]; then scripts/bench/run $(ARGS); else cat docs/benchmarks.md; fi
+
+lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
+	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra embedded --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" --quiet \
+		--output-file requirements/dev.txt $(ARGS)
+
+clean: ## Remove what these commands made, .venv too
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/clients/node/node_modules
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,100 @@
+"""A client that leaves frees the upstream at once, in every state that the upstream's answer can be in."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import openai
+import pytest
+
+from tests.clients.asks import prompt
+from tests.clients.callers import ASYNC_CALLERS, AsyncCaller
+from tests.clients.gateway import Gateway
+from tests.clients.upstream import Seen, Upstream
+
+MOST_S = 0.05  # from the client's decision to the end of the upstream's connection, both SDK and gateway included
+
+pytestmark = pytest.mark.sockets
+
+
+@pytest.fixture(params=list(ASYNC_CALLERS))
+def connect(request: pytest.FixtureRequest, gateway: Gateway) -> Callable[[], AsyncCaller]:
+    """A client of each API, made on the loop that it shall run on."""
+    return lambda: ASYNC_CALLERS[request.param](gateway)
+
+
+@pytest.mark.parametrize("how", ["whole hang_at_once", "stream hang_at_once", "stream hang_first"])
+def test_leaving_before_the_first_token(
+        connect: Callable[[], AsyncCaller], upstream: Upstream, how: str, model: str, marker: str) -> None:
+    """Whether the upstream has sent nothing or a head: the call is cancelled, and its connection closes within 50 ms."""
+    form, state = how.split()
+
+    async def leave() -> float:
+        async with connect() as caller:
+            calling = asyncio.create_task(_call(caller, form, model, prompt(marker, state)))
+            seen = await asyncio.to_thread(_silent, upstream, marker)
+            return await _cancel(calling, seen)
+
+    assert asyncio.run(leave()) < MOST_S
+
+
+def test_leaving_midway(connect: Callable[[], AsyncCaller], upstream: Upstream, model: str, marker: str) -> None:
+    """After a piece of content has come, with more on its way: the connection closes within 50 ms."""
+    async def leave() -> float:
+        has_content = asyncio.Event()
+
+        async def read(caller: AsyncCaller) -> None:
+            async for _ in caller.pieces(model, prompt(marker, "hang_midway")):
+                has_content.set()
+
+        async with connect() as caller:
+            reading = asyncio.create_task(read(caller))
+            async with asyncio.timeout(5):
+                await has_content.wait()
+            return await _cancel(reading, await asyncio.to_thread(_silent, upstream, marker))
+
+    assert asyncio.run(leave()) < MOST_S
+
+
+def test_closing_a_stream(openai_client: openai.OpenAI, upstream: Upstream, model: str, marker: str) -> None:
+    """What most code does, a `with` left early, frees the upstream as fast."""
+    ask = prompt(marker, "hang_midway")
+    with openai_client.chat.completions.create(model=model, messages=[{"role": "user", "content": ask}],
+                                               stream=True) as stream:
+        next(stream)
+        closed_at = time.monotonic()
+    assert upstream.wait_for(marker).wait_left() - closed_at < MOST_S
+
+
+def test_a_stream_read_to_its_end_closes_nothing(openai_client: openai.OpenAI, upstream: Upstream, model: str,
+                                                 marker: str) -> None:
+    """A whole answer is nobody's leaving: the upstream's connection stays open for the next request."""
+    for _ in openai_client.responses.create(model=model, input=prompt(marker), stream=True):
+        pass
+    openai_client.responses.create(model=model, input=prompt(marker))
+    assert [seen.has_left.is_set() for seen in upstream.seen(marker)] == [False, False]
+
+
+async def _call(caller: AsyncCaller, form: str, model: str, ask: str) -> None:
+    if form == "whole":
+        await caller.whole(model, ask)
+    else:
+        async for _ in caller.pieces(model, ask):
+            pass
+
+
+def _silent(upstream: Upstream, marker: str) -> Seen:
+    seen = upstream.wait_for(marker)
+    seen.wait_silent()
+    return seen
+
+
+async def _cancel(calling: "asyncio.Task[None]", seen: Seen) -> float:
+    """Seconds from the cancellation of `calling` until the upstream's connection is closed."""
+    assert not seen.has_left.is_set()
+    left_at = time.monotonic()
+    calling.cancel()
+    with suppress(asyncio.CancelledError):
+        await calling
+    return await asyncio.to_thread(seen.wait_left) - left_at

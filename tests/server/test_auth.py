@@ -1,0 +1,155 @@
+"""Who may come in: keys, tenants, and what is open to everybody."""
+
+import json
+
+import pytest
+import uvloop
+
+from stayfast.server.auth import digest, new_key
+from stayfast.server.config import ServerConfig, check_exposure, is_loopback
+from tests.server.fakes import CHAT, FakeBackend, get, post, serving
+
+KEY, KEPT = new_key(b"0123456789abcdef")
+OTHER, OTHER_KEPT = new_key(b"fedcba9876543210")
+GUARDED = ServerConfig(port=0, keys={"acme": KEPT, "beta": OTHER_KEPT})
+
+pytestmark = pytest.mark.sockets
+
+
+@pytest.mark.parametrize(("line", "tenant"), [
+    (f"authorization: Bearer {KEY}", "acme"),
+    (f"Authorization: bearer {OTHER}", "beta"),
+    (f"x-api-key: {KEY}", "acme"),
+    (f"x-goog-api-key: {OTHER}", "beta"),
+    ("accept: */*", None),
+    (f"authorization: Basic {KEY}", None),
+    (f"authorization: Bearer {KEY}x", None),
+    (f"authorization: Bearer {KEPT}", None),
+    (f"authorization: Bearer {'x' * 5000}", None),
+    ("authorization: Bearer", None),
+])
+def test_a_key_becomes_a_tenant(line: str, tenant: str | None) -> None:
+    """Three headers are accepted; anything else is 401 with a challenge, and never reaches the gateway."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(GUARDED)) as running:
+            client = await running.connect()
+            client.send(post(CHAT, "/v1/chat/completions", line))
+            status, headers, body = await client.answer()
+            if tenant is None:
+                assert (status, headers["www-authenticate"]) == (401, "Bearer")
+                assert json.loads(body)["error"]["code"] == "invalid_api_key"
+                assert KEY.encode() not in body
+                assert running.backend.gateway.seen == []
+            else:
+                assert status == 200
+                assert running.backend.gateway.seen[0][1].tenant == tenant
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(("path", "metrics_open", "status"), [
+    ("/livez", False, 200), ("/readyz", False, 200), ("/healthz", False, 200), ("/health", False, 200), ("/", False, 200),
+    ("/openapi.json", False, 200), ("/metrics", False, 401), ("/metrics", True, 200), ("/v1/models", False, 401),
+    ("/v1/models/m", False, 401), ("/nowhere", False, 401),
+])
+def test_what_is_open_without_a_key(path: str, *, metrics_open: bool, status: int) -> None:
+    """Health is for balancers; names, numbers and even what does not exist are for those with a key."""
+
+    async def main() -> None:
+        config = ServerConfig(port=0, keys={"acme": KEPT}, metrics_open=metrics_open)
+        async with serving(FakeBackend(config)) as running:
+            client = await running.connect()
+            client.send(get(path))
+            assert (await client.answer())[0] == status
+
+    uvloop.run(main())
+
+
+def test_401_comes_in_the_dialect_of_the_path() -> None:
+    """Anthropic's clients read Anthropic's errors."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(GUARDED)) as running:
+            client = await running.connect()
+            client.send(post(CHAT, "/v1/messages"))
+            status, _, body = await client.answer()
+            assert (status, json.loads(body)["error"]["type"]) == (401, "authentication_error")
+
+    uvloop.run(main())
+
+
+def test_a_foreign_web_page_cannot_spend_an_open_gateway() -> None:
+    """A page that the operator visits could post to 127.0.0.1; where no key is asked, the browser's word decides."""
+
+    async def main() -> None:
+        async with serving() as running:
+            client = await running.connect()
+            client.send(post(CHAT, "/v1/chat/completions", "sec-fetch-site: cross-site")
+                        + post(CHAT, "/v1/chat/completions", "sec-fetch-site: same-origin"))
+            assert [(await client.answer())[0] for _ in range(2)] == [403, 200]
+
+    uvloop.run(main())
+
+
+def test_a_reload_changes_keys_for_the_next_request() -> None:
+    """On the very connection that used the old one."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(GUARDED)) as running:
+            client = await running.connect()
+            asked = post(CHAT, "/v1/chat/completions", f"x-api-key: {KEY}")
+            client.send(asked)
+            assert (await client.answer())[0] == 200
+            running.current.swap(FakeBackend(ServerConfig(port=0, keys={"beta": OTHER_KEPT})))
+            client.send(asked)
+            assert (await client.answer())[0] == 401
+
+    uvloop.run(main())
+
+
+def test_keys_are_long_random_and_kept_as_digests() -> None:
+    """A new key matches its digest; short keys and too little entropy are refused."""
+    assert digest(KEY) == KEPT
+    assert len(KEY) >= 22
+    assert KEY != OTHER
+    with pytest.raises(ValueError, match="at least 16 characters"):
+        digest("short")
+    with pytest.raises(ValueError, match="16 bytes of entropy"):
+        new_key(b"few")
+
+
+@pytest.mark.parametrize(("host", "is_local"), [
+    ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
+    ("10.0.0.1", False), ("example.org", False), ("", False),
+])
+def test_an_open_gateway_listens_on_loopback_only(host: str, *, is_local: bool) -> None:
+    """Elsewhere it needs a key, or the operator's explicit word."""
+    assert is_loopback(host) is is_local
+    if is_local:
+        check_exposure(ServerConfig(host=host))
+    else:
+        with pytest.raises(ValueError, match="no keys"):
+            check_exposure(ServerConfig(host=host))
+    check_exposure(ServerConfig(host=host, auth="off"))
+    check_exposure(ServerConfig(host=host, keys={"acme": KEPT}))
+
+
+@pytest.mark.parametrize(("setting", "value", "said"), [
+    ("port", 65_536, "port must be between"), ("max_body_bytes", 0, "max_body_bytes must be"),
+    ("head_timeout_s", 0, "head_timeout_s must be"),
+    ("keepalive_s", -1, "keepalive_s must be"), ("idle_timeout_s", float("nan"), "idle_timeout_s must be"),
+    ("auth", "maybe", "auth must be one of"), ("auth", "required", "keys is empty"),
+    ("keys", {"a b": KEPT}, "no tenant name"),
+    ("keys", {"acme": "sha256:12"}, "64 hex digits"), ("keys", {"acme": KEY}, "64 hex digits"),
+])
+def test_settings_are_checked_where_they_are_made(setting: str, value: object, said: str) -> None:
+    """A wrong value names itself; a key given in place of its digest is not repeated."""
+    with pytest.raises(ValueError, match=said) as caught:
+        ServerConfig(**{setting: value})  # type: ignore[arg-type]
+    assert KEY not in str(caught.value)
+
+
+def test_a_config_does_not_show_its_keys() -> None:
+    """Digests are no secrets, but they do not belong in logs either."""
+    assert KEPT not in repr(GUARDED)

@@ -1,0 +1,355 @@
+"""The command line: what it prints, where, and with which status it ends."""
+
+import asyncio
+import errno
+import hashlib
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stayfast import __version__
+from stayfast.cli import main
+from stayfast.cli.hello import hello
+from stayfast.server.lifeline import Lifeline, framed
+from stayfast.settings import Settings, SettingsError, Source, load
+
+GOOD = "upstreams: {a: {kind: simulated}, b: {kind: simulated}}\nroutes: {m: [a, b]}\n"
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder and an environment without our variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("PORT", "NOTIFY_SOCKET", *(name for name in os.environ if name.startswith("STAYFAST_"))):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Compose:
+    """In place of the running gateway: keeps what it was given."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.settings: Settings | None = None
+        self.given: dict[str, Any] = {}
+        self._error = error
+
+    def serve(self, settings: Settings, *, on_listening: Callable[[Sequence[tuple[str, int]]], None], **given: Any) -> int:
+        """Pretend to serve."""
+        self.settings, self.given = settings, given
+        if self._error is not None:
+            raise self._error
+        on_listening([("127.0.0.1", 8090)])
+        return 0
+
+
+@pytest.fixture
+def compose(monkeypatch: pytest.MonkeyPatch) -> Compose:
+    """A gateway that only pretends."""
+    fake = Compose()
+    monkeypatch.setattr("stayfast.cli.serve.compose", fake)
+    return fake
+
+
+def test_version_is_quick() -> None:
+    """`stayfast --version` imports next to nothing: it is what shells and scripts call."""
+    best_s = 9.0
+    for _ in range(3):
+        began_at = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "stayfast", "--version"], capture_output=True, text=True, check=True)
+        best_s = min(best_s, time.perf_counter() - began_at)
+    assert done.stdout == f"stayfast {__version__}\n"
+    assert best_s < 0.1
+
+
+def test_version_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """`stayfast version` says the same."""
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"stayfast {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["serv"], ["serve", "--prot", "1"], ["check", "a", "b"]])
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2 and a word on how to use it."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: stayfast" in capsys.readouterr().err
+
+
+def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the help lists can be run."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    for name in ("serve", "check", "init", "schema", "key", "version"):
+        assert f"\n    {name} " in shown
+        with pytest.raises(SystemExit) as caught:
+            main([name, "--help"])
+        assert caught.value.code == 0
+    assert "78   the settings are wrong" in shown
+
+
+def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A good file is counted; of a bad one every line is shown on standard error."""
+    file = tmp_path / "s.yaml"
+    file.write_text(GOOD)
+    assert main(["check", str(file)]) == 0
+    assert capsys.readouterr().out == "ok: 2 upstreams, 1 route\n"
+    file.write_text(GOOD + "workers: x\nprot: 1\n")
+    assert main(["check", str(file)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 2)
+    assert main(["check", "nope.yaml"]) == 1
+    assert capsys.readouterr().err == "nope.yaml: cannot be read: No such file or directory\n"
+
+
+def test_init(capsys: pytest.CaptureFixture[str]) -> None:
+    """It writes a file that `check` likes, overwrites nothing unasked, and says what it cannot do."""
+    assert main(["init"]) == 0
+    assert main(["check"]) == 0
+    Path("stayfast.yaml").write_text("mine")
+    capsys.readouterr()
+    assert main(["init"]) == 1
+    assert capsys.readouterr().err == "stayfast init: stayfast.yaml exists; --force overwrites it\n"
+    assert Path("stayfast.yaml").read_text() == "mine"
+    assert main(["init", "--force"]) == 0
+    assert main(["check"]) == 0
+    assert main(["init", "no/such/folder.yaml"]) == 1
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON by default, the page on demand."""
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Stayfast settings"
+    assert main(["schema", "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("# Settings\n")
+
+
+def test_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """The key is shown once, beside lines that can be pasted and hold only its digest; each call makes another."""
+    assert main(["key", "app"]) == 0
+    key, *lines = capsys.readouterr().out.splitlines()
+    assert len(key) > 40
+    settings = load(Source("x", "\n".join(lines)), {}, check_engine=lambda config: None)
+    assert settings.server.keys == {"app": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
+    assert key not in "".join(lines)
+    assert main(["key", "app"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] != key
+    assert main(["key", "no good"]) == 2
+
+
+def test_serve(compose: Compose, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags reach the settings; once it listens, a line that works when pasted is shown."""
+    Path("s.yaml").write_text(GOOD)
+    assert main(["serve", "--config", "s.yaml", "--port", "8090", "--host", "127.0.0.1"]) == 0
+    assert compose.settings is not None
+    assert list(compose.settings.routes) == ["m"]
+    assert (compose.given["worker"], compose.given["n_workers"], compose.given["engines"]) == (0, 1, None)
+    out, err = capsys.readouterr()
+    assert out == ""
+    command = shlex.split(err.splitlines()[-1])
+    assert command[:3] == ["curl", "-N", "http://127.0.0.1:8090/v1/chat/completions"]
+    assert json.loads(command[-1])["model"] == "m"
+
+
+def test_serve_reloads_the_file_as_it_is_then(compose: Compose, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reload that the gateway gets reads again, flags on top, refuses what is wrong, and says what needs a restart."""
+    Path("s.yaml").write_text(GOOD)
+    assert main(["serve", "--config", "s.yaml", "--port", "1234"]) == 0
+    Path("s.yaml").write_text(GOOD.replace("m:", "other:") + "workers: 3")
+    settings: Settings = compose.given["reload"]()
+    assert (list(settings.routes), settings.server.port) == (["other"], 1234)
+    assert capsys.readouterr().err.splitlines()[-1] == "stayfast: workers stays 1 until a restart"
+    Path("s.yaml").write_text("workers: x")
+    with pytest.raises(SettingsError):
+        compose.given["reload"]()
+
+
+def test_serve_refuses_wrong_settings(compose: Compose, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 78, all reasons, and nothing is served."""
+    assert main(["serve", "--port", "x", "--workers", "0"]) == 78
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["--port", "--workers"]
+    assert compose.settings is None
+
+
+def test_serve_check(compose: Compose) -> None:
+    """--check only checks."""
+    assert main(["serve", "--check"]) == 0
+    assert compose.settings is None
+
+
+def test_serve_tells_the_service_manager(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """READY=1 when it listens, STOPPING=1 when it drains."""
+    told: list[tuple[str | None, str]] = []
+    monkeypatch.setattr("stayfast.cli.serve.notify", lambda address, state: told.append((address, state)))
+    monkeypatch.setenv("NOTIFY_SOCKET", "@manager")
+    assert main(["serve"]) == 0
+    compose.given["on_draining"]()
+    assert told == [("@manager", "READY=1"), ("@manager", "STOPPING=1")]
+
+
+def test_taken_port_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 3 and the address, no traceback; another error of the system is not hidden behind it."""
+    taken = Compose(OSError(errno.EADDRINUSE, "Address already in use"))
+    monkeypatch.setattr("stayfast.cli.serve.compose", taken)
+    assert main(["serve", "--port", "8123"]) == 3
+    assert "cannot listen on 127.0.0.1 port 8123: Address already in use" in capsys.readouterr().err
+    monkeypatch.setattr("stayfast.cli.serve.compose", Compose(OSError(errno.EMFILE, "Too many open files")))
+    with pytest.raises(OSError, match="Too many"):
+        main(["serve"])
+
+
+@pytest.mark.parametrize(("text", "address", "part"), [
+    (GOOD, ("0.0.0.0", 1), "http://127.0.0.1:1/v1/"),
+    (GOOD, ("::", 1), "http://[::1]:1/v1/"),
+    (GOOD, ("::1", 1), "http://[::1]:1/v1/"),
+    (GOOD, ("10.0.0.1", 1), "http://10.0.0.1:1/v1/"),
+    ("", ("127.0.0.1", 1), '"model": "stayfast-tiny"'),
+    (GOOD + f"server: {{keys: {{a: 'sha256:{'0' * 64}'}}}}", ("127.0.0.1", 1), 'authorization: Bearer $STAYFAST_KEY'),
+    ("upstreams: {a: {kind: openai, key: k}, b: {kind: simulated}}\nroutes: {paid: [a], free: [b]}", ("h", 1), '"free"'),
+    ("upstreams: {a: {kind: openai, key: k}}\nroutes: {\"*\": [a], paid: [a]}", ("h", 1), '"model": "paid"'),
+])
+def test_hello(text: str, address: tuple[str, int], part: str) -> None:
+    """The line to try names an address that can be called and a model that costs nothing where there is one."""
+    settings = load(Source("x", text), {}, check_engine=lambda config: None)
+    assert part in hello(settings, [address], "1").splitlines()[-1]
+
+
+def test_hello_without_a_name_to_try() -> None:
+    """With nothing but a wildcard there is no line that would surely work."""
+    text = 'upstreams: {a: {kind: openai, key: k}}\nroutes: {"*": [a]}'
+    assert "curl" not in hello(load(Source("x", text), {}), [("h", 1)], "1")
+
+
+class Parent:
+    """In place of the supervisor: runs no worker, keeps what it was given, and hears of an engine while it runs."""
+
+    def __init__(self) -> None:
+        self.command: Callable[[int], list[str]]
+        self.reload: Callable[[], bytes]
+        self.announce: Callable[[str, tuple[str, int]], None]
+        self.briefings: list[bytes] = []
+
+    def __call__(self, config: object, command: Callable[[int], list[str]], reload: Callable[[], bytes], *_: object,
+                 **__: object) -> "Parent":
+        """Be made."""
+        self.command, self.reload = command, reload
+        return self
+
+    def companions(self, settings: Settings, announce: Callable[[str, tuple[str, int]], None]) -> list[Any]:
+        """No engine runs; one is announced later."""
+        self.announce = announce
+        return []
+
+    def brief(self, briefing: bytes) -> None:
+        """What workers would get."""
+        self.briefings.append(briefing)
+
+    async def run(self) -> int:
+        """An engine becomes ready, then all is over."""
+        self.announce("tiny", ("127.0.0.1", 7))
+        return 0
+
+
+def test_workers_get_the_settings_that_the_parent_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker builds the parent's settings from its briefing alone, even when the file is broken meanwhile."""
+    from stayfast.cli import serve
+
+    parent = Parent()
+    monkeypatch.setattr(serve, "compose", parent)
+    monkeypatch.setattr(serve, "Supervisor", parent)
+    Path("s.yaml").write_text(GOOD)
+    assert main(["serve", "--config", "s.yaml", "--workers", "2", "--port", "0"]) == 0
+    assert parent.command(1)[1:] == ["-m", "stayfast", "serve", "--worker", "1/2"]
+    Path("s.yaml").write_text("prot: 1")
+    with pytest.raises(SettingsError):
+        parent.reload()
+
+    above, below = socket.socketpair()
+    with above, below:
+        above.sendall(framed(parent.briefings[0]))
+        told = serve.Told(Lifeline(below), {})
+    settings = told.load()
+    assert (list(settings.routes), settings.workers) == (["m"], 2)
+    assert settings.server.port != 0
+    assert told.engines() == {"tiny": ("127.0.0.1", 7)}
+
+
+def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edge listens before its loop takes SIGHUP, and the parent may answer "ready" with a reload at once."""
+    from stayfast.cli import serve
+
+    above, below = socket.socketpair()
+    with above, below:
+        told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "overrides": []}
+        above.sendall(framed(json.dumps(told).encode()))
+        lifeline = Lifeline(below)
+        monkeypatch.setattr(lifeline, "watch", lambda drain_s: None)
+        monkeypatch.setattr(Lifeline, "on_standard_input", lambda: lifeline)
+        said: list[str] = []
+        monkeypatch.setattr(lifeline, "ready", lambda: said.append("ready"))
+
+        async def edge(on_listening: Callable[[Sequence[tuple[str, int]]], None]) -> None:
+            on_listening([])
+            said.append("takes signals")
+            await asyncio.sleep(0)
+
+        def run_edge(settings: Settings, *, on_listening: Callable[[Sequence[tuple[str, int]]], None], **_: object) -> int:
+            asyncio.run(edge(on_listening))
+            return 0
+
+        fake = Compose()
+        monkeypatch.setattr(fake, "serve", run_edge)
+        monkeypatch.setattr(serve, "compose", fake)
+        before = signal.getsignal(signal.SIGHUP)
+        try:
+            assert main(["serve", "--worker", "0/2"]) == 0
+        finally:
+            signal.signal(signal.SIGHUP, before)
+    assert said == ["takes signals", "ready"]
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_serve_for_real(n_workers: int) -> None:
+    """One process or a parent with two: it says where it listens, answers there, and drains to status 0."""
+    Path("s.yaml").write_text(GOOD + "server: {drain_grace_s: 0, port: 0}")
+    with subprocess.Popen([sys.executable, "-m", "stayfast", "serve", "--config", "s.yaml", "--workers", str(n_workers)],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            url = process.stderr.readline().split()[-1]
+            for _ in range(5):
+                with urllib.request.urlopen(f"{url.removesuffix('/v1')}/livez", timeout=10) as answer:
+                    assert answer.status == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_serve_on_a_taken_port(n_workers: int) -> None:
+    """Another program's port is a clear error, also where workers could have shared it."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        Path("s.yaml").write_text(GOOD)
+        done = subprocess.run(
+            [sys.executable, "-m", "stayfast", "serve", "--config", "s.yaml", "--workers", str(n_workers), "--port",
+             str(other.getsockname()[1])], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 3
+    assert "cannot listen on 127.0.0.1 port" in done.stderr
+    assert "Traceback" not in done.stderr

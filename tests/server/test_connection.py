@@ -1,0 +1,266 @@
+"""One connection's life: order, keep-alive, HTTP/1.0, 100-continue, time-outs, limits."""
+
+import asyncio
+import json
+
+import pytest
+import uvloop
+
+from stayfast.core.types import Request
+from stayfast.server.config import ServerConfig
+from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, post, serving
+
+pytestmark = pytest.mark.sockets
+
+
+def named(model: str, *, stream: bool = False) -> bytes:
+    """A chat request for a model of this name."""
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": stream}).encode()
+
+
+def test_pipelined_answers_come_in_order() -> None:
+    """The slow first one holds the quick second one back; a cold and a refused one keep their places."""
+
+    def script(request: Request) -> list[Step]:
+        return [0.05 if request.model == "slow" else 0.0, b'{"model":"%b"}' % request.model.encode()]
+
+    async def main() -> None:
+        async with serving(FakeBackend(gateway=FakeGateway(script))) as running:
+            client = await running.connect()
+            client.send(post(named("slow")) + post(named("quick")) + get("/livez") + get("/nope") + post(named("last")))
+            answers = [await client.answer() for _ in range(5)]
+            assert [status for status, _, _ in answers] == [200, 200, 200, 404, 200]
+            assert [answers[at][2] for at in (0, 1, 4)] == [b'{"model":"slow"}', b'{"model":"quick"}', b'{"model":"last"}']
+
+    uvloop.run(main())
+
+
+def test_one_request_of_a_connection_runs_at_a_time() -> None:
+    """Pipelining is no way around admission."""
+    running_now = 0
+    most = 0
+
+    async def before(request: Request) -> None:
+        nonlocal running_now, most
+        running_now += 1
+        most = max(most, running_now)
+        await asyncio.sleep(0.005)
+        running_now -= 1
+
+    async def main() -> None:
+        async with serving(FakeBackend(gateway=FakeGateway(before=before))) as running:
+            client = await running.connect()
+            client.send(post() * 10)
+            for _ in range(10):
+                assert (await client.answer())[0] == 200
+        assert most == 1
+
+    uvloop.run(main())
+
+
+def test_a_client_far_ahead_is_made_to_wait_and_then_read() -> None:
+    """More than the read-ahead is left in the socket, not in memory, and nothing of it is lost."""
+
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def before(request: Request) -> None:
+            await gate.wait()
+
+        async with serving(FakeBackend(gateway=FakeGateway(before=before))) as running:
+            client = await running.connect()
+            body = named("m" * 30_000)
+            for _ in range(40):
+                client.send(post(body))
+            await eventually(lambda: len(running.backend.gateway.seen) == 1)
+            gate.set()
+            for _ in range(40):
+                assert (await client.answer())[0] == 200
+            assert [request.body for request, _ in running.backend.gateway.seen] == [body] * 40
+
+    uvloop.run(main())
+
+
+def test_http_10_closes_unless_asked_to_stay() -> None:
+    """And it says `connection: keep-alive` when it stays, as 1.0 clients expect."""
+
+    async def main() -> None:
+        async with serving() as running:
+            plain = await running.ask(post().replace(b"HTTP/1.1", b"HTTP/1.0"))
+            assert plain.endswith(ANSWER)
+            assert b"connection: close\r\n" in plain
+            client = await running.connect()
+            client.send(post(CHAT, "/v1/chat/completions", "connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0") * 2)
+            for _ in range(2):
+                assert (await client.answer())[1]["connection"] == "keep-alive"
+
+    uvloop.run(main())
+
+
+def test_a_stream_over_http_10_is_not_chunked_and_ends_with_the_connection() -> None:
+    """1.0 has no other way to say where a body of unknown length ends."""
+
+    async def main() -> None:
+        backend = FakeBackend(gateway=FakeGateway(lambda request: [b"data: a\n\n", b"data: b\n\n"]))
+        async with serving(backend) as running:
+            asked = post(STREAM, "/v1/chat/completions", "connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0")
+            head, _, body = (await running.ask(asked)).partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in head
+            assert body == b"data: a\n\ndata: b\n\n: server-timing call;dur=1.00\n\n"
+
+    uvloop.run(main())
+
+
+def test_100_continue_invites_the_body_when_its_turn_has_come() -> None:
+    """At once on a free line, after the running answer on a busy one, never unasked."""
+
+    async def main() -> None:
+        backend = FakeBackend(gateway=FakeGateway(lambda request: [0.02, ANSWER]))
+        async with serving(backend) as running:
+            client = await running.connect()
+            head = post(CHAT, "/v1/chat/completions", "expect: 100-continue").removesuffix(CHAT)
+            client.send(head)
+            assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.send(CHAT)
+            assert (await client.answer())[0] == 200
+            client.send(post() + head)
+            assert (await client.answer())[0] == 200
+            assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.send(CHAT)
+            assert (await client.answer())[0] == 200
+            client.send(head + CHAT)
+            assert (await client.answer())[0] == 200
+
+    uvloop.run(main())
+
+
+_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 100\r\n\r\n"
+
+
+@pytest.mark.parametrize(("sent", "said"), [
+    (b"POST /v1/chat/comp", b"HTTP/1.1 408 "),
+    (_HEAD + b"abc", b"HTTP/1.1 408 "),
+    (_HEAD.replace(b"content-length: 100", b"transfer-encoding: chunked") + b"5\r\nab", b"HTTP/1.1 408 "),
+    (b"", b""),
+    (b"\r\n\r\n", b""),
+])
+def test_slow_clients_run_out_of_time(sent: bytes, said: bytes) -> None:
+    """Half a head or body: 408. Nothing at all: closed without a word."""
+
+    async def main() -> None:
+        config = ServerConfig(port=0, head_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05)
+        async with serving(FakeBackend(config)) as running:
+            answer = await running.ask(sent)
+            assert answer[: len(said)] == said
+            assert bool(answer) == bool(said)
+
+    uvloop.run(main())
+
+
+def test_a_head_dripped_byte_by_byte_has_one_deadline() -> None:
+    """Each byte is no new lease: slow-loris ends in head_timeout_s."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(ServerConfig(port=0, head_timeout_s=0.1))) as running:
+            client = await running.connect()
+            for byte in get("/livez", "x: " + "a" * 200):
+                client.send(bytes((byte,)))
+                await asyncio.sleep(0.002)
+                if not running.server.edge.connections or running.sink.facts:
+                    break
+            assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+
+    uvloop.run(main())
+
+
+def test_an_idle_connection_ends_after_its_last_answer() -> None:
+    """Keep-alive is counted from the answer, not from the connection's start."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(ServerConfig(port=0, idle_timeout_s=0.2))) as running:
+            client = await running.connect()
+            for _ in range(3):
+                await asyncio.sleep(0.12)
+                client.send(post())
+                assert (await client.answer())[0] == 200
+            began_at = asyncio.get_running_loop().time()
+            assert await client.rest() == b""
+            assert 0.15 < asyncio.get_running_loop().time() - began_at < 1.0
+
+    uvloop.run(main())
+
+
+def test_a_long_answer_is_no_idle_connection() -> None:
+    """Only waiting for a request counts."""
+
+    async def main() -> None:
+        backend = FakeBackend(ServerConfig(port=0, idle_timeout_s=0.05, head_timeout_s=0.05, body_timeout_s=0.05),
+                              FakeGateway(lambda request: [0.3, ANSWER]))
+        async with serving(backend) as running:
+            client = await running.connect()
+            client.send(post())
+            assert (await client.answer())[0] == 200
+            assert await client.rest(within_s=1) == b""  # and waiting counts again after it
+
+    uvloop.run(main())
+
+
+def test_connections_above_the_limit_are_turned_away() -> None:
+    """503 with Retry-After, and room again when one leaves."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(ServerConfig(port=0, max_connections=2))) as running:
+            clients = [await running.connect() for _ in range(2)]
+            await eventually(lambda: len(running.server.edge.connections) == 2)
+            third = await running.connect()
+            refused = await third.rest()
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1\r\n" in refused
+            clients[0].leave()
+            await eventually(lambda: len(running.server.edge.connections) == 1)
+            fourth = await running.connect()
+            fourth.send(get("/livez"))
+            assert (await fourth.answer())[0] == 200
+
+    uvloop.run(main())
+
+
+def test_a_hundred_at_once() -> None:
+    """Every client gets its own answer, streamed or not."""
+
+    def script(request: Request) -> list[Step]:
+        return [0.01, request.model.encode(), 0.01, b"!"]
+
+    async def main() -> None:
+        async with serving(FakeBackend(gateway=FakeGateway(script))) as running:
+
+            async def one(at: int) -> None:
+                client = await running.connect()
+                for turn in range(3):
+                    name = f"m{at}-{turn}"
+                    stream = (at + turn) % 2 == 0
+                    client.send(post(named(name, stream=stream)))
+                    if stream:
+                        assert name.encode() in await client.until(b"\r\n0\r\n\r\n")
+                    else:
+                        assert (await client.answer())[2] == name.encode() + b"!"
+                client.leave()
+
+            await asyncio.gather(*(one(at) for at in range(100)))
+            assert len(running.backend.gateway.seen) == 300
+
+    uvloop.run(main())
+
+
+def test_small_segments_are_sent_at_once() -> None:
+    """TCP_NODELAY: a second small chunk does not wait for the client's acknowledgement."""
+
+    async def main() -> None:
+        async with serving() as running:
+            await running.connect()
+            await eventually(lambda: len(running.server.edge.connections) == 1)
+            (connection,) = running.server.edge.connections
+            sock = connection._transport.get_extra_info("socket")
+            assert sock.getsockopt(6, 1) == 1  # IPPROTO_TCP, TCP_NODELAY
+
+    uvloop.run(main())

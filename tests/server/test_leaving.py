@@ -1,0 +1,164 @@
+"""The client leaves, or stops reading: in every state the request ends at once, and nothing piles up."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.types import Request
+from stayfast.server.config import ServerConfig
+from stayfast.server.protocol import HIGH_WATER_BYTES
+from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, Running, Step, eventually, post, serving
+
+pytestmark = pytest.mark.sockets
+
+WITHIN_S = 0.05
+
+
+async def forever(request: Request) -> None:
+    """A gateway that never gets to a first token."""
+    await asyncio.Event().wait()
+
+
+def after(*steps: Step) -> Callable[[Request], list[Step]]:
+    """A script that plays these steps and then hangs."""
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    return lambda request: [*steps, hang]
+
+
+_HALF_WAY = [
+    ("waiting, whole", CHAT, FakeGateway(before=forever)),
+    ("waiting, stream", STREAM, FakeGateway(before=forever)),
+    ("first token, whole", CHAT, FakeGateway(after(b"part"))),
+    ("first token, stream", STREAM, FakeGateway(after())),
+    ("mid-stream", STREAM, FakeGateway(after(b"data: a\n\n"))),
+]
+
+
+@pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
+@pytest.mark.parametrize(("state", "body", "gateway"), _HALF_WAY)
+def test_leaving_cancels_at_once(state: str, body: bytes, gateway: FakeGateway, leave: str) -> None:
+    """FIN or RST, whatever the state: the Task is gone and the reply closed within 50 ms."""
+    gateway.seen.clear()
+    gateway.replies.clear()
+    gateway.cancelled_at.clear()
+
+    async def main() -> None:
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            client = await running.connect()
+            client.send(post(body))
+            await begun(running, client, state)
+            left_at = SystemClock().now()
+            {"close": client.leave, "half-close": client.writer.write_eof, "reset": client.reset}[leave]()
+            await eventually(lambda: len(running.server.edge.tasks) == 0, within_s=1)
+            assert SystemClock().now() - left_at < WITHIN_S
+            assert len(gateway.cancelled_at) + sum(reply.is_closed for reply in gateway.replies) == 1
+            client.reset()
+            await eventually(lambda: not running.server.edge.connections)
+
+    uvloop.run(main())
+
+
+async def begun(running: Running, client: Client, state: str) -> None:
+    """Return once the request is in the state to be left."""
+    await eventually(lambda: len(running.backend.gateway.seen) == 1)
+    if state == "mid-stream":
+        await client.until(b"data: a\n\n")
+
+
+def test_leaving_with_requests_in_the_queue_drops_them() -> None:
+    """What was pipelined behind the running one is never served."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(gateway=FakeGateway(before=forever))) as running:
+            client = await running.connect()
+            client.send(post() * 5)
+            await eventually(lambda: len(running.backend.gateway.seen) == 1)
+            client.reset()
+            await eventually(lambda: not running.server.edge.connections)
+            await asyncio.sleep(0.01)
+            assert len(running.backend.gateway.seen) == 1
+
+    uvloop.run(main())
+
+
+def test_a_client_that_stops_reading_stops_the_pull() -> None:
+    """Of 64 MiB, no more is pulled than the sockets and one buffer hold; after it reads again, it gets it all."""
+    chunk = b"data: " + b"x" * 16_000 + b"\n\n"
+    n_chunks = 4096
+
+    async def main() -> None:
+        backend = FakeBackend(gateway=FakeGateway(lambda request: [chunk] * n_chunks))
+        async with serving(backend) as running:
+            client = await running.connect()
+            client.writer.transport.set_write_buffer_limits(high=0)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(post(STREAM))
+            await eventually(lambda: len(backend.gateway.replies) == 1)
+            await settled(lambda: backend.gateway.replies[0].n_pulled)
+            (connection,) = running.server.edge.connections
+            assert connection._transport.get_write_buffer_size() <= HIGH_WATER_BYTES + len(chunk) + 100
+            assert backend.gateway.replies[0].n_pulled < 12_000_000
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            n_read = 0
+            async with asyncio.timeout(20):
+                while data := await client.reader.read(1 << 20):
+                    n_read += len(data)
+                    if data.endswith(b"\r\n0\r\n\r\n"):
+                        break
+            assert n_read > n_chunks * len(chunk)
+
+    uvloop.run(main())
+
+
+async def settled(reading: Callable[[], int]) -> None:
+    """Return once a number has stood still for a while."""
+    last, n_same = -1, 0
+    async with asyncio.timeout(10):
+        while n_same < 10:
+            await asyncio.sleep(0.01)
+            n_same = n_same + 1 if reading() == last else 0
+            last = reading()
+
+
+def test_a_client_that_reads_nothing_for_too_long_is_cut_off() -> None:
+    """write_stall_s after the last byte it took; its reply is closed."""
+
+    async def main() -> None:
+        gateway = FakeGateway(lambda request: [b"x" * 100_000] * 1000)
+        async with serving(FakeBackend(ServerConfig(port=0, write_stall_s=0.2), gateway)) as running:
+            client = await running.connect()
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(post(STREAM))
+            await eventually(lambda: bool(gateway.replies))
+            took_s = await eventually(lambda: gateway.replies[0].is_closed, within_s=5)
+            assert took_s > 0.15
+            assert not running.server.edge.connections
+            client.reset()
+
+    uvloop.run(main())
+
+
+def test_answers_that_nobody_reads_do_not_pile_up() -> None:
+    """A client that pipelines and never reads: no further request is served once its buffer is full."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+
+    async def main() -> None:
+        gateway = FakeGateway(lambda request: [b"x" * 8_000_000])
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            client = await running.connect()
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(post(body) * 20)
+            await eventually(lambda: bool(gateway.replies))
+            await settled(lambda: len(gateway.replies))
+            assert len(gateway.replies) <= 2
+            client.reset()
+            await eventually(lambda: not running.server.edge.connections)
+
+    uvloop.run(main())

@@ -1,0 +1,226 @@
+"""Start, reload, drain, stop; with real signals to this very process."""
+
+import asyncio
+import os
+import signal
+import socket
+from dataclasses import replace
+
+import pytest
+import uvloop
+
+from stayfast.core.types import Request
+from stayfast.server.backend import Current
+from stayfast.server.config import ServerConfig
+from stayfast.server.lifecycle import CUT_OFF, DRAINED, Server, run
+from stayfast.testing import RecordingSink
+from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, eventually, get, host, post, serving
+
+pytestmark = pytest.mark.sockets
+
+QUICK = ServerConfig(port=0, drain_grace_s=0.2, drain_s=2.0)
+
+
+def test_a_drain_lets_running_answers_finish_and_refuses_new_ones() -> None:
+    """Readiness ends, new requests get 503 with Retry-After and close, the stream gets to its end, status 0."""
+
+    async def main() -> None:
+        gateway = FakeGateway(lambda request: [b"data: a\n\n", 0.4, b"data: b\n\n"])
+        async with serving(FakeBackend(QUICK, gateway)) as running:
+            stream, idle, late = await running.connect(), await running.connect(), await running.connect()
+            stream.send(post(STREAM))
+            await stream.until(b"data: a\n\n")
+            serve = asyncio.ensure_future(running.server.serve())
+            running.server.stop()
+            await eventually(lambda: running.server.edge.is_draining)
+            late.send(post())
+            refused = await late.rest()
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1\r\n" in refused
+            assert b"connection: close\r\n" in refused
+            for path, status in (("/readyz", b"503"), ("/livez", b"200")):
+                assert (await running.ask(get(path))).startswith(b"HTTP/1.1 " + status)  # the listener is still open
+            assert (await stream.rest()).endswith(b"\r\n0\r\n\r\n")
+            assert await idle.rest() == b""
+            assert await serve == DRAINED
+            with pytest.raises(ConnectionRefusedError):
+                await running.connect()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(("body", "says"), [(STREAM, b"shutting down"), (CHAT, b"HTTP/1.1 503 ")])
+def test_what_outlasts_the_drain_is_told_so(body: bytes, says: bytes) -> None:
+    """After drain_s: an event in a stream, which breaks off; 503 where nothing was sent; the status says so too."""
+
+    async def main() -> None:
+        gateway = FakeGateway(lambda request: [b"data: a\n\n", 30.0])
+        async with serving(FakeBackend(replace(QUICK, drain_grace_s=0, drain_s=0.1), gateway)) as running:
+            client = await running.connect()
+            client.send(post(body))
+            await eventually(lambda: bool(gateway.replies))
+            running.server.stop()
+            assert await running.server.serve() == CUT_OFF
+            assert gateway.replies[0].is_closed
+            answer = await client.rest()
+            assert says in answer
+            assert not answer.endswith(b"0\r\n\r\n")
+
+    uvloop.run(main())
+
+
+def test_a_second_stop_does_not_wait() -> None:
+    """An operator in a hurry presses Ctrl-C twice."""
+
+    async def main() -> None:
+        config = ServerConfig(port=0, drain_grace_s=60, drain_s=60)
+        async with serving(FakeBackend(config, FakeGateway(lambda request: [30.0]))) as running:
+            client = await running.connect()
+            client.send(post())
+            await eventually(lambda: bool(running.backend.gateway.replies))
+            serve = asyncio.ensure_future(running.server.serve())
+            running.server.stop()
+            await eventually(lambda: running.server.edge.is_draining)
+            running.server.stop()
+            async with asyncio.timeout(1):
+                assert await serve == CUT_OFF
+
+    uvloop.run(main())
+
+
+def test_a_request_half_read_when_the_drain_begins_is_answered() -> None:
+    """Its head was let in before: it is served, and the connection closes after it."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(QUICK)) as running:
+            client = await running.connect()
+            asked = post()
+            client.send(asked[:-5])
+            await eventually(lambda: any("body" in repr(one) for one in running.server.edge.connections))
+            serve = asyncio.ensure_future(running.server.serve())
+            running.server.stop()
+            await eventually(lambda: running.server.edge.is_draining)
+            client.send(asked[-5:])
+            answer = await client.rest()
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close\r\n" in answer
+            assert await serve == DRAINED
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reload_and_drain(number: signal.Signals) -> None:
+    """SIGHUP calls back and changes nothing by itself; SIGTERM and SIGINT end `run` with status 0."""
+    told: list[object] = []
+
+    async def main() -> int:
+        listening = asyncio.Event()
+
+        def on_listening(addresses: object) -> None:
+            told.append("listening")
+            listening.set()
+
+        one = replace(host(RecordingSink(), []), on_listening=on_listening, on_reload=lambda: told.append("reload"),
+                      on_draining=lambda: told.append("draining"))
+        serve = asyncio.ensure_future(run(Current(FakeBackend(replace(QUICK, drain_grace_s=0))), one))
+        await listening.wait()
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await eventually(lambda: "reload" in told)
+        os.kill(os.getpid(), number)
+        return await serve
+
+    assert uvloop.run(main()) == DRAINED
+    assert told == ["listening", "reload", "draining"]
+
+
+def test_a_reload_lets_a_stream_end_with_the_system_it_began_with() -> None:
+    """New requests go to the new gateway; no stream is dropped."""
+
+    async def main() -> None:
+        old = FakeBackend(gateway=FakeGateway(lambda request: [b"data: old\n\n", 0.1, b"data: old\n\n"]))
+        new = FakeBackend(gateway=FakeGateway(lambda request: [b"data: new\n\n"]))
+        async with serving(old) as running:
+            first, second = await running.connect(), await running.connect()
+            first.send(post(STREAM))
+            await first.until(b"data: old\n\n")
+            running.current.swap(new)
+            second.send(post(STREAM))
+            assert b"data: new\n\n" in await second.until(b"\r\n0\r\n\r\n")
+            assert b"data: old\n\n" in await first.until(b"\r\n0\r\n\r\n")
+
+    uvloop.run(main())
+
+
+def test_it_listens_on_a_socket_that_is_bound_already() -> None:
+    """For a supervisor that opens the port, or systemd."""
+
+    async def main() -> None:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            server = Server(Current(FakeBackend()), host(RecordingSink(), []))
+            await server.listen(sock)
+            client = Client(*await asyncio.open_connection(*sock.getsockname()))
+            client.send(post(CHAT))
+            assert (await client.answer())[0] == 200
+            client.reset()
+            server.close()
+
+    uvloop.run(main())
+
+
+def test_two_processes_may_share_a_port_when_asked_to() -> None:
+    """SO_REUSEPORT for workers; without it the port is taken."""
+
+    async def main() -> None:
+        first = Server(Current(FakeBackend()), host(RecordingSink(), []))
+        await first.listen(reuse_port=True)
+        config = ServerConfig(port=first.addresses()[0][1])
+        second = Server(Current(FakeBackend(config)), host(RecordingSink(), []))
+        await second.listen(reuse_port=True)
+        third = Server(Current(FakeBackend(config)), host(RecordingSink(), []))
+        with pytest.raises(OSError, match="in use"):
+            await third.listen()
+        first.close()
+        second.close()
+
+    uvloop.run(main())
+
+
+def test_an_open_door_is_not_opened() -> None:
+    """No key and every address: refused before the socket is bound."""
+
+    async def main() -> None:
+        server = Server(Current(FakeBackend(ServerConfig(host="0.0.0.0", port=0))), host(RecordingSink(), []))
+        with pytest.raises(ValueError, match="no keys"):
+            await server.listen()
+        assert server.addresses() == []
+
+    uvloop.run(main())
+
+
+def test_tasks_report_what_nobody_caught() -> None:
+    """An exception that leaves a Task is heard; a cancellation is not one."""
+
+    async def main() -> None:
+        async def fail() -> None:
+            raise RuntimeError("lost")
+
+        async def before(request: Request) -> None:
+            await asyncio.Event().wait()
+
+        async with serving(FakeBackend(gateway=FakeGateway(before=before))) as running:
+            tasks = running.server.edge.tasks
+            tasks.spawn(fail())
+            await tasks.wait(1)
+            assert [str(error) for error in running.errors] == ["lost"]
+            running.errors.clear()
+            client = await running.connect()
+            client.send(post())
+            await eventually(lambda: len(tasks) == 1)
+            assert repr(tasks) == "<Tasks: 1 running>"
+            client.reset()
+            await eventually(lambda: len(tasks) == 0)
+
+    uvloop.run(main())

@@ -1,0 +1,156 @@
+"""Bytes to requests without sockets: any split of the bytes gives the same requests."""
+
+import pytest
+
+from stayfast.core.errors import StayfastError
+from stayfast.server.config import ServerConfig
+from stayfast.server.inbound import Inbound
+from stayfast.server.reader import BODY, HEAD, IDLE, MAX_PIPELINED, Reader
+from tests.server.fakes import CHAT, get, post
+
+_CHUNKED = (b"POST /v1/messages?a=b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: Chunked\r\nX-Request-Id: one\r\n\r\n"
+            b"3\r\nabc\r\nA;ext=1\r\n0123456789\r\n0\r\nx-trailer: y\r\n\r\n")
+_UPGRADE = post(CHAT, "/v1/responses", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
+_ROUND = post() + _CHUNKED + get("/livez") + _UPGRADE + post(b"")
+
+
+class Ticking:
+    """A clock that moves one second with each look."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        self.at += 1
+        return self.at
+
+    def wall(self) -> float:
+        return self.now()
+
+
+def reader(config: ServerConfig | None = None) -> Reader:
+    """A reader that refuses nothing."""
+    return Reader(config or ServerConfig(), Ticking(), lambda inbound: None)
+
+
+def told(inbound: Inbound) -> tuple[object, ...]:
+    """What matters of a request."""
+    error = inbound.refusal
+    return (inbound.method, inbound.path, inbound.query, inbound.body, inbound.keep_alive, inbound.is_broken,
+            inbound.fields.get(b"x-request-id"), None if error is None else error.status)
+
+
+_EXPECTED = [
+    ("POST", "/v1/chat/completions", b"", CHAT, True, False, None, None),
+    ("POST", "/v1/messages", b"a=b", b"abc0123456789", True, False, b"one", None),
+    ("GET", "/livez", b"", b"", True, False, None, None),
+    ("POST", "/v1/responses", b"", CHAT, True, False, None, None),
+    ("POST", "/v1/chat/completions", b"", b"", True, False, None, None),
+]
+
+
+def test_one_read_holds_many_requests() -> None:
+    """Pipelined requests come out in order."""
+    it = reader()
+    it.feed(_ROUND)
+    assert [told(inbound) for inbound in it.ready] == _EXPECTED
+    assert it.phase == IDLE
+
+
+def test_every_split_gives_the_same_requests() -> None:
+    """Cut in two at every byte, heads, bodies, chunk lines, trailers and a declined upgrade included."""
+    for at in range(1, len(_ROUND)):
+        it = reader()
+        it.feed(_ROUND[:at])
+        it.feed(_ROUND[at:])
+        assert [told(inbound) for inbound in it.ready] == _EXPECTED, at
+
+
+def test_byte_by_byte_gives_the_same_requests() -> None:
+    """The slowest client there is."""
+    it = reader()
+    for at in range(len(_ROUND)):
+        it.feed(_ROUND[at : at + 1])
+    assert [told(inbound) for inbound in it.ready] == _EXPECTED
+
+
+def test_a_large_head_in_many_reads_is_not_counted_twice() -> None:
+    """A head just below its limit passes, however it is cut; one just above it does not."""
+    for n_pad, status in ((1900, None), (2100, 431)):
+        data = get("/livez", "x: " + "a" * n_pad)
+        for step in (1, 7, 500, 10_000):
+            it = reader(ServerConfig(max_head_bytes=2048))
+            for at in range(0, len(data), step):
+                it.feed(data[at : at + step])
+            assert [told(inbound)[-1] for inbound in it.ready] == [status], (n_pad, step)
+
+
+def test_a_long_body_before_a_head_does_not_count_as_head() -> None:
+    """The beginning of a pipelined request shares its read with the end of a large body."""
+    it = reader(ServerConfig(max_head_bytes=2048))
+    data = post(b"x" * 50_000) + get("/livez")
+    it.feed(data[:-10])
+    it.feed(data[-10:])
+    assert [told(inbound)[-1] for inbound in it.ready] == [None, None]
+
+
+def test_nothing_is_read_after_connection_close() -> None:
+    """The client said it was the last; what follows is not even parsed."""
+    it = reader()
+    it.feed(get("/livez", "connection: close") + b"\0\0\0" + get("/livez"))
+    it.feed(get("/livez"))
+    assert [told(inbound)[4:] for inbound in it.ready] == [(False, False, None, None)]
+    assert it.is_over
+
+
+def test_what_comes_before_a_broken_request_is_still_served() -> None:
+    """Order is kept: the good one first, then the refusal, then nothing."""
+    it = reader()
+    it.feed(get("/livez") + b"GET / HTTP/1.1\r\nhost\r\n\r\n" + get("/livez"))
+    assert [told(inbound)[-1] for inbound in it.ready] == [None, 400]
+    assert it.is_over
+
+
+def test_reading_ahead_is_bounded() -> None:
+    """A client that sends requests without end is served so many and then has to come again."""
+    it = reader()
+    it.feed(get("/livez") * 1000)
+    assert len(it.ready) == MAX_PIPELINED + 1
+    assert it.is_over
+    assert [inbound.keep_alive for inbound in it.ready] == [True] * MAX_PIPELINED + [False]
+
+
+def test_time_is_given_by_phase_and_by_what_arrived() -> None:
+    """A head has head_timeout_s; a body body_timeout_s and a second for each 16 KiB that came."""
+    it = reader(ServerConfig(head_timeout_s=10, body_timeout_s=30))
+    data = post(b"x" * 100_000)
+    it.feed(data[:20])
+    assert (it.phase, it.due_at()) == (HEAD, 1 + 10)
+    it.feed(data[20 : -100_000 + 32_768])
+    assert (it.phase, it.due_at()) == (BODY, 1 + 30 + 2)
+    it.time_out()
+    assert [told(inbound)[-1] for inbound in it.ready] == [408]
+
+
+@pytest.mark.parametrize("n_reads", [1, 2])
+def test_a_refused_body_is_swallowed_and_not_kept(n_reads: int) -> None:
+    """The connection stays usable, the memory free."""
+    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"))
+    data = post(b"x" * 100_000)
+    step = len(data) // n_reads + 1
+    for at in range(0, len(data), step):
+        it.feed(data[at : at + step])
+    assert [(inbound.body, inbound.keep_alive) for inbound in it.ready] == [(b"", True)]
+
+
+def test_the_gate_decides_before_the_body_is_invited() -> None:
+    """`expect: 100-continue` with a refusal: answered at once, and closed."""
+    head, _, _ = post(b"x" * 1000, "/v1/chat/completions", "expect: 100-continue").partition(b"x" * 1000)
+    refusing = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"))
+    refusing.feed(head)
+    assert [told(inbound)[4:6] for inbound in refusing.ready] == [(False, True)]
+    inviting = reader()
+    inviting.feed(head)
+    assert (inviting.owes_continue, len(inviting.ready)) == (True, 0)
+    inviting.feed(b"x" * 1000)
+    assert (inviting.owes_continue, len(inviting.ready)) == (False, 1)

@@ -1,0 +1,404 @@
+"""The HTTP client on real sockets: keep-alive, limits, time-outs, stale connections, and leaving at once in every state."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.events import ConnectionOpened, ConnectionReused
+from stayfast.upstreams.answer import Answer
+from stayfast.upstreams.h1 import HIGH_WATER
+from tests.unit.upstreams.peers import OK, PROMPT_S, Caller, deaf, listening, n_sockets, on_sockets, until, whole
+
+pytestmark = pytest.mark.sockets
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_keep_alive(loop: str) -> None:
+    """The second request goes out on the first one's connection, and the facts say so."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            talk = await caller.ask(peer)
+            assert caller.counts == (1, 0)
+            sending = caller.send(body=b"second")
+            assert (await talk.request()).endswith(b"\r\n\r\nsecond")
+            assert caller.counts == (0, 1)
+            talk.say(OK)
+            response = await sending
+            assert (response.status, response.headers) == (200, {"content-length": "2"})
+            assert await whole(response) == b"ok"
+            opened, reused = caller.sink.facts
+            assert isinstance(opened, ConnectionOpened)
+            assert (opened.upstream, opened.http_version, opened.tls, opened.tls_resumed) == ("up", "1.1", False, False)
+            assert 0 < opened.handshake_s < 5
+            assert isinstance(reused, ConnectionReused)
+            assert repr(caller.client) == "<HttpClient up: 0 busy, 1 idle, h1>"
+            caller.client.close()
+            assert caller.counts == (0, 0)
+            assert await talk.left() < PROMPT_S
+
+    on_sockets(main, loop=loop)
+
+
+def test_stream_as_it_comes() -> None:
+    """Each chunk is read when it was sent, not when the answer ends; all that is there comes in one read."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            sending = caller.send()
+            talk = await peer.accept()
+            await talk.request()
+            talk.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            response = await sending
+            for word in (b"one", b"two"):
+                talk.say(b"3\r\n" + word + b"\r\n")
+                assert await response.read() == word
+            talk.say(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
+            assert await response.read() == b"ab"
+            assert await response.read() == b""
+            assert caller.counts == (1, 0)
+            caller.client.close()
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize("answer", [
+    b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+    OK + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
+])
+def test_not_used_again(answer: bytes) -> None:
+    """After `Connection: close`, or with bytes behind the answer, the next request opens a new connection."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            first = await caller.ask(peer, answer)
+            assert caller.counts == (0, 0)
+            assert await first.left() < PROMPT_S
+            await caller.ask(peer)
+            caller.client.close()
+
+    on_sockets(main)
+
+
+def test_closed_while_idle() -> None:
+    """A connection that the server closes while idle leaves the pool."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            talk = await caller.ask(peer)
+            talk.hang_up()
+            await until(lambda: caller.counts == (0, 0))
+            await caller.ask(peer)
+            assert len(caller.sink.of(ConnectionOpened)) == 2
+            caller.client.close()
+
+    on_sockets(main)
+
+
+def test_stale_connection_is_replaced_once() -> None:
+    """A pooled connection that closes before one byte is replaced; a fresh one that does the same is a failure."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            talk = await caller.ask(peer)
+            sending = caller.send(body=b"again")
+            await talk.request()
+            talk.hang_up()
+            second = await peer.accept()
+            assert (await second.request()).endswith(b"again")
+            second.hang_up()
+            with pytest.raises(UpstreamFailed) as failed:
+                await sending
+            assert failed.value.fault is Fault.RESET
+            assert caller.counts == (0, 0)
+            assert peer.n_arrived == 0
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize(("may_resend", "said"), [(False, b""), (True, b"HTTP/1.1 2")])
+def test_never_sent_twice(may_resend: bool, said: bytes) -> None:
+    """Without leave, or after one byte of an answer, a closed connection is a failure and nothing is sent again."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            talk = await caller.ask(peer)
+            sending = caller.send(may_resend=may_resend)
+            await talk.request()
+            talk.say(said)
+            await talk.writer.drain()
+            talk.writer.close()
+            with pytest.raises(UpstreamFailed) as failed:
+                await sending
+            assert failed.value.fault is Fault.RESET
+            assert peer.n_arrived == 0
+            assert caller.counts == (0, 0)
+
+    on_sockets(main)
+
+
+def test_limit_and_waiting() -> None:
+    """Beyond max_connections a request waits for a free one, in vain until connect_by or until one is released."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port, max_connections=1)
+            first = caller.send()
+            talk = await peer.accept()
+            with pytest.raises(UpstreamFailed, match="waiting for a free connection") as failed:
+                await caller.send(within_s=0.05)
+            assert failed.value.fault is Fault.TIMEOUT
+            gives_up, patient = caller.send(), caller.send()
+            await asyncio.sleep(0.01)
+            gives_up.cancel()
+            await asyncio.wait([gives_up])
+            assert await caller.exchange(talk, first) == b"ok"
+            assert await caller.exchange(talk, patient) == b"ok"
+            assert caller.counts == (1, 0)
+            assert peer.n_arrived == 0
+            caller.client.close()
+
+    on_sockets(main)
+
+
+def test_refused() -> None:
+    """Nobody listens: CONNECT, naming host and port and nothing of the request."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        caller = Caller(port)
+        with pytest.raises(UpstreamFailed, match=rf"^127\.0\.0\.1:{port} cannot be reached: Connection refused") as failed:
+            await caller.send(body=b"secret")
+        assert failed.value.fault is Fault.CONNECT
+        assert caller.counts == (0, 0)
+
+    on_sockets(main)
+
+
+def test_unknown_host() -> None:
+    """A name that does not resolve: CONNECT."""
+
+    def lookup(*args: Any, **options: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    async def main() -> None:
+        caller = Caller(80, host="nowhere.test")
+        caller.client._dialer._resolver._lookup = lookup
+        with pytest.raises(UpstreamFailed, match=r"^nowhere\.test:80 cannot be resolved: Name or service") as failed:
+            await caller.send()
+        assert failed.value.fault is Fault.CONNECT
+
+    on_sockets(main)
+
+
+def test_cancelled_while_resolving() -> None:
+    """A request that leaves during the look-up frees its place at once; the look-up ends by itself."""
+    gate = threading.Event()
+
+    def lookup(*args: Any, **options: Any) -> Any:
+        gate.wait(5)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    async def main() -> None:
+        caller = Caller(1, host="slow.test", max_connections=1)
+        caller.client._dialer._resolver._lookup = lookup
+        sending = caller.send()
+        await asyncio.sleep(0.01)
+        sending.cancel()
+        await asyncio.wait([sending], timeout=PROMPT_S)
+        assert sending.cancelled()
+        assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+        gate.set()
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_connecting(loop: str) -> None:
+    """Cancelled or timed out while the peer does not accept, no socket stays open."""
+
+    async def main() -> None:
+        with deaf() as port:
+            n_before = n_sockets()
+            caller = Caller(port)
+            sending = caller.send()
+            await until(lambda: n_sockets() > n_before)
+            sending.cancel()
+            await asyncio.wait([sending])
+            await until(lambda: n_sockets() == n_before)
+            with pytest.raises(UpstreamFailed, match="waiting for a new connection") as failed:
+                await caller.send(within_s=0.05)
+            assert failed.value.fault is Fault.TIMEOUT
+            await until(lambda: n_sockets() == n_before)
+            assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+
+    on_sockets(main, loop=loop)
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_cancelled_before_the_head(said: bytes) -> None:
+    """Cancelled before the head is in, the peer sees it at once and the pool is empty."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            sending = caller.send()
+            talk = await peer.accept()
+            await talk.request()
+            talk.say(said)
+            await asyncio.sleep(0.01)
+            sending.cancel()
+            assert await talk.left() < PROMPT_S
+            assert sending.cancelled()
+            assert caller.counts == (0, 0)
+
+    on_sockets(main)
+
+
+def test_cancelled_on_a_pooled_connection() -> None:
+    """A half-used connection never goes back to the pool."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            talk = await caller.ask(peer)
+            sending = caller.send()
+            await talk.request()
+            sending.cancel()
+            assert await talk.left() < PROMPT_S
+            assert caller.counts == (0, 0)
+
+    on_sockets(main)
+
+
+def test_left_in_the_body() -> None:
+    """A reader that is cancelled and closes: the peer sees it at once, though it would go on for ever."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            sending = caller.send()
+            talk = await peer.accept()
+            await talk.request()
+            talk.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n")
+            response = await sending
+            assert await response.read() == b"he"
+            reading = asyncio.get_running_loop().create_task(response.read())
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+            response.close()
+            assert await talk.left() < PROMPT_S
+            assert caller.counts == (0, 0)
+
+    on_sockets(main)
+
+
+def test_reader_that_stops() -> None:
+    """A reader that stops holds a bounded part of an endless answer; the rest waits at the peer."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            sending = caller.send()
+            talk = await peer.accept()
+            await talk.request()
+            talk.say(b"HTTP/1.1 200 OK\r\nContent-Length: 60000000\r\n\r\n")
+            response = await sending
+            talk.say(bytes(60_000_000))
+            assert isinstance(response, Answer)
+            await until(lambda: response.n_unread > HIGH_WATER)
+            assert response.n_unread <= HIGH_WATER + 262_144
+            assert len(await whole(response)) == 60_000_000
+            assert caller.counts == (1, 0)
+            caller.client.close()
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize("n_bytes", [100_000, 8_000_000])
+def test_large_request(n_bytes: int) -> None:
+    """A large body arrives whole at a peer that reads slowly."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            body = bytes(range(250)) * (n_bytes // 250)
+            sending = caller.send(body=body)
+            talk = await peer.accept()
+            await asyncio.sleep(0.01)
+            assert (await talk.request()).endswith(b"\r\n\r\n" + body)
+            talk.say(OK)
+            assert await whole(await sending) == b"ok"
+            caller.client.close()
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize("is_deaf", [False, True])
+def test_second_family(is_deaf: bool) -> None:
+    """When the first family's address refuses or does not answer, the second one's is used, within its head start."""
+
+    def lookup(*args: Any, **options: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", 0)),
+                (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))]
+
+    async def main() -> None:
+        try:
+            served = listening(host="::1")
+            peer = await served.__aenter__()
+        except OSError:
+            pytest.skip("no IPv6 on loopback")
+        with deaf("127.0.0.2", peer.port) if is_deaf else contextlib.nullcontext():
+            caller = Caller(peer.port, host="both.test")
+            caller.client._dialer._resolver._lookup = lookup
+            began_at = time.monotonic()
+            await caller.ask(peer)
+            assert (time.monotonic() - began_at >= 0.24) is is_deaf
+            caller.client.close()
+        await served.__aexit__(None, None, None)
+
+    on_sockets(main)
+
+
+def test_keepalive_ends() -> None:
+    """An idle connection is closed by us after keepalive_s."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port, keepalive_s=0.05)
+            talk = await caller.ask(peer)
+            assert 0.03 < await talk.left() < 1
+            assert caller.counts == (0, 0)
+
+    on_sockets(main)
+
+
+def test_socket_options() -> None:
+    """No Nagle delay, and a dead peer is noticed."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port, tcp_keepalive_s=30)
+            await caller.ask(peer)
+            connection = caller.client._pool.take()
+            assert connection is not None
+            sock = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            connection.abort()
+
+    on_sockets(main)

@@ -1,0 +1,55 @@
+"""Importing does nothing: no socket, no thread, no file, no warning, and it is quick."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+IMPORT_ALL = """
+import pkgutil, sys, threading
+touched = []
+def audit(event, arguments):
+    if event.startswith(("socket.", "subprocess.", "os.exec", "os.fork", "os.spawn", "os.posix_spawn", "os.putenv")):
+        touched.append(event)
+    if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+        touched.append(f"{event} {arguments[0]}")
+sys.addaudithook(audit)
+sys.dont_write_bytecode = True
+import stayfast
+for module in pkgutil.walk_packages(stayfast.__path__, "stayfast."):
+    if not module.name.endswith("__main__"):
+        __import__(module.name)
+print(threading.active_count(), sorted(set(touched)), len([name for name in sys.modules if name.startswith("stayfast.")]))
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that sees nothing of our environment."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False,
+                          env={"PYTHONPATH": str(SRC), "PATH": os.defpath})
+
+
+def test_importing_every_module_does_nothing() -> None:
+    """With warnings as errors and an empty environment: one thread, nothing opened, started or written."""
+    done = python("-W", "error", "-c", IMPORT_ALL)
+    assert done.stderr == ""
+    n_threads, touched, n_modules = done.stdout.split(" ", 1)[0], done.stdout.split(" ", 1)[1].rsplit(" ", 1)[0], \
+        int(done.stdout.rsplit(" ", 1)[1])
+    assert (n_threads, touched) == ("1", "[]")
+    assert n_modules > 40
+
+
+@pytest.mark.parametrize(("module", "limit_s"), [("stayfast", 0.1), ("stayfast.cli", 0.15), ("stayfast.settings", 0.3)])
+def test_importing_is_quick(module: str, limit_s: float) -> None:
+    """Best of three fresh interpreters, start-up included."""
+    best_s = 9.0
+    for _ in range(3):
+        began_at = time.perf_counter()
+        assert python("-c", f"import {module}").returncode == 0
+        best_s = min(best_s, time.perf_counter() - began_at)
+    assert best_s < limit_s

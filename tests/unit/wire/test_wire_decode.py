@@ -1,0 +1,127 @@
+"""Requests in: what is read of them, and that every refusal names its field."""
+
+import json
+from typing import Any
+
+import pytest
+
+from stayfast.core.errors import Rejected
+from stayfast.core.types import Api
+from stayfast.wire.decode import DecodeLimits, decode
+from tests.unit.wire.recorded import body, request
+
+
+def test_what_a_chat_request_says_is_read() -> None:
+    """Model, streaming, usage, limit, choices and state are taken from the body, which stays verbatim."""
+    raw = body(Api.CHAT, stream=True, stream_options={"include_usage": True}, n=3, max_tokens=5,
+               max_completion_tokens=7, store=True, unknown={"deep": [1]})
+    asked = decode(Api.CHAT, raw)
+    assert (asked.model, asked.stream, asked.include_usage, asked.n_choices) == ("route", True, True, 3)
+    assert (asked.max_output_tokens, asked.is_stateful, asked.body) == (7, True, raw)
+
+
+@pytest.mark.parametrize(("api", "fields", "is_stateful"), [
+    (Api.RESPONSES, {}, False), (Api.RESPONSES, {"store": False}, False), (Api.RESPONSES, {"store": True}, True),
+    (Api.RESPONSES, {"previous_response_id": "resp_1"}, True), (Api.RESPONSES, {"background": True}, True),
+    (Api.RESPONSES, {"conversation": "conv_1"}, True), (Api.RESPONSES, {"conversation": None}, False),
+    (Api.MESSAGES, {"container": "c_1"}, True), (Api.MESSAGES, {}, False), (Api.CHAT, {"store": False}, False)])
+def test_requests_that_leave_something_behind_are_known(api: Api, fields: dict[str, Any], is_stateful: bool) -> None:
+    """What a provider keeps must never be sent twice."""
+    assert request(api, **fields).is_stateful is is_stateful
+
+
+@pytest.mark.parametrize(("prompt", "n_choices"), [("a", 2), (["a", "b"], 4), ([1, 2, 3], 2), ([[1], [2], [3]], 6)])
+def test_completions_count_their_choices(prompt: Any, n_choices: int) -> None:
+    """Each prompt has n choices; a list of numbers is one prompt of tokens."""
+    assert request(Api.COMPLETIONS, prompt=prompt, n=2).n_choices == n_choices
+
+
+@pytest.mark.parametrize("api", list(Api))
+def test_every_api_reads_its_smallest_request(api: Api) -> None:
+    """Each protocol's minimal request is accepted, and names its model."""
+    assert request(api).model == "route"
+
+
+BAD: list[tuple[Api, dict[str, Any], str]] = [
+    (Api.CHAT, {"model": 7}, "model"),
+    (Api.CHAT, {"model": ""}, "model"),
+    (Api.CHAT, {"messages": []}, "messages"),
+    (Api.CHAT, {"messages": "hi"}, "messages"),
+    (Api.CHAT, {"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
+    (Api.CHAT, {"messages": [{"content": "hi"}]}, "messages[0].role"),
+    (Api.CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
+    (Api.CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    (Api.CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].image_url"),
+    (Api.CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+    (Api.CHAT, {"n": 0}, "n"), (Api.CHAT, {"n": 129}, "n"), (Api.CHAT, {"stream": "yes"}, "stream"),
+    (Api.CHAT, {"temperature": "hot"}, "temperature"), (Api.CHAT, {"max_tokens": 0}, "max_tokens"),
+    (Api.CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+     "tools[0].function.parameters"),
+    (Api.COMPLETIONS, {"prompt": {"a": 1}}, "prompt"),
+    (Api.EMBEDDINGS, {"input": []}, "input"), (Api.EMBEDDINGS, {"dimensions": 0}, "dimensions"),
+    (Api.RESPONSES, {"input": 5}, "input"), (Api.RESPONSES, {"input": None}, "input"),
+    (Api.RESPONSES, {"input": [{"type": "message", "role": 1}]}, "input[0].role"),
+    (Api.MESSAGES, {"max_tokens": -1}, "max_tokens"),
+    (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+     "messages[0].content[0].tool_use_id"),
+    (Api.MESSAGES, {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]},
+     "messages[0].content[0].name"),
+    (Api.COUNT_TOKENS, {"messages": None}, "messages"),
+]
+
+
+@pytest.mark.parametrize(("api", "fields", "param"), BAD)
+def test_a_bad_field_is_named(api: Api, fields: dict[str, Any], param: str) -> None:
+    """Wrong types, missing fields and values out of range give a 400 whose param is the path of the field."""
+    with pytest.raises(Rejected) as caught:
+        decode(api, body(api, **fields))
+    assert (caught.value.status, caught.value.param) == (400, param)
+    assert param in caught.value.message
+
+
+@pytest.mark.parametrize("api", list(Api))
+def test_a_missing_model_is_named(api: Api) -> None:
+    """No protocol goes without a model."""
+    said = json.loads(body(api))
+    del said["model"]
+    with pytest.raises(Rejected) as caught:
+        decode(api, json.dumps(said).encode())
+    assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize(("raw", "code"), [
+    (b"", "invalid_json"), (b"{", "invalid_json"), (b'{"model": NaN}', "invalid_json"), (b"\xff", "invalid_json"),
+    (b'{"model": "a", "x": "\xc3"}', "invalid_json"), (b"[]", "invalid_type"), (b'"x"', "invalid_type"),
+    (b'{"model": "a", "x": ' + b"[" * 65 + b"]" * 65 + b"}", "too_deep"),
+    (b'{"x": "\\"", "y": ' + b'{"a":' * 70 + b"1" + b"}" * 71, "too_deep"), (b"[" * 1_000_000, "too_deep")])
+def test_what_is_no_json_object_is_refused(raw: bytes, code: str) -> None:
+    """Broken, deep and non-UTF-8 bodies are refused before or by the parser, at any size."""
+    with pytest.raises(Rejected) as caught:
+        decode(Api.CHAT, raw)
+    assert (caught.value.status, caught.value.code) == (400, code)
+
+
+def test_brackets_in_strings_are_no_depth() -> None:
+    """Only nesting counts: text full of brackets, quotes and backslashes is text."""
+    for text in ("[" * 500, '\\"[' * 500, "\\" * 501 + "{" * 100):
+        assert request(Api.CHAT, messages=[{"role": "user", "content": text}]).model == "route"
+    nested: Any = 1
+    for _ in range(DecodeLimits().max_depth - 1):
+        nested = [nested]
+    assert request(Api.CHAT, extra=nested, wide=[[]] * 200).model == "route"
+    with pytest.raises(Rejected, match="64 levels"):
+        request(Api.CHAT, extra=[nested])
+
+
+def test_a_refusal_quotes_no_prompt() -> None:
+    """The value that was wrong may be a secret: it never stands in the message."""
+    with pytest.raises(Rejected) as caught:
+        request(Api.CHAT, messages=[{"role": "my secret", "content": "x"}])
+    assert "secret" not in caught.value.message
+
+
+def test_limits_are_checked() -> None:
+    """A depth that means nothing is refused when it is set."""
+    with pytest.raises(ValueError, match="max_depth"):
+        DecodeLimits(max_depth=0)
