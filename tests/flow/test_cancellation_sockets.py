@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -88,6 +88,16 @@ def ask(port: int, *, stream: bool) -> socket.socket:
     return client
 
 
+def within_limit(once: Callable[[], float]) -> None:
+    """The state is left within the limit; a machine that starves this process may spoil a try, not three."""
+    took_s = []
+    for _ in range(3):
+        took_s.append(once())
+        if took_s[-1] < LIMIT_S:
+            return
+    raise AssertionError(f"took {took_s} s")
+
+
 async def until(is_so: Callable[[], bool], limit_s: float = 5.0) -> None:
     """Wait for a condition."""
     async with asyncio.timeout(limit_s):
@@ -95,8 +105,8 @@ async def until(is_so: Callable[[], bool], limit_s: float = 5.0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def leave(answer: bytes, *, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]]) -> Peer:
-    """Ask, wait until the state is reached, hang up; returns when everything has been given back."""
+async def leave(answer: bytes, *, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]]) -> float:
+    """Ask, wait until the state is reached, hang up; the seconds until everything was given back."""
     peer = Peer(answer)
     upstream = await asyncio.start_server(peer.talk, "127.0.0.1", 0)
     async with upstream, gateway(upstream.sockets[0].getsockname()[1]) as (system, port):
@@ -106,12 +116,13 @@ async def leave(answer: bytes, *, stream: bool, when: Callable[[socket.socket, S
         left_at = time.monotonic()
         client.close()
         (member,) = system.registry
-        await until(lambda: member.n_in_flight == 0, LIMIT_S * 4)
-        assert time.monotonic() - left_at < LIMIT_S
+        await until(lambda: member.n_in_flight == 0)
+        took_s = time.monotonic() - left_at
         if answer is not BUSY:
-            await asyncio.wait_for(peer.closed.wait(), 1.0)
-            assert peer.closed_at - left_at < LIMIT_S
-    return peer
+            await asyncio.wait_for(peer.closed.wait(), 5.0)
+            took_s = max(took_s, peer.closed_at - left_at)
+        assert peer.n_asked == 1
+    return took_s
 
 
 async def at_once(_: socket.socket, __: System) -> None:
@@ -134,7 +145,7 @@ async def in_mid_stream(client: socket.socket, _: System) -> None:
     ids=["before_head", "before_first_token", "not_streaming", "mid_stream"])
 def test_client_gone(answer: bytes, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]]) -> None:
     """The upstream's connection closes within 50 ms of the client's, and nothing is held."""
-    uvloop.run(leave(answer, stream=stream, when=when))
+    within_limit(lambda: uvloop.run(leave(answer, stream=stream, when=when)))
 
 
 @pytest.mark.sockets
@@ -145,8 +156,7 @@ def test_client_gone_in_back_off() -> None:
         (member,) = system.registry
         await until(lambda: member.n_in_flight == 0 and member.n_failed_in_row == 1)
 
-    peer = uvloop.run(leave(BUSY, stream=True, when=waiting))
-    assert peer.n_asked == 1
+    within_limit(lambda: uvloop.run(leave(BUSY, stream=True, when=waiting)))
 
 
 def n_connecting(port: int) -> int:
@@ -160,27 +170,25 @@ def n_connecting(port: int) -> int:
 def test_client_gone_while_connecting() -> None:
     """The handshake itself is given up: its socket leaves the kernel's table within 50 ms."""
 
-    async def main() -> None:
-        with socket.socket() as full:  # its accept queue is full: further handshakes hang
+    async def main() -> float:
+        with ExitStack() as stack:
+            full = stack.enter_context(socket.socket())  # its accept queue is full: further handshakes hang
             full.bind(("127.0.0.1", 0))
             full.listen(0)
             port = full.getsockname()[1]
-            fillers = [socket.socket() for _ in range(3)]
-            for filler in fillers:
+            for _ in range(3):
+                filler = stack.enter_context(socket.socket())
                 filler.setblocking(False)
                 filler.connect_ex(("127.0.0.1", port))
-            await asyncio.sleep(0)
             n_before = n_connecting(port)
             async with gateway(port) as (system, gateway_port):
                 client = await asyncio.to_thread(ask, gateway_port, stream=True)
                 await until(lambda: n_connecting(port) == n_before + 1)
                 left_at = time.monotonic()
                 client.close()
-                await until(lambda: n_connecting(port) == n_before, 1.0)
-                assert time.monotonic() - left_at < LIMIT_S
+                await until(lambda: n_connecting(port) == n_before)
                 (member,) = system.registry
                 assert member.n_in_flight == 0
-            for filler in fillers:
-                filler.close()
+                return time.monotonic() - left_at
 
-    uvloop.run(main())
+    within_limit(lambda: uvloop.run(main()))
