@@ -8,10 +8,9 @@ import anthropic
 import openai
 import pytest
 
+from tests.clients.callers import CLIENT_TIMEOUT_S, Caller, Chat, Messages, Responses
 from tests.clients.gateway import DIALECTS, Gateway, running_gateway
 from tests.clients.upstream import Upstream, running_upstream
-
-CLIENT_TIMEOUT_S = 10.0
 
 
 @pytest.fixture(scope="session")
@@ -71,3 +70,16 @@ def anthropic_client(gateway: Gateway) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=gateway.origin, api_key="sk-client", max_retries=0,
                              timeout=CLIENT_TIMEOUT_S) as client:
         yield client
+
+
+@pytest.fixture(params=["chat", "responses", "messages"])
+def caller(request: pytest.FixtureRequest, openai_client: openai.OpenAI,
+           anthropic_client: anthropic.Anthropic) -> Caller:
+    """Each API of each SDK."""
+    match request.param:
+        case "chat":
+            return Chat(openai_client)
+        case "responses":
+            return Responses(openai_client)
+        case _:
+            return Messages(anthropic_client)

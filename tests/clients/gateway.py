@@ -18,11 +18,12 @@ from tests.clients.upstream import Upstream
 
 START_S = 20.0
 STOP_S = 10.0
+KEEPALIVE_S = 0.2
 UPSTREAM_MODEL = "upstream-model"
 DIALECTS = ("chat", "responses", "messages")  # what the upstream behind the route `via-<dialect>` speaks
 
 SETTINGS = """
-server: {{host: 127.0.0.1, keepalive_s: 0}}
+server: {{host: 127.0.0.1, keepalive_s: {keepalive_s}}}
 upstreams:
   chat: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [chat, completions, embeddings], probe: false}}
   responses: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [responses], probe: false}}
@@ -52,7 +53,7 @@ class Gateway:
 def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
     """A gateway in front of `upstream`, its files in `folder`; ended by SIGTERM, and waited for."""
     settings = folder / "stayfast.yaml"
-    settings.write_text(SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL))
+    settings.write_text(SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL, keepalive_s=KEEPALIVE_S))
     port = _free_port()
     gateway = Gateway(f"http://127.0.0.1:{port}", folder / "stderr.txt")
     with gateway.errors.open("w") as errors, (folder / "stdout.txt").open("w") as output:

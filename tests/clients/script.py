@@ -36,6 +36,8 @@ class Scenario(StrEnum):
     ERROR_MIDWAY = "error_midway"  # the same after two pieces of content
     TRUNCATED = "truncated"  # the body ends cleanly after two pieces; the protocol's own end never comes
     RESET = "reset"  # the connection breaks after two pieces
+    SLOW = "slow"  # a head at once, content after SLOW_S
+    SLOW_ERROR = "slow_error"  # a head at once, an error inside it after SLOW_S
     HANG_AT_ONCE = "hang_at_once"  # not even a head
     HANG_FIRST = "hang_first"  # a head and the events before any content
     HANG_MIDWAY = "hang_midway"  # two pieces of content, and silence
@@ -43,6 +45,7 @@ class Scenario(StrEnum):
 
 N_PIECES_BEFORE_FAULT = 2
 RETRY_AFTER_S = 7
+SLOW_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,10 @@ import openai
 import pytest
 
 from tests.clients.asks import prompt
-from tests.clients.callers import Caller, Chat, Messages, Responses
+from tests.clients.callers import Caller, Chat
 from tests.clients.script import N_PIECES_BEFORE_FAULT, RETRY_AFTER_S, TEXT
 
 pytestmark = pytest.mark.sockets
-
-
-@pytest.fixture(params=["chat", "responses", "messages"])
-def caller(request: pytest.FixtureRequest, openai_client: openai.OpenAI,
-           anthropic_client: anthropic.Anthropic) -> Caller:
-    """Each API of each SDK."""
-    match request.param:
-        case "chat":
-            return Chat(openai_client)
-        case "responses":
-            return Responses(openai_client)
-        case _:
-            return Messages(anthropic_client)
 
 
 @pytest.fixture(params=["whole", "stream"])

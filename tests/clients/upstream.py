@@ -16,6 +16,7 @@ from typing import Any
 from tests.clients import speak_chat
 from tests.clients.script import (
     N_PIECES_BEFORE_FAULT,
+    SLOW_S,
     Asked,
     Dialect,
     Event,
@@ -42,6 +43,7 @@ PATIENCE_S = 5.0
 class Seen:
     """One request that arrived. `left_at` is when its connection closed before its answer was over (monotonic seconds)."""
 
+    peer: tuple[str, int]  # the other end of its connection
     path: str
     headers: dict[str, str]
     text: str
@@ -125,7 +127,8 @@ class _Connection(asyncio.Protocol):
         if len(rest) < n_body:
             return
         self._input = rest[n_body:]
-        self._seen = Seen(request_line.split(" ")[1], headers, rest[:n_body].decode())
+        peer = self._transport.get_extra_info("peername")
+        self._seen = Seen(peer, request_line.split(" ")[1], headers, rest[:n_body].decode())
         self._upstream.note(self._seen)
         self._answering = asyncio.get_running_loop().create_task(self._answer(self._seen))
 
@@ -180,7 +183,9 @@ class _Connection(asyncio.Protocol):
 
     async def _stream(self, events: Iterator[Event], scenario: Scenario, error_event: bytes) -> None:
         self._send(_head(200, (("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked"))))
-        if scenario in (Scenario.HANG_FIRST, Scenario.ERROR_FIRST):
+        if scenario in (Scenario.SLOW, Scenario.SLOW_ERROR):
+            await asyncio.sleep(SLOW_S)
+        if scenario in (Scenario.HANG_FIRST, Scenario.ERROR_FIRST, Scenario.SLOW_ERROR):
             events = until_fault(events, 0)
         elif scenario in (Scenario.ERROR_MIDWAY, Scenario.TRUNCATED, Scenario.RESET, Scenario.HANG_MIDWAY):
             events = until_fault(events, N_PIECES_BEFORE_FAULT)
@@ -189,7 +194,7 @@ class _Connection(asyncio.Protocol):
             await asyncio.sleep(0)
         if scenario in (Scenario.HANG_FIRST, Scenario.HANG_MIDWAY):
             await self._hang()
-        if scenario in (Scenario.ERROR_FIRST, Scenario.ERROR_MIDWAY):
+        if scenario in (Scenario.ERROR_FIRST, Scenario.ERROR_MIDWAY, Scenario.SLOW_ERROR):
             self._send_chunk(error_event)
         if scenario is Scenario.RESET:
             return await self._break(scenario)

@@ -10,16 +10,20 @@ import xllamacpp
 
 
 def parameters(model: str, n_slots: int, slot_tokens: int, draft: str | None) -> xllamacpp.CommonParams:
-    """A CPU server on a free local port; the context is shared out among the slots."""
+    """A CPU server on a free local port; the context is shared out among the slots.
+
+    One thread: on a shared machine two threads spend more time waiting for each other than working.
+    """
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.n_parallel = n_slots
     params.n_ctx = n_slots * slot_tokens
-    params.cpuparams.n_threads = 2
-    params.cpuparams_batch.n_threads = 2
+    params.cpuparams.n_threads = 1
+    params.cpuparams_batch.n_threads = 1
     params.n_gpu_layers = 0
+    params.cache_ram_mib = 0
     params.verbosity = -1
     if draft:
         params.speculative.draft.mparams.path = draft

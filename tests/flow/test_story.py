@@ -145,6 +145,22 @@ def test_final_errors_are_not_retried() -> None:
     run(main)
 
 
+def test_refused_credentials_are_not_tried_twice() -> None:
+    """A 401 of an upstream is the operator's trouble: another upstream may answer, the same one is not asked again."""
+
+    async def main(loop: SimLoop) -> None:
+        refused: Script = [Fail(Fault.STATUS, status=401)]
+        rig = Rig(loop, [refused], retry=RetryConfig(max_attempts=3))
+        with pytest.raises(UpstreamFailed):
+            await rig.serve()
+        assert rig.scripted[0].n_asked == 1
+        rig = Rig(loop, [refused], [HELLO], retry=RetryConfig(max_attempts=3))
+        for _ in range(5):
+            assert said(await read(await rig.serve())) == "Hello"
+
+    run(main)
+
+
 def test_stateful_requests_are_sent_once() -> None:
     """`store: true` may have been acted on: no second attempt after a broken connection, but one after none was made."""
 

@@ -95,7 +95,7 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
         connection.data_received(part)
         await asyncio.sleep(0.01)
     async with asyncio.timeout(600):  # virtual seconds: every wait of a connection is bounded
-        while edge.connections:  # noqa: ASYNC110  # in virtual time a look costs nothing
+        while edge.connections:  # in virtual time a look costs nothing
             await asyncio.sleep(1)
     assert len(edge.tasks) == 0
     return wire.sent, errors

@@ -20,7 +20,8 @@ from tests.unit.wire.recorded import STREAMS, body, request
 from tests.unit.wire.test_wire_encode import FULL
 from tests.unit.wire.test_wire_whole import ANSWERS
 
-LEAF = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=8)
+NUMBER = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+LEAF = st.none() | st.booleans() | NUMBER | st.text(max_size=8)
 JSON = st.recursive(LEAF,
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
                     max_leaves=8)

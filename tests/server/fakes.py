@@ -207,6 +207,6 @@ async def eventually(is_so: Callable[[], bool], within_s: float = 2.0) -> float:
     clock = SystemClock()
     began_at = clock.now()
     async with asyncio.timeout(within_s):
-        while not is_so():  # noqa: ASYNC110  # the condition is the server's, which has no event for a test
+        while not is_so():  # the condition is the server's, which has no event for a test
             await asyncio.sleep(0.001)
     return clock.now() - began_at

@@ -67,8 +67,10 @@ class Running:
 
     def stop(self) -> int:
         """Drain; the exit status."""
-        for open_one in (*self._answers, *self._lines):
-            open_one.close()
+        for answer in self._answers:
+            answer.close()
+        for line in self._lines:
+            line.close()
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(20)
         assert self.process.stderr is not None

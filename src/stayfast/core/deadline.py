@@ -6,9 +6,10 @@ Source: gRPC deadlines; the SDKs' own 600 s default for `total_s`.
 
 from dataclasses import dataclass
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+
+class Deadline(msgspec.Struct, frozen=True, gc=False):
     """An instant on the monotonic clock. Immutable, so safe to share."""
 
     at: float

@@ -89,6 +89,11 @@ class UpstreamFailed(StayfastError):
             self.kind = kind
 
     @property
+    def is_for_operator(self) -> bool:
+        """Whether they refused our credentials: asking the same upstream again is no use, another one may answer."""
+        return self.upstream_status in (401, 402, 403)
+
+    @property
     def can_retry(self) -> bool:
         """Whether another attempt may help, before any content has reached the client."""
         return not self.is_final

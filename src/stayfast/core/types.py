@@ -1,6 +1,5 @@
 """The nouns of a request's life, shared by every floor."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -53,8 +52,7 @@ class Stage(Word):
     SETTLE = "settle"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, gc=False):
     """What a client asked, validated by `wire.decode`. `body` is verbatim, so that nothing unknown is lost."""
 
     api: Api

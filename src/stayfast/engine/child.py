@@ -31,6 +31,7 @@ class Launch(TypedDict):
     n_slots: int
     ctx_per_slot: int
     prompt_cache_mib: int
+    temperature: float | None
 
 
 def server_params(launch: Launch) -> Any:
@@ -45,6 +46,8 @@ def server_params(launch: Launch) -> Any:
     params.cpuparams.n_threads = launch["n_threads"]
     params.cpuparams_batch.n_threads = launch["n_threads"]
     params.cache_ram_mib = launch["prompt_cache_mib"]
+    if launch["temperature"] is not None:
+        params.sampling.temp = launch["temperature"]
     params.fit_params = False  # it would shrink the context to the free memory without a word
     params.verbosity = _ERRORS_ONLY
     params.endpoint_metrics = True

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TINY = "tiny"
+TINY_TEMPERATURE = 0.1
 TINY_PATH = Path(__file__).parent / "models" / "stayfast-tiny-q8_0.gguf"
 
 _GGUF_MAGIC = b"GGUF"
@@ -47,6 +48,11 @@ class EngineConfig:
                              f"not restart_base_s={self.restart_base_s}, restart_cap_s={self.restart_cap_s}")
         if self.healthy_after_s < 0:
             raise ValueError(f"healthy_after_s must not be negative, not {self.healthy_after_s}")
+
+    @property
+    def default_temperature(self) -> float | None:
+        """For requests that name none; None: llama.cpp's own. A model this small rambles at the usual 0.8."""
+        return TINY_TEMPERATURE if self.model == TINY else None
 
     @property
     def model_path(self) -> Path:

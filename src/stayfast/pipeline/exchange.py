@@ -1,6 +1,6 @@
 """One request's record: what came, when, for whom, by when it must be over, and where its time went."""
 
-from dataclasses import dataclass
+import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline, Timeouts
@@ -9,8 +9,7 @@ from stayfast.pipeline.ledger import Ledger
 from stayfast.pipeline.watch import Watch
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """What the edge knows of a request beside its body. `accepted_at` is when its first byte was read."""
 
     request_id: str

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Chunk, Outcome, Request
 from stayfast.policy.retry import RetryConfig
@@ -10,8 +12,7 @@ from stayfast.upstreams.base import Stream
 from stayfast.upstreams.registry import Member
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """context -> route: the request as it goes on to an upstream."""
 
     request: Request
@@ -39,8 +40,7 @@ class Route:
             raise ValueError(f"route {self.name!r} needs at least one upstream")
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """route -> call: where one request goes, candidates best first."""
 
     route: Route
@@ -72,8 +72,7 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """call (or cache) -> relay: an answer that has begun; `lead` is what came up to and with its first content."""
 
     source: Source

@@ -50,7 +50,7 @@ _PARAMETERS: list[Json] = [
     {"name": "x-request-timeout", "in": "header", "description": "Seconds that the client waits for the answer.",
      "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400}},
     {"name": "x-stayfast-keepalive", "in": "header", "description": "`off`: no comments before the first token.",
-     "schema": {"type": "string", "enum": ["on", "off"]}},
+     "schema": {"type": "string"}},
 ]
 _ERROR: Json = {
     "type": "object", "required": ["error"],
@@ -77,6 +77,8 @@ def document(version: str) -> Json:
     """The whole document. The prefixes /openai and /anthropic take the same paths and are not listed again."""
     schemas, components = msgspec.json.schema_components([_describable(body) for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
+    components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
+                                              _given("previous_response_id", "string")]
     schema_of = dict(zip(_BODIES, schemas, strict=True))
     return {
         "openapi": "3.1.0",
@@ -97,6 +99,11 @@ def _describable(body: type) -> type:
     return msgspec.defstruct(body.__name__, [
         (field.name, field.type) if field.required else (field.name, field.type, field.default) for field in fields
     ], kw_only=True)
+
+
+def _given(name: str, kind: str | list[str]) -> Json:
+    """The demand that a field is there and not null."""
+    return {"required": [name], "properties": {name: {"type": kind}}}
 
 
 def _cold_paths() -> Json:

@@ -4,15 +4,15 @@ A `Stream` is a class with `close()`, never an async generator: a generator clos
 `finally`, and would leak the connection. `close()` does not await, so nothing can interrupt a release.
 """
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.types import Api, Chunk, Request, Sight
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One attempt: a request, the upstream's own name for its model, and the time that it has."""
 
     request: Request
@@ -20,7 +20,7 @@ class Call:
     request_id: str
     deadline: Deadline  # of the request as a whole
     connect_s: float  # cap for TCP and TLS
-    headers: tuple[tuple[str, str], ...] = field(default=())  # of the client's, those that go on (lower-case names)
+    headers: tuple[tuple[str, str], ...] = ()  # of the client's, those that go on (lower-case names)
 
 
 class Stream(Protocol):

@@ -9,6 +9,7 @@ from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.http import HttpClient, Response
 from stayfast.wire.encode import encode
 from stayfast.wire.errors import from_response
+from stayfast.wire.faults import error_in
 from stayfast.wire.tokens import count_tokens_answer
 from stayfast.wire.transcode import Transcoder, can_translate, transcoder
 
@@ -74,7 +75,7 @@ class DialectUpstream:
             raise
         hide_usage = self._config.asks_usage and not request.include_usage
         return HttpStream(response, transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
-                                               hide_usage=hide_usage))
+                                               hide_usage=hide_usage, created_at=int(self._clock.wall())))
 
     def close(self) -> None:
         """Close idle connections."""
@@ -97,11 +98,12 @@ class DialectUpstream:
         while n_bytes < MAX_ERROR_BODY_BYTES and (data := await response.read()):
             parts.append(data)
             n_bytes += len(data)
-        if response.status < 400:
-            return UpstreamFailed(self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for",
-                                  upstream_status=response.status)
-        return from_response(self.name, spoken, response.status, response.headers, b"".join(parts),
-                             now_wall=self._clock.wall())
+        body = b"".join(parts)
+        if response.status >= 400:
+            return from_response(self.name, spoken, response.status, response.headers, body, now_wall=self._clock.wall())
+        return error_in(self.name, body) or UpstreamFailed(
+            self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for",
+            upstream_status=response.status)
 
     def __repr__(self) -> str:
         return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"

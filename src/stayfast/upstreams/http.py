@@ -138,15 +138,15 @@ class HttpClient:
             answer = connection.request(outgoing)
             try:
                 await answer.wait_head()
-            except asyncio.CancelledError:
-                answer.close()
-                raise
             except UpstreamFailed:
                 is_stale = answer.was_untouched and opened is None and may_resend
                 if is_fresh or not (is_stale or answer.was_refused) or self._clock.now() >= connect_by:
                     raise
                 is_fresh = True
                 continue
+            except BaseException:
+                answer.close()
+                raise
             if opened is not None:
                 self._dialer.keep_session(opened)
             return answer

@@ -84,7 +84,7 @@ class Pool:
     async def obtain(self, *, is_fresh: bool = False) -> Connection | None:
         """A connection with a place held on it, or None: open one, then call `dialed` or `dial_failed`.
 
-        `is_fresh`: the last one was found dead, so rather open one than trust what has been idle.
+        `is_fresh`: the last one was found dead, so rather open one than trust what has been idle; but never wait for that.
         """
         if not is_fresh and (connection := self.take()) is not None:
             return connection
@@ -93,6 +93,8 @@ class Pool:
         if self._can_dial():
             self._n_dialing += 1
             return None
+        if is_fresh and (connection := self.take()) is not None:
+            return connection
         waiter: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:

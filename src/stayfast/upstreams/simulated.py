@@ -125,7 +125,8 @@ class _ScriptedStream:
         self._upstream = upstream
         self._steps = list(script)
         self._transcoder: Transcoder = transcoder(Api.CHAT, call.request, source_streams=True, upstream=upstream.name,
-                                                  hide_usage=not call.request.include_usage)
+                                                  hide_usage=not call.request.include_usage,
+                                                  created_at=int(upstream._clock.wall()))
         self._head = {"id": f"chatcmpl-sim{number}", "object": "chat.completion.chunk",
                       "created": int(upstream._clock.wall()), "model": call.model}
         self._n_said = 0

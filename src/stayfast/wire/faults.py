@@ -106,6 +106,15 @@ def in_band(upstream: str, said: object) -> UpstreamFailed:
     return failed(upstream, Fault.IN_BAND, status, complaint, quoted(complaint, complaint.vendor or "openai"))
 
 
+def error_in(upstream: str, body: bytes) -> UpstreamFailed | None:
+    """The failure that a whole body of an HTTP 200 stands for, where it is an error and nothing else."""
+    try:
+        said = _ANY.decode(body)
+    except msgspec.DecodeError:
+        return None
+    return in_band(upstream, said) if isinstance(said, dict) and "error" in said else None
+
+
 def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body: bytes, *,
            retry_after_s: float | None = None, is_final: bool = False) -> UpstreamFailed:
     """The failure for an error that has an HTTP status, said or meant. `body` is kept only if it is for the client."""

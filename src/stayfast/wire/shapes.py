@@ -35,7 +35,9 @@ class _Events:
         out: list[bytes] = []
         n_content = 0
         for block in self._split(data):
-            n_content += self._take(block, out)
+            said, name = (block, b"") if self._splitter.are_data else sse.parse(block)
+            if said is not None:
+                n_content += self._take(said, name, out)
             if self._source.ended:
                 break
         return Chunk(b"".join(out), n_content) if out or n_content else None
@@ -62,7 +64,7 @@ class _Events:
             self._end(out, has_ended=has_ended)
         return Chunk(b"".join(out), n_content) if out or n_content else None
 
-    def _take(self, block: bytes, out: list[bytes]) -> int:
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         """Read one event and append what the client gets; returns how much of it is content."""
         raise NotImplementedError
 
@@ -72,7 +74,7 @@ class _Events:
 
     def _take_rest(self, rest: bytes, out: list[bytes]) -> int:
         """An event that lacks only its blank line counts; half an event does not. A bare JSON error is one, too."""
-        data, _ = sse.parse(rest)
+        data, name = sse.parse(rest)
         if data is None:
             said = object_in(rest)
             if said.get("error"):
@@ -80,7 +82,7 @@ class _Events:
             return 0
         if data.strip() != b"[DONE]" and not object_in(data):
             return 0
-        return self._take(rest.rstrip(b"\r\n"), out)
+        return self._take(data, name, out)
 
 
 class Passthrough(_Events):
@@ -118,8 +120,9 @@ class Passthrough(_Events):
         see = source.see
         start = n_content = at = 0
         out = b""
+        are_data = self._splitter.are_data
         for at, block in enumerate(blocks, 1):
-            data, name = sse.parse(block)
+            data, name = (block, b"") if are_data else sse.parse(block)
             if data is None:
                 continue
             n_content += see(data, name)
@@ -131,11 +134,10 @@ class Passthrough(_Events):
         out += verbatim(blocks, start, at if self.sight.failure is None else at - 1)
         return Chunk(out, n_content) if out else None
 
-    def _take(self, block: bytes, out: list[bytes]) -> int:
-        data, name = sse.parse(block)
-        n_content = 0 if data is None else self._source.see(data, name)
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+        n_content = self._source.see(data, name)
         if self.sight.failure is None and not (self._hide_usage and self._source.is_only_usage):
-            out.append(block + b"\n\n")
+            out.append(sse.event(data, name.decode(errors="replace") or None))
         return n_content
 
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
@@ -152,10 +154,7 @@ class Translation(_Events):
         self._is_named = is_named  # events have names, and no [DONE] ends them
         self._has_said_end = False
 
-    def _take(self, block: bytes, out: list[bytes]) -> int:
-        data, name = sse.parse(block)
-        if data is None:
-            return 0
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         n_content = self._source.see(data, name)
         if self.sight.failure is not None:
             return n_content
@@ -209,10 +208,7 @@ class Collection(_Events):
         self._fold = fold
         self._n_bytes = 0
 
-    def _take(self, block: bytes, out: list[bytes]) -> int:
-        data, name = sse.parse(block)
-        if data is None:
-            return 0
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         self._n_bytes += len(data)
         if self._n_bytes > MAX_ANSWER_BYTES:
             self._source.fail(malformed(self._upstream, "an answer without end"))

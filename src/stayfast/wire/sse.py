@@ -12,6 +12,7 @@ MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # an event with a base64 picture; what
 
 _BLANK_LINE: Final = re.compile(rb"(?:\r\n|\r(?!\n)|\n)(?:\r\n|\n|\r(?=[^\n]))")
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
+_BETWEEN: Final = b"\n\ndata: "
 _BOM: Final = b"\xef\xbb\xbf"
 _LF: Final = 0x0A  # as numbers: looking for a number in bytes is five times as fast as looking for bytes
 _CR: Final = 0x0D
@@ -24,17 +25,22 @@ class EventTooLong(ValueError):
 class Splitter:
     """Cuts what was read into whole events. One task owns it."""
 
-    __slots__ = ("_data", "_ends", "_has_cr", "_max_bytes", "held")
+    __slots__ = ("_data", "_ends", "_has_cr", "_max_bytes", "are_data", "held")
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self.held: Final = bytearray()  # an event that has begun and is not whole yet
         self._data = b""  # what the events of the last feed were cut from
         self._ends: list[int] = []  # where each of them ends in it, when they do not all end in two newlines
+        self.are_data = False  # whether the last feed's events are single data lines and given as their data alone
         self._has_cr = False  # whether lines of the last feed's events may end in carriage returns
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that are whole now, without the blank lines that end them. Raises EventTooLong."""
+        """The events that are whole now, without the blank lines that end them. Raises EventTooLong.
+
+        Where all of them are single data lines, as in every running chat stream, `are_data` is set and they are the
+        data itself: finding `\\n\\ndata: ` is more than twice as fast as finding `\\n\\n`, and nothing is left to parse.
+        """
         held = self.held
         if held:
             may_end = _LF in data or _CR in data or held[-1] == _CR
@@ -49,6 +55,12 @@ class Splitter:
         if _CR in data:
             return self._cut_any(data)
         self._has_cr = False
+        if data[:6] == b"data: " and data[-2:] == b"\n\n":
+            lines = data[6:-2].split(_BETWEEN)
+            if not [line for line in lines if not line or _LF in line]:
+                self.are_data = True
+                return lines
+        self.are_data = False
         blocks = data.split(b"\n\n")
         rest = blocks.pop()
         if rest:
@@ -57,6 +69,7 @@ class Splitter:
 
     def _cut_any(self, data: bytes) -> list[bytes]:
         self._has_cr = True
+        self.are_data = False
         blocks = []
         self._ends = []
         start = 0
@@ -81,7 +94,9 @@ class Splitter:
     def _offset(self, blocks: list[bytes], index: int) -> int:
         if index == 0:
             return 0
-        return self._ends[index - 1] if self._has_cr else sum(map(len, blocks[:index])) + 2 * index
+        if self._has_cr:
+            return self._ends[index - 1]
+        return sum(map(len, blocks[:index])) + (len(_BETWEEN) if self.are_data else 2) * index
 
     def rest(self) -> bytes:
         """What was held back when the stream ended: an event that lacks its blank line, or b""."""
@@ -91,13 +106,13 @@ class Splitter:
 
 
 def parse(block: bytes) -> tuple[bytes | None, bytes]:
-    """The data (None: it has none, such as a comment) and the name of one event. Lines of data are joined by newlines."""
+    """The data of one event (None: it has none, as a comment) and its name. Lines of data are joined by newlines."""
     name = b""
     at = 0
     if block.startswith(b"event: "):
         at = block.find(_LF) + 1
         name = block[7 : at - 1]
-    if block.startswith(b"data: ", at) and block.find(_LF, at) < 0 and _CR not in block:
+    if block.startswith(b"data: ", at) and block.find(_LF, at) < 0 and _CR not in block and len(block) > at + 6:
         return block[at + 6 :], name
     return _parse_any(block)
 
@@ -111,7 +126,7 @@ def _parse_any(block: bytes) -> tuple[bytes | None, bytes]:
             data.append(value[1:] if value.startswith(b" ") else value)
         elif field == b"event":
             name = value[1:] if value.startswith(b" ") else value
-    return (b"\n".join(data) if data else None), name
+    return b"\n".join(data) or None, name
 
 
 def event(data: bytes, name: str | None = None) -> bytes:

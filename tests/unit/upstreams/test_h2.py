@@ -1,6 +1,7 @@
 """One HTTP/2 connection against the `h2` library's server side, in memory: streams, windows, resets, GOAWAY."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -153,6 +154,31 @@ def test_garbage_never_escapes(noise: bytes) -> None:
     on_loop(check)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_frames_never_escape(damages: list[tuple[int, int]]) -> None:
+    """Real frames with bytes changed: no exception leaves the protocol, and every answer ends."""
+
+    async def check() -> None:
+        bench = Bench()
+        answers = [bench.request(), bench.request()]
+        bench.events += bench.server.receive_data(bench.transport.written)
+        for stream_id in (1, 3):
+            bench.server.send_headers(stream_id, HEAD)
+            bench.server.send_data(stream_id, b"hello" * 20, end_stream=True)
+        data = bytearray(bench.server.data_to_send())
+        for at, value in damages:
+            data[at % len(data)] = value
+        bench.connection.data_received(bytes(data))
+        bench.connection.connection_lost(None)
+        for answer in answers:
+            with contextlib.suppress(UpstreamFailed):
+                await whole(answer)
+        assert bench.pool.n_busy == bench.pool.n_idle == 0
+
+    on_loop(check)
+
+
 def test_not_http2() -> None:
     """A peer that speaks something else: MALFORMED for all, and the socket is closed."""
 
@@ -248,7 +274,9 @@ def test_reader_that_stops() -> None:
         assert send(1, 10_000_000) == STREAM_WINDOW == stopped.n_unread
         n_other = 0
         while n_other < 40_000_000:  # more than the connection's window
-            n_other += send(3, 200_000)
+            n_sent = send(3, 200_000)
+            assert n_sent
+            n_other += n_sent
             while other.n_unread:
                 await other.read()
                 bench.pump()

@@ -213,6 +213,18 @@ def test_fresh_replaces_the_oldest_idle() -> None:
     run(main)
 
 
+def test_fresh_takes_what_is_in_use() -> None:
+    """One who rather opens anew but may not takes room on a shared connection in use, and does not wait."""
+
+    async def main(loop: SimLoop) -> None:
+        pool = Pool(1, 10, 50.0, is_shared=True, clock=loop)
+        assert await pool.obtain() is None
+        wire = dial(pool, n_places=2)
+        assert await pool.obtain(is_fresh=True) is wire
+
+    run(main)
+
+
 def test_idle_connections_age() -> None:
     """An idle connection is closed after keepalive_s, one that is used in between is not, and one timer does it."""
 

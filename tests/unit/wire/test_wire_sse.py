@@ -11,13 +11,17 @@ def read(data: bytes, *cuts: int) -> list[tuple[bytes | None, bytes]]:
     """The events of `data`, fed in pieces cut at `cuts`."""
     splitter = sse.Splitter()
     edges = [0, *cuts, len(data)]
-    blocks = [block for start, end in pairwise(edges) for block in splitter.feed(data[start:end])]
+    blocks = []
+    for start, end in pairwise(edges):
+        cut = splitter.feed(data[start:end])
+        blocks += [(block, b"") if splitter.are_data else sse.parse(block) for block in cut]
     rest = splitter.rest()
-    return [sse.parse(block) for block in ([*blocks, rest] if rest else blocks)]
+    return blocks + ([sse.parse(rest)] if rest else [])
 
 
 @pytest.mark.parametrize(("block", "expected"), [
-    (b"data: a", (b"a", b"")), (b"data:a", (b"a", b"")), (b"data:  a", (b" a", b"")), (b"data", (b"", b"")),
+    (b"data: a", (b"a", b"")), (b"data:a", (b"a", b"")), (b"data:  a", (b" a", b"")), (b"data", (None, b"")),
+    (b"data: ", (None, b"")),
     (b"event: x\ndata: a", (b"a", b"x")), (b"data: a\nevent:x", (b"a", b"x")), (b"event: x\ndata:a", (b"a", b"x")),
     (b"data: a\ndata: b", (b"a\nb", b"")), (b"event: x\r\ndata: a\r\ndata: b", (b"a\nb", b"x")),
     (b"data: a\rid: 7", (b"a", b"")), (b": comment", (None, b"")), (b"event: x", (None, b"x")),
@@ -47,6 +51,19 @@ def test_what_is_cut_is_given_back_verbatim() -> None:
     assert splitter.verbatim(blocks, 1, 3) == b"data: 2\r\n\r\ndata: 3\r\r"
     assert splitter.rest() == b"rest"
     assert splitter.rest() == b""
+
+
+def test_data_lines_alone_need_no_parsing() -> None:
+    """A run of single data lines comes as its data; anything else among them makes all come as blocks."""
+    splitter = sse.Splitter()
+    data = b"data: 1\n\ndata: 23\n\ndata: 4\n\n"
+    lines = splitter.feed(data)
+    assert (lines, splitter.are_data) == ([b"1", b"23", b"4"], True)
+    assert splitter.verbatim(lines, 1, 2) == b"data: 23\n\n"
+    for other in (b"data: 1\n\n\n\ndata: 2\n\n", b"data: 1\ndata: 2\n\n", b"data: 1\n\ndata: \n\n", b"data: 1\n\n: c\n\n"):
+        blocks = splitter.feed(other)
+        assert not splitter.are_data
+        assert splitter.verbatim(blocks, 0, len(blocks)) == other
 
 
 def test_an_event_is_bounded() -> None:

@@ -140,6 +140,14 @@ def test_every_choice_must_finish() -> None:
         assert coder.sight.is_complete is is_complete
 
 
+def test_an_empty_finish_reason_is_none() -> None:
+    """Servers that say "" until they finish have not finished."""
+    for data, is_complete in ((sse(chunk({"content": "a"}, ""), done=True), False),
+                              (sse(chunk({"content": "a"}, ""), chunk({}, "stop"), done=True), True)):
+        _, sight = relay(Recorded(Api.CHAT, data, 1), Api.MESSAGES)
+        assert sight.is_complete is is_complete
+
+
 @pytest.mark.parametrize("delta", [
     {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}, {"reasoning_content": ""},
     {"audio": {"expires_at": 1}}, {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}])

@@ -1,6 +1,7 @@
 """From a plan to the first valid content token. Until then attempts may be swapped unseen; after it, never."""
 
 import asyncio
+from collections import deque
 from random import Random
 
 from stayfast.core.clock import Clock
@@ -26,19 +27,23 @@ class Caller:
 
     async def start(self, ex: Exchange, plan: Plan) -> Started:
         """The first attempt that brings content. Raises the last attempt's UpstreamFailed, DeadlineExceeded, Rejected."""
-        candidates = list(plan.candidates)
+        candidates = deque(plan.candidates)
         n_failed = 0
         while True:
-            target = candidates[n_failed % len(candidates)]
+            target = candidates[0]
             try:
                 return await self._attempt(ex, plan, target)
             except Rejected:
-                candidates.remove(target)  # this upstream's protocol cannot say it; another's may
+                candidates.popleft()  # this upstream's protocol cannot say it; another's may
                 if not candidates:
                     raise
             except UpstreamFailed as failed:
                 n_failed += 1
-                wait_s = self._wait_s(ex, plan, failed, n_failed, candidates[n_failed % len(candidates)] is not target)
+                if failed.is_for_operator:
+                    candidates.popleft()
+                else:
+                    candidates.rotate(-1)
+                wait_s = self._wait_s(ex, plan, failed, n_failed, candidates[0] is not target) if candidates else None
                 if wait_s is None:
                     raise
                 if wait_s > 0:

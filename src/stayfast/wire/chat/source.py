@@ -87,7 +87,7 @@ class ChatSource:
             delta = choice.delta
             if (delta is not None and delta.content) or _has_content(choice):
                 n_content = 1
-            if choice.finish_reason is not None:
+            if choice.finish_reason:  # some servers say "" until there is one
                 self._finished.add(choice.index)
                 sight.finish_reason = sight.finish_reason or choice.finish_reason
         sight.n_content += n_content
@@ -144,7 +144,7 @@ class ChatSource:
                 continue
             if choice.delta is not None:
                 self._read(choice.delta, found)
-            if choice.finish_reason is not None:
+            if choice.finish_reason:
                 found.append(Finish(_REASONS.get(choice.finish_reason, "stop")))
         return found
 
