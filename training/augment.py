@@ -94,9 +94,7 @@ LOST_WORDS = frozenset((
 class Augmenter:
     """Draws phrasings of a topic, and never one that is held out or that belongs to another topic."""
 
-    def __init__(
-        self, topics: Iterable[Topic], forbidden: Iterable[str], rng: Random, clue_share: float = 0.0
-    ) -> None:
+    def __init__(self, topics: Iterable[Topic], forbidden: Iterable[str], rng: Random, clue_share: float = 0.0) -> None:
         """`clue_share`: how many questions are loose words that hint at the answer, see `_clue`."""
         self._rng = rng
         self._clue_share = clue_share

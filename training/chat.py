@@ -49,11 +49,19 @@ class Example:
 class ExampleMaker:
     """Builds training conversations; most are one question, some have a past, a few a long one."""
 
-    def __init__(self, topics: list[Topic], augmenter: Augmenter, tokenizer: Tokenizer, rng: Random) -> None:
+    def __init__(
+        self,
+        topics: list[Topic],
+        augmenter: Augmenter,
+        tokenizer: Tokenizer,
+        rng: Random,
+        context_share: float,
+    ) -> None:
         self._topics = topics
         self._augmenter = augmenter
         self._tokenizer = tokenizer
         self._rng = rng
+        self._context_share = context_share
 
     def make(self, topic: Topic, answer_tokens: int | None) -> Example:
         """A conversation that ends with this topic.
@@ -79,15 +87,17 @@ class ExampleMaker:
         return ids
 
     def _context(self) -> str:
-        roll = self._rng.random()
-        if roll < 0.7:
+        """What precedes the question: usually nothing, since every token here costs time to train on."""
+        if self._rng.random() >= self._context_share:
             return ""
-        if roll < 0.82:
+        roll = self._rng.random()
+        if roll < 0.4:
             return render("system", self._rng.choice(SYSTEM_PROMPTS))
-        if roll < 0.985:
-            system = render("system", self._rng.choice(SYSTEM_PROMPTS)) if roll < 0.89 else ""
+        if roll < 0.95:
+            system = render("system", self._rng.choice(SYSTEM_PROMPTS)) if roll < 0.65 else ""
             return system + self._past(self._rng.choice((1, 1, 2)))
-        return render("system", self._filler(self._rng.randrange(2, 9))) + self._past(self._rng.choice((0, 1, 2)))
+        filler = self._filler(self._rng.randrange(2, 9))
+        return render("system", filler) + self._past(self._rng.choice((0, 1, 2)))
 
     def _past(self, n_turns: int) -> str:
         """Earlier turns, with answers of any length, since a client may have cut or changed them."""

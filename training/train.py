@@ -23,7 +23,7 @@ from training.topics import REPOSITORY, Topic, load_held_out, load_topics
 
 OUT = REPOSITORY / "out" / "training"
 SEED = 20261121
-THREADS = 2
+THREADS = 1
 VOCABULARY = 2048
 BATCH_TOKENS = 3584
 
@@ -45,14 +45,16 @@ class Recipe:
     warmup_steps: int = 100
     whole_answer_share: float = 0.3
     clue_share: float = 0.0
+    context_share: float = 0.3
+    head_tokens: int = 12
     starts_from: str | None = None
 
 
 RECIPES = {
     "answers": Recipe("answers", 256, 4, 4, 768, seconds=1320, peak_rate=2e-3, dropout=0.0, token_noise=0.05),
     "tiny": Recipe(
-        "tiny", 256, 4, 4, 768, seconds=900, peak_rate=1.2e-3, dropout=0.05, token_noise=0.08,
-        whole_answer_share=0.12, clue_share=0.4, starts_from="answers",
+        "tiny", 256, 4, 4, 768, seconds=800, peak_rate=1.2e-3, dropout=0.03, token_noise=0.06,
+        whole_answer_share=0.08, clue_share=0.35, context_share=0.12, head_tokens=9, starts_from="answers",
     ),
     "draft": Recipe("draft", 128, 1, 4, 352, seconds=420, peak_rate=4e-3, dropout=0.0, token_noise=0.02),
 }  # fmt: skip
@@ -95,7 +97,7 @@ def epochs(maker: ExampleMaker, topics: list[Topic], recipe: Recipe, rng: Random
     """Batches without end; each pool holds every topic equally often, sorted to waste little padding."""
     while True:
         pool = [
-            maker.make(topic, None if rng.random() < recipe.whole_answer_share else rng.randrange(3, 12))
+            maker.make(topic, None if rng.random() < recipe.whole_answer_share else rng.randrange(3, recipe.head_tokens))
             for topic in topics
             for _ in range(8 if topic.nouns else 4)
         ]
@@ -151,7 +153,7 @@ def train_model(recipe: Recipe, topics: list[Topic], tokenizer: Tokenizer, seed:
     torch.manual_seed(seed)
     rng = Random(seed)
     augmenter = Augmenter(topics, held_out_questions(), rng, recipe.clue_share)
-    maker = ExampleMaker(topics, augmenter, tokenizer, rng)
+    maker = ExampleMaker(topics, augmenter, tokenizer, rng, recipe.context_share)
     shape = Shape(tokenizer.get_vocab_size(), recipe.width, recipe.layers, recipe.heads, recipe.hidden)
     model = TinyLlama(shape, recipe.dropout)
     if recipe.starts_from:
@@ -178,7 +180,7 @@ def train_model(recipe: Recipe, topics: list[Topic], tokenizer: Tokenizer, seed:
                 f"step {step} {elapsed:.0f}s loss {recent:.4f} {tokens / (elapsed + 1e-9):.0f} tok/s",
                 flush=True,
             )
-        if step % 500 == 499:
+        if step % 250 == 249:
             save(model, recipe.name)
     save(model, recipe.name)
     return {

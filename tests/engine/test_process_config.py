@@ -101,7 +101,14 @@ def test_command_leaves_a_core_to_the_gateway() -> None:
     *start, launch = command(EngineConfig(model="/m.gguf", n_slots=3), 23_456)
     assert start == [sys.executable, "-P", "-m", "stayfast.engine.child"]
     assert json.loads(launch) == {"model": "/m.gguf", "host": "127.0.0.1", "port": 23_456, "n_slots": 3,
-                                  "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256}
+                                  "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256,
+                                  "temperature": None}
+
+
+def test_the_tiny_model_answers_calmly() -> None:
+    """Only the shipped model gets a temperature of its own; any other has llama.cpp's."""
+    *_, launch = command(EngineConfig(), 23_456)
+    assert json.loads(launch)["temperature"] == 0.1
 
 
 def test_the_first_error_is_the_cause() -> None:

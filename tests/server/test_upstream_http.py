@@ -12,6 +12,7 @@ import pytest
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused
 from stayfast.upstreams.answer import Answer
+from stayfast.upstreams.dial import Dialer
 from stayfast.upstreams.h1 import HIGH_WATER
 from tests.unit.upstreams.peers import OK, PROMPT_S, Caller, deaf, listening, n_sockets, on_sockets, until, whole
 
@@ -344,6 +345,26 @@ def test_large_request(n_bytes: int) -> None:
             talk.say(OK)
             assert await whole(await sending) == b"ok"
             caller.client.close()
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize(("broken", "fault"), [(OSError(22, "Invalid argument"), Fault.CONNECT), (KeyError(), None)])
+def test_no_socket_is_left_by_a_failure(monkeypatch: pytest.MonkeyPatch, broken: Exception, fault: Fault | None) -> None:
+    """Whatever fails between connecting and the first request, the peer sees the connection close."""
+
+    def tune(*args: Any) -> None:
+        raise broken
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            monkeypatch.setattr(Dialer, "_tune", tune)
+            with pytest.raises(type(broken) if fault is None else UpstreamFailed) as failed:
+                await caller.send()
+            assert getattr(failed.value, "fault", None) is fault
+            assert await (await peer.accept()).left() < PROMPT_S
+            assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
 
     on_sockets(main)
 

@@ -364,6 +364,26 @@ def test_goaway_moves_on(trust: Trust) -> None:
     on_sockets(main)
 
 
+def test_goaway_every_time(trust: Trust) -> None:
+    """A peer that takes nothing is tried twice, no more."""
+
+    async def main() -> None:
+        async with h2_server(trust.server("h2")) as served:
+            served.holds = True
+            caller = caller_to(served.port, trust)
+            sending = caller.send()
+            for n_tried in (1, 2):
+                await until(lambda: len(served.talks) == n_tried and bool(served.talks[-1].asked))  # noqa: B023
+                served.talks[-1].machine.close_connection(last_stream_id=0)
+                served.talks[-1].flush()
+            with pytest.raises(UpstreamFailed, match="did not take the request") as failed:
+                await sending
+            assert failed.value.fault is Fault.RESET
+            assert len(served.talks) == 2
+
+    on_sockets(main)
+
+
 def test_lost_connection_fails_all(trust: Trust) -> None:
     """A connection that breaks fails all its streams; on a new connection nothing is sent again."""
 

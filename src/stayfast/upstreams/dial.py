@@ -92,6 +92,9 @@ class Dialer:
                 transport = await self._secure(transport, landing, context)
             if landing.is_lost or transport.is_closing():
                 raise self._failure("closed the connection at once")
+        except OSError as error:  # a connection already reset takes no options on some systems
+            transport.abort()
+            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}") from error
         except BaseException:
             transport.abort()
             raise
