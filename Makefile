@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check docs bench lock clean
+.PHONY: help setup serve test clients check docs bench lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ serve: $(STAMP) ## Run the gateway (ARGS="--port 9000 ...")
 
 test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings")
 	$(BIN)/python -m pytest $(ARGS)
+
+clients: ## Install the Node SDK that tests/clients/node needs (without it those tests are skipped)
+	npm ci --prefix tests/clients/node --no-audit --no-fund
 
 check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/ruff check

@@ -80,11 +80,6 @@ SUFFIXES = (
     " for LLMs", " in practice", " exactly", " again", " really", ", help", " in general", " and why",
     " for my app", " here", " in one sentence", " when serving models", " then", " now", " today",
 )  # fmt: skip
-CLUE_OPENINGS = (
-    "", "", "what ", "what ", "which ", "which ", "how do ", "how can ", "how does ", "how to ", "can ", "could ",
-    "why ", "why does ", "is it ", "is ", "are ", "do ", "does ", "should ", "when ", "when do ", "who ", "where ",
-    "what if ", "what happens if ", "my ", "the ", "will ", "what is the ", "how many ", "how much ", "is there ",
-)  # fmt: skip
 LOST_WORDS = frozenset((
     "a", "an", "the", "is", "are", "do", "does", "to", "of", "for", "my", "i", "in", "on", "it", "me", "and",
     "that", "with", "should", "can", "what", "about",
@@ -94,10 +89,8 @@ LOST_WORDS = frozenset((
 class Augmenter:
     """Draws phrasings of a topic, and never one that is held out or that belongs to another topic."""
 
-    def __init__(self, topics: Iterable[Topic], forbidden: Iterable[str], rng: Random, clue_share: float = 0.0) -> None:
-        """`clue_share`: how many questions are loose words that hint at the answer, see `_clue`."""
+    def __init__(self, topics: Iterable[Topic], forbidden: Iterable[str], rng: Random) -> None:
         self._rng = rng
-        self._clue_share = clue_share
         self._forbidden = {normalise(question) for question in forbidden}
         self._owner = {normalise(q): topic.name for topic in topics for q in topic.ask}
         self._swaps = {
@@ -111,13 +104,13 @@ class Augmenter:
     def question(self, topic: Topic) -> str:
         """One phrasing; falls back to a trained one when chance keeps producing forbidden ones."""
         for _ in range(8):
-            is_clue = topic.clues and self._rng.random() < self._clue_share
-            candidate = self._surface(self._clue(topic) if is_clue else self._reword(self._base(topic)))
-            if self._is_allowed(candidate, topic):
+            candidate = self.surface(self._reword(self._base(topic)))
+            if self.is_allowed(candidate, topic):
                 return candidate
         return self._rng.choice(topic.ask)
 
-    def _is_allowed(self, candidate: str, topic: Topic) -> bool:
+    def is_allowed(self, candidate: str, topic: Topic) -> bool:
+        """Neither held out nor, word for word, a phrasing of another topic."""
         key = normalise(candidate)
         return bool(key) and key not in self._forbidden and self._owner.get(key, topic.name) == topic.name
 
@@ -130,26 +123,6 @@ class Augmenter:
             return frame.format(*self._rng.sample(topic.nouns, 2))
         return self._rng.choice(topic.ask)
 
-    def _clue(self, topic: Topic) -> str:
-        """Words of the answer and of several phrasings, half in order, as a question of its own.
-
-        Whole phrasings alone teach a small model to recognise sentences. Loose words teach it which
-        words belong to which topic, and that carries over to sentences nobody wrote down.
-        """
-        rng = self._rng
-        answer = [word.strip(",.:;?!") for word in topic.answer.split()]
-        size = rng.randrange(4, 10)
-        at = rng.randrange(max(1, len(answer) - size))
-        words = answer[at : at + size]
-        if rng.random() < 0.6:
-            words = words[: rng.randrange(5)]
-            pool = [rng.choice(topic.ask), rng.choice(topic.ask), *topic.terms[:1]]
-            words += [w.strip("?,.!") for text in pool for w in text.split() if rng.random() < 0.5]
-            if rng.random() < 0.5:
-                rng.shuffle(words)
-        words = [word for word in words if rng.random() > 0.12] or words
-        return rng.choice(CLUE_OPENINGS) + " ".join(words[:11]).lower()
-
     def _reword(self, text: str) -> str:
         """Swaps some phrases for synonyms."""
         chance = self._rng.choice((0.0, 0.3, 0.6))
@@ -161,7 +134,7 @@ class Augmenter:
 
         return self._swap_pattern.sub(swap, text) if chance else text
 
-    def _surface(self, text: str) -> str:
+    def surface(self, text: str) -> str:
         """Case, punctuation, politeness, lost words, typos: what hurried people type."""
         rng = self._rng
         for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):

@@ -6,7 +6,8 @@ from random import Random
 from tokenizers import Tokenizer
 
 from training.augment import Augmenter
-from training.topics import Topic
+from training.mixtures import Mixer
+from training.topics import Topic, held_out_questions
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
@@ -50,18 +51,16 @@ class ExampleMaker:
     """Builds training conversations; most are one question, some have a past, a few a long one."""
 
     def __init__(
-        self,
-        topics: list[Topic],
-        augmenter: Augmenter,
-        tokenizer: Tokenizer,
-        rng: Random,
-        context_share: float,
+        self, topics: list[Topic], tokenizer: Tokenizer, rng: Random, *, context_share: float, mixed_share: float
     ) -> None:
+        """`context_share` of the examples have a past; `mixed_share` of the questions are made up."""
         self._topics = topics
-        self._augmenter = augmenter
+        self._augmenter = Augmenter(topics, held_out_questions(), rng)
         self._tokenizer = tokenizer
         self._rng = rng
         self._context_share = context_share
+        self._mixed_share = mixed_share
+        self._mixer = Mixer(topics, self._augmenter, rng)
 
     def make(self, topic: Topic, answer_tokens: int | None) -> Example:
         """A conversation that ends with this topic.
@@ -70,7 +69,11 @@ class ExampleMaker:
         made, so short examples buy more practice in choosing for the same compute.
         """
         context = self._context()
-        question = render("user", self._augmenter.question(topic)) + f"{START}assistant\n"
+        if self._rng.random() < self._mixed_share:
+            text, topic = self._mixer.question(topic)
+        else:
+            text = self._augmenter.question(topic)
+        question = render("user", text) + f"{START}assistant\n"
         before = self._encode(context)
         asked = self._encode(question)
         answer = self._encode(topic.answer + END)

@@ -56,3 +56,8 @@ def load_held_out(path: Path = HELD_OUT) -> dict[str, list[str]]:
     """Topic name to the paraphrases that only the tests ask."""
     held_out: dict[str, list[str]] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return held_out
+
+
+def held_out_questions() -> list[str]:
+    """The questions that training must never see."""
+    return [question for questions in load_held_out().values() for question in questions]

@@ -19,7 +19,7 @@ from torch.nn import functional
 from training.augment import Augmenter
 from training.chat import END, PAD, START, SYSTEM_PROMPTS, Example, ExampleMaker, render
 from training.model import Shape, TinyLlama
-from training.topics import REPOSITORY, Topic, load_held_out, load_topics
+from training.topics import REPOSITORY, Topic, held_out_questions, load_topics
 
 OUT = REPOSITORY / "out" / "training"
 SEED = 20261121
@@ -44,7 +44,7 @@ class Recipe:
     batch: int = 64
     warmup_steps: int = 100
     whole_answer_share: float = 0.3
-    clue_share: float = 0.0
+    mixed_share: float = 0.0
     context_share: float = 0.3
     head_tokens: int = 12
     starts_from: str | None = None
@@ -53,8 +53,8 @@ class Recipe:
 RECIPES = {
     "answers": Recipe("answers", 256, 4, 4, 768, seconds=1320, peak_rate=2e-3, dropout=0.0, token_noise=0.05),
     "tiny": Recipe(
-        "tiny", 256, 4, 4, 768, seconds=800, peak_rate=1.2e-3, dropout=0.03, token_noise=0.06,
-        whole_answer_share=0.08, clue_share=0.35, context_share=0.12, head_tokens=9, starts_from="answers",
+        "tiny", 256, 4, 4, 768, seconds=760, peak_rate=1.2e-3, dropout=0.0, token_noise=0.02,
+        whole_answer_share=0.14, mixed_share=0.55, context_share=0.12, head_tokens=8, starts_from="leg",
     ),
     "draft": Recipe("draft", 128, 1, 4, 352, seconds=420, peak_rate=4e-3, dropout=0.0, token_noise=0.02),
 }  # fmt: skip
@@ -86,11 +86,6 @@ def train_tokenizer(topics: list[Topic], seed: int) -> Tokenizer:
         ),
     )
     return tokenizer
-
-
-def held_out_questions() -> list[str]:
-    """The questions that training must never see."""
-    return [question for questions in load_held_out().values() for question in questions]
 
 
 def epochs(maker: ExampleMaker, topics: list[Topic], recipe: Recipe, rng: Random) -> Iterator[list[Example]]:
@@ -152,8 +147,7 @@ def train_model(recipe: Recipe, topics: list[Topic], tokenizer: Tokenizer, seed:
     """Runs the recipe, writes checkpoints, and returns the figures worth keeping."""
     torch.manual_seed(seed)
     rng = Random(seed)
-    augmenter = Augmenter(topics, held_out_questions(), rng, recipe.clue_share)
-    maker = ExampleMaker(topics, augmenter, tokenizer, rng, recipe.context_share)
+    maker = ExampleMaker(topics, tokenizer, rng, context_share=recipe.context_share, mixed_share=recipe.mixed_share)
     shape = Shape(tokenizer.get_vocab_size(), recipe.width, recipe.layers, recipe.heads, recipe.hidden)
     model = TinyLlama(shape, recipe.dropout)
     if recipe.starts_from:

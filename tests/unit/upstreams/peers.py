@@ -155,7 +155,7 @@ async def whole(response: Response) -> bytes:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when a condition holds; bounded by the run's time limit."""
-    while not condition():  # noqa: ASYNC110 - what is waited for happens in a socket or a pool, which set no event
+    while not condition():
         await asyncio.sleep(0.001)
 
 

@@ -1,87 +1,14 @@
-"""One HTTP/2 connection against the `h2` library's server side, in memory: streams, windows, resets, GOAWAY."""
+"""One HTTP/2 connection: exchanges, windows and limits."""
 
-import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine
-from typing import Any
 
-import pytest
-from h2.config import H2Configuration
-from h2.connection import H2Connection as Machine
-from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
-from h2.settings import SettingCodes, Settings
+from h2.events import DataReceived, RequestReceived, StreamEnded, StreamReset
+from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.upstreams.answer import Answer, Outgoing
-from stayfast.upstreams.h2 import N_STREAMS_UNTOLD, STREAM_WINDOW, H2Connection
-from stayfast.upstreams.pool import Pool
-from tests.unit.upstreams.fakes import FakeTransport, SetClock
-
-HEAD = [(":status", "200"), ("content-type", "text/event-stream"), ("x-a", "1"), ("x-a", "2")]
-
-
-class Bench:
-    """A client connection and a server machine, wired back to back by `pump`."""
-
-    def __init__(self, *, max_streams: int | None = None, window: int | None = None, split: int = 1 << 30) -> None:
-        self.split = split
-        self.transport = FakeTransport()
-        self.pool = Pool(1, 10, 50.0, is_shared=True, clock=SetClock())
-        self.server = Machine(H2Configuration(client_side=False, header_encoding="utf-8"))
-        told = {SettingCodes.MAX_CONCURRENT_STREAMS: max_streams, SettingCodes.INITIAL_WINDOW_SIZE: window}
-        self.server.local_settings = Settings(client=False, initial_values={
-            code: value for code, value in told.items() if value is not None})
-        self.server.initiate_connection()
-        self.connection = H2Connection("up", "host:1", self.transport, self.pool, max_head_bytes=65_536,
-                                       loop=asyncio.get_running_loop())
-        self.pool._n_dialing = 1
-        self.pool.dialed(self.connection)
-        self.connection.unreserve()
-        self.events: list[Event] = []
-
-    def request(self, body: bytes = b"{}", headers: list[tuple[str, str]] | None = None) -> Answer:
-        """Take a place and send."""
-        assert self.pool.take() is self.connection
-        return self.connection.request(Outgoing("POST", "/v1/x", headers or [("A", "b")], body, upstream="up",
-                                                authority="host:1"))
-
-    def pump(self) -> None:
-        """Exchange bytes until neither side has any."""
-        while True:
-            written, self.transport.written = self.transport.written, b""
-            if written:
-                self.events += self.server.receive_data(written)
-            data = self.server.data_to_send()
-            if not data and not written:
-                return
-            for start in range(0, len(data), self.split):
-                self.connection.data_received(data[start : start + self.split])
-
-    def seen(self, kind: type[Any]) -> list[Any]:
-        """Server events of one kind."""
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def answer(self, stream_id: int, body: bytes = b"hello") -> None:
-        """A whole answer."""
-        self.server.send_headers(stream_id, HEAD)
-        self.server.send_data(stream_id, body, end_stream=True)
-        self.pump()
-
-
-async def whole(answer: Answer) -> bytes:
-    """The body to its end."""
-    parts = []
-    while data := await answer.read():
-        parts.append(data)
-    return b"".join(parts)
-
-
-def on_loop(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run on a fresh loop."""
-    asyncio.run(check())
+from stayfast.upstreams.answer import Outgoing
+from stayfast.upstreams.h2 import N_STREAMS_UNTOLD, STREAM_WINDOW
+from tests.unit.upstreams.h2_bench import HEAD, Bench, on_loop, whole
 
 
 def test_one_exchange() -> None:
@@ -132,65 +59,6 @@ def test_any_split(split: int, body: bytes) -> None:
         bench.pump()
         bench.answer(1, body)
         assert await whole(answer) == body
-
-    on_loop(check)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(min_size=1, max_size=300))
-def test_garbage_never_escapes(noise: bytes) -> None:
-    """Whatever comes, no exception leaves the protocol, and the end is a named failure."""
-
-    async def check() -> None:
-        bench = Bench()
-        answer = bench.request()
-        bench.connection.data_received(noise)
-        bench.connection.connection_lost(None)
-        with pytest.raises(UpstreamFailed) as failed:
-            await whole(answer)
-        assert failed.value.fault in (Fault.MALFORMED, Fault.RESET)
-        assert bench.pool.n_busy == bench.pool.n_idle == 0
-
-    on_loop(check)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4))
-def test_damaged_frames_never_escape(damages: list[tuple[int, int]]) -> None:
-    """Real frames with bytes changed: no exception leaves the protocol, and every answer ends."""
-
-    async def check() -> None:
-        bench = Bench()
-        answers = [bench.request(), bench.request()]
-        bench.events += bench.server.receive_data(bench.transport.written)
-        for stream_id in (1, 3):
-            bench.server.send_headers(stream_id, HEAD)
-            bench.server.send_data(stream_id, b"hello" * 20, end_stream=True)
-        data = bytearray(bench.server.data_to_send())
-        for at, value in damages:
-            data[at % len(data)] = value
-        bench.connection.data_received(bytes(data))
-        bench.connection.connection_lost(None)
-        for answer in answers:
-            with contextlib.suppress(UpstreamFailed):
-                await whole(answer)
-        assert bench.pool.n_busy == bench.pool.n_idle == 0
-
-    on_loop(check)
-
-
-def test_not_http2() -> None:
-    """A peer that speaks something else: MALFORMED for all, and the socket is closed."""
-
-    async def check() -> None:
-        bench = Bench()
-        answers = [bench.request(), bench.request()]
-        bench.connection.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        for answer in answers:
-            with pytest.raises(UpstreamFailed) as failed:
-                await answer.wait_head()
-            assert failed.value.fault is Fault.MALFORMED
-        assert bench.transport.is_aborted
 
     on_loop(check)
 
@@ -306,50 +174,6 @@ def test_padding_counts() -> None:
     on_loop(check)
 
 
-def test_close_resets_the_stream() -> None:
-    """Leaving an answer resets its stream with CANCEL and keeps the connection; late bytes for it are dropped."""
-
-    async def check() -> None:
-        bench = Bench()
-        gone, stays = bench.request(), bench.request()
-        bench.pump()
-        bench.server.send_headers(1, HEAD)
-        bench.pump()
-        bench.server.send_data(1, b"late")
-        late = bench.server.data_to_send()
-        gone.close()
-        gone.close()
-        bench.connection.data_received(late)
-        bench.pump()
-        (reset,) = bench.seen(StreamReset)
-        assert (reset.stream_id, reset.error_code) == (1, ErrorCodes.CANCEL)
-        bench.answer(3)
-        assert await whole(stays) == b"hello"
-        assert bench.pool.n_idle == 1
-        assert not bench.transport.is_aborted
-
-    on_loop(check)
-
-
-@pytest.mark.parametrize(("code", "was_refused"), [(ErrorCodes.REFUSED_STREAM, True), (ErrorCodes.INTERNAL_ERROR, False)])
-def test_reset_by_the_peer(code: ErrorCodes, was_refused: bool) -> None:
-    """A reset is a failure; REFUSED_STREAM says that nothing was processed."""
-
-    async def check() -> None:
-        bench = Bench()
-        answer = bench.request()
-        bench.pump()
-        bench.server.reset_stream(1, code)
-        bench.pump()
-        with pytest.raises(UpstreamFailed, match=f"error {code:d}") as failed:
-            await answer.wait_head()
-        assert failed.value.fault is Fault.RESET
-        assert answer.was_refused is was_refused
-        assert bench.pool.n_idle == 1
-
-    on_loop(check)
-
-
 def test_answered_before_the_body_was_read() -> None:
     """An answer that ends while the request is still being sent is whole; the rest is not sent."""
 
@@ -362,80 +186,6 @@ def test_answered_before_the_body_was_read() -> None:
         assert await whole(answer) == b"413"
         assert bench.seen(StreamReset)
         assert bench.pool.n_idle == 1
-
-    on_loop(check)
-
-
-def test_goaway() -> None:
-    """Streams that the peer took go on to their end; the others are refused; nobody new comes on; then the socket closes."""
-
-    async def check() -> None:
-        bench = Bench()
-        taken, refused = bench.request(), bench.request()
-        bench.pump()
-        bench.server.send_headers(1, HEAD)
-        bench.pump()
-        bench.connection.data_received(bytes.fromhex("000008 07 00 00000000 00000001 00000000"))  # last stream: 1
-        assert refused.was_refused
-        with pytest.raises(UpstreamFailed):
-            await refused.wait_head()
-        assert bench.pool.take() is None
-        assert bench.pool._can_dial()
-        assert not bench.transport.is_aborted
-        bench.transport.written = b""
-        bench.server.send_data(1, b"to the end", end_stream=True)
-        bench.connection.data_received(bench.server.data_to_send())
-        assert await whole(taken) == b"to the end"
-        assert bench.transport.is_aborted
-
-    on_loop(check)
-
-
-def test_goaway_when_idle() -> None:
-    """A connection without streams closes at once."""
-
-    async def check() -> None:
-        bench = Bench()
-        bench.pump()
-        bench.server.close_connection()
-        bench.pump()
-        assert bench.transport.is_aborted
-        assert bench.pool.n_idle == 0
-
-    on_loop(check)
-
-
-def test_place_held_over_a_goaway() -> None:
-    """A place that was held when the peer said GOAWAY refuses: nothing was sent."""
-
-    async def check() -> None:
-        bench = Bench()
-        bench.pump()
-        assert bench.pool.take() is bench.connection
-        bench.server.close_connection()
-        bench.pump()
-        answer = bench.connection.request(Outgoing("GET", "/", [], b"", upstream="up", authority="h"))
-        assert answer.was_refused
-
-    on_loop(check)
-
-
-def test_connection_lost() -> None:
-    """All streams fail; those without a head may be sent again."""
-
-    async def check() -> None:
-        bench = Bench()
-        begun, waiting = bench.request(), bench.request()
-        bench.pump()
-        bench.server.send_headers(1, HEAD)
-        bench.pump()
-        bench.connection.connection_lost(ConnectionResetError())
-        for answer in (begun, waiting):
-            with pytest.raises(UpstreamFailed) as failed:
-                await answer.read()
-            assert failed.value.fault is Fault.RESET
-        assert (begun.was_untouched, waiting.was_untouched) == (False, True)
-        assert bench.pool.n_busy == bench.pool.n_idle == 0
 
     on_loop(check)
 

@@ -24,7 +24,7 @@ class ChatWriter:
                 self._id = delta.id or self._id
                 self._model = delta.model or self._model
                 self._created_at = delta.created_at if delta.created_at is not None else self._created_at
-                return self._role()
+                return []  # what follows decides whether content is text or null
             case TextDelta():
                 return [*self._role(), self._chunk({"content": delta.text})]
             case ThinkingDelta():
@@ -32,7 +32,7 @@ class ChatWriter:
             case ToolBegin():
                 call = {"index": delta.ordinal, "id": delta.id, "type": "function",
                         "function": {"name": delta.name, "arguments": ""}}
-                return [*self._role(), self._chunk({"tool_calls": [call]})]
+                return [*self._role(None), self._chunk({"tool_calls": [call]})]
             case ToolDelta():
                 call = {"index": delta.ordinal, "function": {"arguments": delta.arguments}}
                 return [self._chunk({"tool_calls": [call]})]
@@ -45,11 +45,11 @@ class ChatWriter:
             return []
         return [self._envelope([]) | {"usage": to_chat(usage)}]
 
-    def _role(self) -> list[Json]:
+    def _role(self, content: str | None = "") -> list[Json]:
         if self._has_role:
             return []
         self._has_role = True
-        return [self._chunk({"role": "assistant", "content": ""})]
+        return [self._chunk({"role": "assistant", "content": content})]
 
     def _chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
         return self._envelope([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}])

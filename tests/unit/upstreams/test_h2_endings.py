@@ -1,0 +1,190 @@
+"""One HTTP/2 connection: resets, GOAWAY, broken peers, lost connections."""
+
+import contextlib
+
+import pytest
+from h2.errors import ErrorCodes
+from h2.events import StreamReset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.upstreams.answer import Outgoing
+from tests.unit.upstreams.h2_bench import HEAD, Bench, on_loop, whole
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(min_size=1, max_size=300))
+def test_garbage_never_escapes(noise: bytes) -> None:
+    """Whatever comes, no exception leaves the protocol, and the end is a named failure."""
+
+    async def check() -> None:
+        bench = Bench()
+        answer = bench.request()
+        bench.connection.data_received(noise)
+        bench.connection.connection_lost(None)
+        with pytest.raises(UpstreamFailed) as failed:
+            await whole(answer)
+        assert failed.value.fault in (Fault.MALFORMED, Fault.RESET)
+        assert bench.pool.n_busy == bench.pool.n_idle == 0
+
+    on_loop(check)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_frames_never_escape(damages: list[tuple[int, int]]) -> None:
+    """Real frames with bytes changed: no exception leaves the protocol, and every answer ends."""
+
+    async def check() -> None:
+        bench = Bench()
+        answers = [bench.request(), bench.request()]
+        bench.events += bench.server.receive_data(bench.transport.written)
+        for stream_id in (1, 3):
+            bench.server.send_headers(stream_id, HEAD)
+            bench.server.send_data(stream_id, b"hello" * 20, end_stream=True)
+        data = bytearray(bench.server.data_to_send())
+        for at, value in damages:
+            data[at % len(data)] = value
+        bench.connection.data_received(bytes(data))
+        bench.connection.connection_lost(None)
+        for answer in answers:
+            with contextlib.suppress(UpstreamFailed):
+                await whole(answer)
+        assert bench.pool.n_busy == bench.pool.n_idle == 0
+
+    on_loop(check)
+
+
+def test_not_http2() -> None:
+    """A peer that speaks something else: MALFORMED for all, and the socket is closed."""
+
+    async def check() -> None:
+        bench = Bench()
+        answers = [bench.request(), bench.request()]
+        bench.connection.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        for answer in answers:
+            with pytest.raises(UpstreamFailed) as failed:
+                await answer.wait_head()
+            assert failed.value.fault is Fault.MALFORMED
+        assert bench.transport.is_aborted
+
+    on_loop(check)
+
+
+def test_close_resets_the_stream() -> None:
+    """Leaving an answer resets its stream with CANCEL and keeps the connection; late bytes for it are dropped."""
+
+    async def check() -> None:
+        bench = Bench()
+        gone, stays = bench.request(), bench.request()
+        bench.pump()
+        bench.server.send_headers(1, HEAD)
+        bench.pump()
+        bench.server.send_data(1, b"late")
+        late = bench.server.data_to_send()
+        gone.close()
+        gone.close()
+        bench.connection.data_received(late)
+        bench.pump()
+        (reset,) = bench.seen(StreamReset)
+        assert (reset.stream_id, reset.error_code) == (1, ErrorCodes.CANCEL)
+        bench.answer(3)
+        assert await whole(stays) == b"hello"
+        assert bench.pool.n_idle == 1
+        assert not bench.transport.is_aborted
+
+    on_loop(check)
+
+
+@pytest.mark.parametrize(("code", "was_refused"), [(ErrorCodes.REFUSED_STREAM, True), (ErrorCodes.INTERNAL_ERROR, False)])
+def test_reset_by_the_peer(code: ErrorCodes, was_refused: bool) -> None:
+    """A reset is a failure; REFUSED_STREAM says that nothing was processed."""
+
+    async def check() -> None:
+        bench = Bench()
+        answer = bench.request()
+        bench.pump()
+        bench.server.reset_stream(1, code)
+        bench.pump()
+        with pytest.raises(UpstreamFailed, match=f"error {code:d}") as failed:
+            await answer.wait_head()
+        assert failed.value.fault is Fault.RESET
+        assert answer.was_refused is was_refused
+        assert bench.pool.n_idle == 1
+
+    on_loop(check)
+
+
+def test_goaway() -> None:
+    """Streams that the peer took go on to their end; the others are refused; nobody new comes on; then the socket closes."""
+
+    async def check() -> None:
+        bench = Bench()
+        taken, refused = bench.request(), bench.request()
+        bench.pump()
+        bench.server.send_headers(1, HEAD)
+        bench.pump()
+        bench.connection.data_received(bytes.fromhex("000008 07 00 00000000 00000001 00000000"))  # last stream: 1
+        assert refused.was_refused
+        with pytest.raises(UpstreamFailed):
+            await refused.wait_head()
+        assert bench.pool.take() is None
+        assert bench.pool._can_dial()
+        assert not bench.transport.is_aborted
+        bench.transport.written = b""
+        bench.server.send_data(1, b"to the end", end_stream=True)
+        bench.connection.data_received(bench.server.data_to_send())
+        assert await whole(taken) == b"to the end"
+        assert bench.transport.is_aborted
+
+    on_loop(check)
+
+
+def test_goaway_when_idle() -> None:
+    """A connection without streams closes at once."""
+
+    async def check() -> None:
+        bench = Bench()
+        bench.pump()
+        bench.server.close_connection()
+        bench.pump()
+        assert bench.transport.is_aborted
+        assert bench.pool.n_idle == 0
+
+    on_loop(check)
+
+
+def test_place_held_over_a_goaway() -> None:
+    """A place that was held when the peer said GOAWAY refuses: nothing was sent."""
+
+    async def check() -> None:
+        bench = Bench()
+        bench.pump()
+        assert bench.pool.take() is bench.connection
+        bench.server.close_connection()
+        bench.pump()
+        answer = bench.connection.request(Outgoing("GET", "/", [], b"", upstream="up", authority="h"))
+        assert answer.was_refused
+
+    on_loop(check)
+
+
+def test_connection_lost() -> None:
+    """All streams fail; those without a head may be sent again."""
+
+    async def check() -> None:
+        bench = Bench()
+        begun, waiting = bench.request(), bench.request()
+        bench.pump()
+        bench.server.send_headers(1, HEAD)
+        bench.pump()
+        bench.connection.connection_lost(ConnectionResetError())
+        for answer in (begun, waiting):
+            with pytest.raises(UpstreamFailed) as failed:
+                await answer.read()
+            assert failed.value.fault is Fault.RESET
+        assert (begun.was_untouched, waiting.was_untouched) == (False, True)
+        assert bench.pool.n_busy == bench.pool.n_idle == 0
+
+    on_loop(check)
