@@ -38,8 +38,8 @@ docs: $(STAMP) ## Write the generated pages of docs/reference anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
 
-bench: $(STAMP) ## Measure the gateway (docs/benchmarks.md)
-	@if [ -x scripts/bench/run ]; then scripts/bench/run $(ARGS); else cat docs/benchmarks.md; fi
+bench: $(STAMP) ## Measure the gateway beside nginx, with wrk (docs/benchmarks.md; ARGS="plain --seconds 10")
+	$(BIN)/python scripts/bench/run.py $(ARGS)
 
 lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
 	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra embedded --group dev --universal --python-version 3.11 \

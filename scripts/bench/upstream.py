@@ -8,6 +8,7 @@ POST /v1/chat/completions: a 600-byte JSON answer, or with "stream": true that m
 import argparse
 import asyncio
 import json
+from typing import cast
 
 import httptools
 import uvloop
@@ -49,8 +50,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is not a subclass
 
     def connection_lost(self, why: Exception | None) -> None:
         """It left."""

@@ -30,6 +30,7 @@ _REFUSALS = {
     "408": "The request did not arrive in time.",
     "413": "The body is too large.",
     "415": "The body does not say it is JSON.",
+    "422": "The upstream refused the request; any other 4xx of its comes through with its own status as well.",
     "429": "A quota is used up; see Retry-After.",
     "431": "The head is too large.",
 }
@@ -38,8 +39,8 @@ _FAILURES = {
     "502": "The upstream failed.",
     "503": "No capacity, or shutting down; see Retry-After.",
     "504": "The deadline passed; the error names the stage that spent it.",
-    "529": "The upstream is overloaded (Anthropic's status).",
 }
+_OVERLOADED = {"529": "The upstream is overloaded (Anthropic's status)."}
 _HEADERS: Json = {
     "x-request-id": {"description": "This request's id.", "schema": {"type": "string"}},
     "server-timing": {"description": "Where the time went, by stage.", "schema": {"type": "string"}},
@@ -58,6 +59,14 @@ _ERROR: Json = {
         "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]},
         "code": {"type": ["string", "null", "integer"]}}}},
 }
+_ERROR_OF_MESSAGES: Json = {
+    "type": "object", "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {"type": "object", "required": ["type", "message"],
+                  "properties": {"type": {"type": "string"}, "message": {"type": "string"}}},
+        "request_id": {"type": "string"}},
+}
 _MODEL: Json = {
     "type": "object", "required": ["id", "object", "created", "owned_by"],
     "properties": {"id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
@@ -71,10 +80,29 @@ _HEALTH: Json = {
     "type": "object", "required": ["status"],
     "properties": {"status": {"type": "string"}, "reason": {"type": "string"}},
 }
+_ABOUT = """\
+An LLM gateway that keeps its deadlines. Integers are written without a fraction: where one is asked for, 57.0 is refused, \
+although JSON Schema counts it as an integer. The prefixes /openai and /anthropic take the same paths."""
+
+
+def _answer_with(name: str, kind: Json, **constant: str) -> Json:
+    """An answer by what every client of its protocol reads; upstreams add to it."""
+    return {"type": "object", "required": [*constant, name],
+            "properties": {name: kind} | {field: {"const": value} for field, value in constant.items()}}
+
+
+_ANSWERS: dict[Api, Json] = {
+    Api.CHAT: _answer_with("choices", {"type": "array", "minItems": 1}, object="chat.completion"),
+    Api.COMPLETIONS: _answer_with("choices", {"type": "array", "minItems": 1}, object="text_completion"),
+    Api.EMBEDDINGS: _answer_with("data", {"type": "array"}, object="list"),
+    Api.RESPONSES: _answer_with("output", {"type": "array"}, object="response"),
+    Api.MESSAGES: _answer_with("content", {"type": "array"}, type="message", role="assistant"),
+    Api.COUNT_TOKENS: _answer_with("input_tokens", {"type": "integer"}),
+}
 
 
 def document(version: str) -> Json:
-    """The whole document. The prefixes /openai and /anthropic take the same paths and are not listed again."""
+    """The whole document, OpenAPI 3.1. Every $ref in it resolves."""
     schemas, components = msgspec.json.schema_components([_describable(body) for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
@@ -82,11 +110,12 @@ def document(version: str) -> Json:
     schema_of = dict(zip(_BODIES, schemas, strict=True))
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Stayfast", "version": version, "description": "An LLM gateway that keeps its deadlines."},
+        "info": {"title": "Stayfast", "version": version, "description": _ABOUT},
         "paths": {path: {"post": _hot(api, schema_of[api])} for path, api in PATHS.items()} | _cold_paths(),
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
-            "schemas": components | {"Error": _ERROR, "Model": _MODEL, "Models": _MODELS, "Health": _HEALTH},
+            "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
+                                     "Models": _MODELS, "Health": _HEALTH},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
@@ -124,16 +153,18 @@ def _cold_paths() -> Json:
 
 
 def _hot(api: Api, body: Json) -> Json:
-    answer: Json = {"application/json": {"schema": {"type": "object"}}}
+    answer: Json = {"application/json": {"schema": _ANSWERS[api]}}
     if api.can_stream:
         answer["text/event-stream"] = {}
+    refused = _REFUSALS | _FAILURES | (_OVERLOADED if api.is_anthropic else {})
+    error = "MessagesError" if api.is_anthropic else "Error"
     return {
         "operationId": api.value,
         "summary": _BODIES[api][1],
         "parameters": _PARAMETERS,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": {"description": "The answer, streamed if asked so.", "headers": _HEADERS, "content": answer}}
-        | {status: _error(said) for status, said in (_REFUSALS | _FAILURES).items()},
+        | {status: _error(said, error) for status, said in refused.items()},
     }
 
 
@@ -145,5 +176,5 @@ def _cold(name: str, summary: str, schema: str, others: dict[str, str]) -> Json:
             "responses": {"200": {"description": "OK", "content": content}} | told}
 
 
-def _error(said: str) -> Json:
-    return {"description": said, "content": {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}}
+def _error(said: str, schema: str = "Error") -> Json:
+    return {"description": said, "content": {"application/json": {"schema": {"$ref": _REF.format(name=schema)}}}}

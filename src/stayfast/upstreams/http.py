@@ -7,7 +7,7 @@ reader stops, and costs around ten microseconds a request (docs/decisions names 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from stayfast.core.clock import Clock
@@ -17,8 +17,10 @@ from stayfast.upstreams.answer import Outgoing, Response
 from stayfast.upstreams.dial import Dialer, Line, Origin
 from stayfast.upstreams.dns import Resolver
 from stayfast.upstreams.h1 import H1Connection
-from stayfast.upstreams.h2 import H2Connection
 from stayfast.upstreams.pool import Connection, Pool
+
+if TYPE_CHECKING:
+    from stayfast.upstreams.h2 import H2Connection
 
 __all__ = ["HttpClient", "HttpConfig", "Response"]
 
@@ -104,6 +106,7 @@ class HttpClient:
         self._version = "-"
         self._pool = Pool(config.max_connections, config.max_idle, config.keepalive_s,
                           is_shared=config.http == "2" or "h2" in protocols, clock=clock)
+        self._h2 = _h2() if self._pool.is_shared else None  # here, not at the first connection: a request waits for that
 
     @property
     def n_idle(self) -> int:
@@ -179,7 +182,7 @@ class HttpClient:
             connection.data_received(line.landing.early)
         return connection, line
 
-    def _adopt(self, line: Line) -> H1Connection | H2Connection:
+    def _adopt(self, line: Line) -> "H1Connection | H2Connection":
         config = self._config
         loop = asyncio.get_running_loop()
         is_h2 = line.protocol == "h2" or (config.http == "2" and line.tls is None)
@@ -188,7 +191,8 @@ class HttpClient:
             raise UpstreamFailed(self.name, Fault.CONNECT, f"{self._authority} does not offer HTTP/2")
         connection: H1Connection | H2Connection
         if is_h2:
-            connection = H2Connection(self.name, self._authority, line.transport, self._pool,
+            assert self._h2 is not None
+            connection = self._h2(self.name, self._authority, line.transport, self._pool,
                                       max_head_bytes=config.max_head_bytes, loop=loop)
         else:
             connection = H1Connection(self.name, line.transport, self._pool, config.max_head_bytes, loop)
@@ -202,3 +206,9 @@ class HttpClient:
 
     def __repr__(self) -> str:
         return f"<HttpClient {self.name}: {self.n_busy} busy, {self.n_idle} idle, h{self._version.removesuffix('.1')}>"
+
+
+def _h2() -> "type[H2Connection]":
+    from stayfast.upstreams.h2 import H2Connection  # noqa: PLC0415 - 75 ms of import that plain HTTP/1.1 does not need
+
+    return H2Connection
