@@ -69,7 +69,7 @@ class ExampleMaker:
         made, so short examples buy more practice in choosing for the same compute.
         """
         context = self._context()
-        if self._rng.random() < self._mixed_share:
+        if not topic.nouns and self._rng.random() < self._mixed_share:
             text, topic = self._mixer.question(topic)
         else:
             text = self._augmenter.question(topic)

@@ -26,6 +26,7 @@ SEED = 20261121
 THREADS = 1
 VOCABULARY = 2048
 BATCH_TOKENS = 3584
+COPIES, OFF_TOPIC_COPIES = 4, 40  # of each topic in a pool; what is off topic has no end of forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class Recipe:
 RECIPES = {
     "answers": Recipe("answers", 256, 4, 4, 768, seconds=1320, peak_rate=2e-3, dropout=0.0, token_noise=0.05),
     "tiny": Recipe(
-        "tiny", 256, 4, 4, 768, seconds=760, peak_rate=1.2e-3, dropout=0.0, token_noise=0.02,
-        whole_answer_share=0.14, mixed_share=0.55, context_share=0.12, head_tokens=8, starts_from="leg",
+        "tiny", 256, 4, 4, 768, seconds=1800, peak_rate=1.2e-3, dropout=0.0, token_noise=0.02,
+        whole_answer_share=0.3, mixed_share=0.4, context_share=0.3, head_tokens=8, starts_from="answers",
     ),
     "draft": Recipe("draft", 128, 1, 4, 352, seconds=420, peak_rate=4e-3, dropout=0.0, token_noise=0.02),
 }  # fmt: skip
@@ -89,12 +90,12 @@ def train_tokenizer(topics: list[Topic], seed: int) -> Tokenizer:
 
 
 def epochs(maker: ExampleMaker, topics: list[Topic], recipe: Recipe, rng: Random) -> Iterator[list[Example]]:
-    """Batches without end; each pool holds every topic equally often, sorted to waste little padding."""
+    """Batches without end; each pool holds every topic, sorted to waste little padding."""
     while True:
         pool = [
             maker.make(topic, None if rng.random() < recipe.whole_answer_share else rng.randrange(3, recipe.head_tokens))
             for topic in topics
-            for _ in range(8 if topic.nouns else 4)
+            for _ in range(OFF_TOPIC_COPIES if topic.nouns else COPIES)
         ]
         pool.sort(key=lambda example: (len(example.ids), rng.random()))
         batches = list(cut(pool, recipe.batch))

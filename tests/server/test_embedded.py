@@ -106,6 +106,13 @@ def test_first_contact(running: Running) -> None:
     assert "TTFT" not in running.log.read_text()
 
 
+def test_one_answer_at_a_time(running: Running) -> None:
+    """What llama.cpp's stream cannot say is refused by name, not failed after three attempts."""
+    answer = running.ask(n=2)
+    assert answer.status == 400
+    assert json.loads(answer.read())["error"]["param"] == "n"
+
+
 def test_crash_in_mid_answer(running: Running) -> None:
     """kill -9 of the engine while it answers: the client is told clearly, and the next request works after the restart."""
     pid = running.engine_pid()

@@ -179,7 +179,7 @@ def test_refused() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         caller = Caller(port)
-        with pytest.raises(UpstreamFailed, match=rf"^127\.0\.0\.1:{port} cannot be reached: Connection refused") as failed:
+        with pytest.raises(UpstreamFailed, match=r"^upstream up cannot be reached: Connection refused") as failed:
             await caller.send(body=b"secret")
         assert failed.value.fault is Fault.CONNECT
         assert caller.counts == (0, 0)
@@ -196,7 +196,7 @@ def test_unknown_host() -> None:
     async def main() -> None:
         caller = Caller(80, host="nowhere.test")
         caller.client._dialer._resolver._lookup = lookup
-        with pytest.raises(UpstreamFailed, match=r"^nowhere\.test:80 cannot be resolved: Name or service") as failed:
+        with pytest.raises(UpstreamFailed, match=r"^upstream up cannot be resolved: Name or service") as failed:
             await caller.send()
         assert failed.value.fault is Fault.CONNECT
 

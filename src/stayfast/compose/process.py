@@ -88,6 +88,8 @@ class Process:
 
     def _begin(self, settings: Settings) -> System:
         system = build(settings, self._observers, self._doors(settings), self._clock, self._rng)
+        if self._system is not None:
+            system.inherit(self._system)
         if self._probing is not None:
             self._probing.cancel()
         self._probing = self._tasks.spawn(system.prober.run())

@@ -49,15 +49,27 @@ def log_config(settings: Settings) -> LogConfig:
 class System:
     """One set of settings as objects: what `server.backend.Backend` asks for."""
 
-    config: ServerConfig
+    settings: Settings
     gateway: Gateway
     registry: Registry
     prober: Prober
     metric_text: Callable[[], bytes]
 
+    @property
+    def config(self) -> ServerConfig:
+        """The edge's own settings."""
+        return self.settings.server
+
     def models(self) -> Sequence[str]:
         """The names that clients may ask for."""
         return self.gateway.router.model_names
+
+    def inherit(self, old: "System") -> None:
+        """After a reload: upstreams whose settings did not change need not prove themselves again."""
+        for member in self.registry:
+            name = member.upstream.name
+            if old.settings.upstreams.get(name) == self.settings.upstreams[name]:
+                member.is_proven = old.registry[name].is_proven
 
     def unready(self) -> str | None:
         """Why it cannot serve yet. Where no upstream is to be probed, the operator has said not to wait for one."""
@@ -83,7 +95,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         relay=Relay(clock, settle.done), settle=settle)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
-    return System(settings.server, gateway, registry, prober,
+    return System(settings, gateway, registry, prober,
                   observers.metrics.text if settings.metrics.enabled else bytes)
 
 

@@ -67,6 +67,14 @@ def end_with_stdin() -> None:
         raise SystemExit(1)
 
 
+def wakeup() -> int:
+    """A descriptor that becomes readable with a signal: one that comes just before `select` would not interrupt it."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable)
+    return readable
+
+
 def leave(*_: object) -> NoReturn:
     """End at once: there is nothing to save, and llama.cpp's own end waits for streams that nobody reads."""
     os._exit(0)
@@ -82,12 +90,14 @@ def main() -> NoReturn:
             server = xllamacpp.Server(server_params(launch))
         except RuntimeError:  # llama.cpp has said why on stderr
             raise SystemExit(1) from None
+        told = wakeup()
         signal.signal(signal.SIGTERM, leave)  # until here the default, which does not wait for the GIL
         address = urlsplit(server.listening_address)
         announcement.write(json.dumps({"host": address.hostname, "port": address.port}) + "\n")
-    while os.read(_STDIN, 64):  # nobody writes: this waits for EOF
-        continue
-    leave()
+    while True:  # nobody writes: this waits for EOF, or for a signal, whose handler ends it
+        ready, _, _ = select.select([_STDIN, told], [], [])
+        if _STDIN in ready and not os.read(_STDIN, 64):
+            leave()
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ class Dialer:
             try:
                 context = await asyncio.get_running_loop().run_in_executor(None, build)
             except OSError as error:
-                raise UpstreamFailed(origin.upstream, Fault.CONNECT, f"ca_file {origin.ca_file} cannot be used: "
-                                     f"{error.strerror or 'no certificate in it'}") from error
+                raise UpstreamFailed(origin.upstream, Fault.CONNECT, f"the ca_file of upstream {origin.upstream} cannot be "
+                                     f"used: {error.strerror or 'no certificate in it'}") from error
             if self._context is None:  # two may have built one, and sessions belong to one
                 self._context = context
         return self._context
@@ -192,7 +192,7 @@ class Dialer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
     def _failure(self, what: str) -> UpstreamFailed:
-        return UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"{self._origin.host}:{self._origin.port} {what}")
+        return UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
 
 
 def abort_loser(task: asyncio.Task[tuple[asyncio.Transport, Landing]]) -> None:

@@ -188,7 +188,7 @@ class HttpClient:
         is_h2 = line.protocol == "h2" or (config.http == "2" and line.tls is None)
         if config.http == "2" and not is_h2:
             line.transport.abort()
-            raise UpstreamFailed(self.name, Fault.CONNECT, f"{self._authority} does not offer HTTP/2")
+            raise UpstreamFailed(self.name, Fault.CONNECT, f"upstream {self.name} does not offer HTTP/2")
         connection: H1Connection | H2Connection
         if is_h2:
             assert self._h2 is not None

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
-from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.types import Api, Chunk, Sight
 from stayfast.upstreams.base import Call, Stream, Upstream
 
@@ -57,6 +57,9 @@ class LocalUpstream:
 
     async def open(self, call: Call) -> Stream:
         """Wait for the engine if need be, then ask it."""
+        if call.request.n_choices != 1:
+            raise Rejected("The embedded model gives one answer to one prompt at a time.", code="unsupported_value",
+                           param="prompt" if call.request.api is Api.COMPLETIONS else "n")
         connect_by = Deadline(call.deadline.within(call.connect_s, self._clock.now()))
         if not self._door.is_ready:
             await self._wait(connect_by)

@@ -129,6 +129,7 @@ class _ScriptedStream:
                                                   created_at=int(upstream._clock.wall()))
         self._head = {"id": f"chatcmpl-sim{number}", "object": "chat.completion.chunk",
                       "created": int(upstream._clock.wall()), "model": call.model}
+        self._n_choices = call.request.n_choices
         self._n_said = 0
         self._is_closed = False
         self._is_whole = False
@@ -184,8 +185,9 @@ class _ScriptedStream:
         return self._event({**first, "content": step.text}, None)
 
     def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        return b"data: " + msgspec.json.encode({**self._head, "choices": [choice]}) + b"\n\n"
+        choices = ({"index": index, "delta": delta, "finish_reason": finish_reason} for index in range(self._n_choices))
+        return b"".join(b"data: " + msgspec.json.encode({**self._head, "choices": [choice]}) + b"\n\n"
+                        for choice in choices)
 
     def _usage(self) -> bytes:
         usage = {"prompt_tokens": 10, "completion_tokens": self._n_said, "total_tokens": 10 + self._n_said}

@@ -1,0 +1,31 @@
+"""The pages that people read, and what is inside them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`\n]+)`")
+
+
+def pages() -> list[Path]:
+    """README, CONTRIBUTING, CHANGELOG and everything in docs."""
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    """The fenced blocks of a page in one of these languages."""
+    for language, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language in languages:
+            yield text
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def spans(page: Path) -> list[str]:
+    """The code inside a page's sentences."""
+    return _SPAN.findall(prose(page))

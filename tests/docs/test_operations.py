@@ -1,0 +1,79 @@
+"""docs/operations.md and the files in deploy/ say what the code does."""
+
+import re
+from configparser import RawConfigParser
+from typing import Any
+
+import msgspec
+import yaml
+
+from stayfast.cli import EXIT_STATUSES, _parser
+from stayfast.observe.log import _RequestLine
+from stayfast.server.config import ServerConfig
+from stayfast.server.lifecycle import _FAREWELL_S
+from stayfast.server.routes import HEALTH
+from stayfast.server.workers import EXIT_BAD_SETTINGS, WorkersConfig
+from stayfast.settings import Source, load
+from tests.docs.pages import ROOT
+from tests.docs.test_examples import variables_for
+
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+UNIT = ROOT / "deploy" / "stayfast.service"
+MANIFEST = ROOT / "deploy" / "kubernetes.yaml"
+
+
+def longest_stop_s(server: ServerConfig) -> float:
+    """How long a gateway may take to stop, its parent's patience included."""
+    return server.drain_grace_s + server.drain_s + max(2 * _FAREWELL_S, WorkersConfig(1, 0).margin_s)
+
+
+def test_every_field_of_the_log_has_a_row() -> None:
+    """In the order of the line, none missing and none made up."""
+    table = PAGE.split("### Requests")[1].split("### ")[0]
+    fields = [field.name for field in msgspec.structs.fields(_RequestLine)]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == fields
+
+
+def test_every_exit_status_has_a_row() -> None:
+    """Those that `stayfast --help` names."""
+    assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == re.findall(r"^  (\d+) ", EXIT_STATUSES, re.MULTILINE)
+
+
+def test_the_unit() -> None:
+    """It waits for the drain, signals the main process only, and does not restart what cannot start."""
+    unit = RawConfigParser(strict=False)  # a later ExecReload counts: the signal
+    unit.read(UNIT)
+    service = unit["Service"]
+    assert (service["Type"], service["KillMode"]) == ("notify", "mixed")
+    assert int(service["TimeoutStopSec"]) > longest_stop_s(ServerConfig())
+    assert str(EXIT_BAD_SETTINGS) in service["RestartPreventExitStatus"].split()
+    assert int(service["LimitNOFILE"]) > 2 * ServerConfig().max_connections
+    assert service["ExecReload"].endswith("-HUP $MAINPID")
+    _parser().parse_args(service["ExecStart"].split()[1:])
+
+
+def test_the_manifest() -> None:
+    """Its settings load, its probes exist, its port is the gateway's, and Kubernetes waits for the drain."""
+    parts: dict[str, Any] = {part["kind"]: part for part in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))}
+    text = parts["ConfigMap"]["data"]["stayfast.yaml"]
+    settings = load(Source("stayfast.yaml", text), variables_for(text))
+    pod = parts["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == settings.server.port
+    probes = {container[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
+    assert probes == {"/livez", "/readyz"} <= HEALTH
+    command, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    assert pod["terminationGracePeriodSeconds"] > float(seconds) + longest_stop_s(settings.server)
+    _parser().parse_args(container["args"])
+    assert parts["Service"]["spec"]["selector"] == parts["Deployment"]["spec"]["template"]["metadata"]["labels"]
+
+
+def test_the_image_runs_a_command_that_exists() -> None:
+    """The Dockerfile's CMD parses, and copies only what there is."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    _parser().parse_args(msgspec.json.decode(command, type=list[str]))
+    for names in re.findall(r"^COPY ((?:[\w./]+ )+)\S+$", text, re.MULTILINE):
+        assert [name for name in names.split() if not (ROOT / name).exists()] == []

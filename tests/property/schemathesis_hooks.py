@@ -1,0 +1,41 @@
+"""What schemathesis does to each generated request before it goes out (SCHEMATHESIS_HOOKS names this module).
+
+Requests get a model that some upstream serves and the time for its answer: a gateway that says 404 and 504 to all of them
+would pass unseen. Whole floats become integers: JSON
+Schema takes 57.0 for one, the gateway, like OpenAI, does not, and the description says so.
+"""
+
+from typing import Any
+
+import schemathesis
+
+MODELS = {"embeddings": "vectors", "count_tokens": "counted"}  # by operation; `steady` serves the others
+ENOUGH_S = 10.0
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """Mend what has nothing to do with the request's shape."""
+    if isinstance(case.body, dict):
+        case.body = whole(case.body)
+        if isinstance(case.body.get("model"), str) and case.body["model"]:
+            case.body["model"] = MODELS.get(case.operation.definition.raw["operationId"], "steady")
+    if case.headers and is_impatient(str(case.headers.get("x-request-timeout"))):
+        case.headers["x-request-timeout"] = str(ENOUGH_S)
+
+
+def is_impatient(text: str) -> bool:
+    """Whether it is a time-out, but too short for an answer."""
+    try:
+        return 0 < float(text) < ENOUGH_S
+    except ValueError:
+        return False
+
+
+def whole(value: Any) -> Any:
+    """`value` with an integer wherever a float has no fraction."""
+    if isinstance(value, dict):
+        return {name: whole(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

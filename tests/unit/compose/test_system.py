@@ -1,0 +1,91 @@
+"""compose.system: what a set of settings becomes, and what a reload keeps."""
+
+from random import Random
+
+import pytest
+
+from stayfast.compose.system import Observers, System, build
+from stayfast.core.types import Api
+from stayfast.settings import Settings, Source, load
+from stayfast.testing import SimLoop
+
+TEXT = """
+upstreams:
+  near: {{kind: openai, base_url: "{near}"}}
+  far: {{kind: anthropic, base_url: "http://far", key: secret-of-far}}
+  played: {{kind: simulated}}
+routes:
+  chat: {{upstreams: [near, far], model: gpt-x}}
+  vectors: {{upstreams: [near]}}
+  "*": [played]
+"""
+
+
+def system(near: str = "http://near/v1") -> System:
+    """A system of three upstreams."""
+    settings = load(Source("test", TEXT.format(near=near)), {})
+    loop = SimLoop()
+    try:
+        return build(settings, Observers(settings, loop), {}, loop, Random(1))
+    finally:
+        loop.close()
+
+
+def test_routes_and_models() -> None:
+    """The wildcard is served, but is no model's name."""
+    assert system().models() == ["chat", "vectors"]
+
+
+def test_every_upstream_that_can_chat_is_probed_by_its_first_named_route() -> None:
+    """The wildcard names no model to ask for, so what only it leads to is proven by traffic alone."""
+    probed = [(member.upstream.name, model) for member, model in system().prober._targets]
+    assert probed == [("near", "gpt-x"), ("far", "gpt-x")]
+
+
+def test_ready_once_one_has_answered() -> None:
+    """One real token from any upstream is enough."""
+    built = system()
+    assert built.unready() is not None
+    built.registry["far"].succeeded()
+    assert built.unready() is None
+
+
+def test_not_asking_means_not_waiting() -> None:
+    """Where no upstream is to be probed, the gateway is ready from the start."""
+    settings = load(Source("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {})
+    loop = SimLoop()
+    built = build(settings, Observers(settings, loop), {}, loop, Random(1))
+    loop.close()
+    assert built.unready() is None
+
+
+@pytest.mark.parametrize(("near", "is_ready"), [("http://near/v1", True), ("http://elsewhere/v1", False)])
+def test_a_reload_keeps_what_is_proven(near: str, is_ready: bool) -> None:
+    """An upstream whose settings are the same need not prove itself again; a changed one must."""
+    old = system()
+    old.registry["near"].succeeded()
+    new = system(near)
+    new.inherit(old)
+    assert (new.unready() is None) == is_ready
+
+
+def test_secrets_are_in_no_repr() -> None:
+    """Keys do not come out of the objects that hold them."""
+    built = system()
+    assert "secret-of-far" not in f"{built!r} {[repr(member) + repr(member.upstream) for member in built.registry]}"
+
+
+def test_apis_by_kind() -> None:
+    """What each kind serves, natively or by translation."""
+    built = system()
+    assert {api for api in Api if built.registry["near"].upstream.can_serve(api)} == set(Api)
+    assert Api.EMBEDDINGS not in {api for api in Api if built.registry["far"].upstream.can_serve(api)}
+
+
+def test_built_in_settings_build() -> None:
+    """No file at all is a system, too."""
+    settings = Settings()
+    loop = SimLoop()
+    built = build(settings, Observers(settings, loop), {}, loop, Random(1))
+    loop.close()
+    assert built.models() == []
