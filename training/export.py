@@ -22,6 +22,9 @@ DESCRIPTIONS = {
     "tiny": "Answers short questions about LLM latency. Trained from scratch for Stayfast; knows nothing else.",
     "draft": "Draft for speculative decoding with stayfast-tiny: same tokenizer, one layer.",
 }
+SHARPNESS = 4.0
+"""Scores are multiplied by this, through the last norm. Greedy answers stay the same, and a client that samples at
+temperature 1 gets what temperature 0.25 would give: an answer from the corpus and not a walk between two of them."""
 LAYER_NAMES = {
     "attention_norm.weight": "attn_norm.weight",
     "attention.q.weight": "attn_q.weight",
@@ -86,6 +89,8 @@ def write_weights(writer: gguf.GGUFWriter, weights: dict[str, torch.Tensor]) -> 
     """Matrices in blocks of 32 eight-bit numbers, vectors as they are."""
     for name, weight in weights.items():
         values: npt.NDArray[np.float32] = weight.to(torch.float32).numpy()
+        if name == "norm.weight":
+            values = values * np.float32(SHARPNESS)
         if values.ndim == 1:
             writer.add_tensor(gguf_name(name), values)
             continue
