@@ -49,7 +49,8 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
     since the epoch, for clients whose dialect dates an answer when the upstream's does not.
     Raises ValueError for pairs that cannot be translated and for a whole answer to a client that streams.
     """
-    if not can_translate(request.api, source):
+    is_same = request.api is source
+    if not is_same and not can_translate(request.api, source):
         raise ValueError(f"{source.value} answers cannot be translated for {request.api.value} clients")
     if request.stream and not source_streams:
         raise ValueError("a whole answer cannot be streamed")
@@ -58,12 +59,12 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
         return Whole(PlainSource(upstream, source, sight), sight, upstream)
     reader = _source(source, request, upstream, sight)
     says_done = request.api in _ENDS_WITH_DONE
-    if request.stream and request.api is source:
+    if request.stream and is_same:
         return Passthrough(reader, sight, upstream, says_done=says_done, hide_usage=hide_usage)
     if request.stream:
         is_named = not says_done
         return Translation(reader, sight, upstream, _writer(request, created_at), is_named=is_named)
-    if request.api is source:
+    if is_same:
         return Collection(reader, sight, upstream, _fold(source)) if source_streams else Whole(reader, sight, upstream)
     rewrite = Rewrite(_writer(request, created_at), _fold(request.api))
     if source_streams:
@@ -72,12 +73,9 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
 
 
 def _source(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
-    match api:
-        case Api.MESSAGES:
-            return MessagesSource(upstream, sight)
-        case Api.RESPONSES:
-            return ResponsesSource(upstream, sight)
-    return ChatSource(upstream, request.n_choices, sight)
+    if api in _ENDS_WITH_DONE:
+        return ChatSource(upstream, request.n_choices, sight)
+    return MessagesSource(upstream, sight) if api is Api.MESSAGES else ResponsesSource(upstream, sight)
 
 
 def _writer(request: Request, created_at: int) -> Writer:

@@ -5,33 +5,32 @@ cache. Reasoning is part of the output everywhere and never added again. Numbers
 usage object must not cost the client its answer.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from stayfast.core.types import Usage
 
 Json = dict[str, Any]
+_MOST: Final = 2**53  # what a JSON number can say exactly
 
 
 def _count(fields: object, *names: str) -> int:
-    if isinstance(fields, Mapping):
+    if isinstance(fields, dict):
         for name in names:
             value = fields.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53:
+            if (type(value) is int or type(value) is float) and 0 <= value < _MOST:  # a bool is neither
                 return int(value)
     return 0
 
 
 def from_openai(said: object) -> Usage | None:
     """Read chat, completions, responses, embeddings, vLLM, SGLang and DeepSeek usage (None: there is none)."""
-    if not isinstance(said, Mapping) or not said:
+    if not isinstance(said, dict) or not said:
         return None
     inputs = said.get("prompt_tokens_details") or said.get("input_tokens_details")
     outputs = said.get("completion_tokens_details") or said.get("output_tokens_details")
     written = _count(inputs, "cache_write_tokens")
-    long_lived = 0
-    if isinstance(inputs, Mapping):
-        long_lived = min(written, _count(inputs.get("cache_write_tokens_details"), "ttl_12h_tokens"))
+    long_lived = min(written, _count(inputs["cache_write_tokens_details"], "ttl_12h_tokens")) if (
+        isinstance(inputs, dict) and "cache_write_tokens_details" in inputs) else 0
     return Usage(
         input_total=_count(said, "prompt_tokens", "input_tokens"),
         output=_count(said, "completion_tokens", "output_tokens"),
@@ -44,7 +43,7 @@ def from_openai(said: object) -> Usage | None:
 
 def from_anthropic(said: object, before: Usage | None = None) -> Usage | None:
     """Read messages usage. `before` is what the stream said earlier: its counts stand where the new ones are silent."""
-    if not isinstance(said, Mapping) or not said:
+    if not isinstance(said, dict) or not said:
         return before
     if before is None:
         before = Usage()
