@@ -8,12 +8,12 @@ from stayfast.core.types import Api, Outcome, Stage, Usage
 
 
 class StageDone(msgspec.Struct, frozen=True, gc=False):
-    """A stage ended. Instants are monotonic seconds; `allowance_s` is what it might have used (None: unbounded)."""
+    """A stage ended. Instants are monotonic seconds; `allowance_s` is what it might have used."""
 
     stage: Stage
     began_at: float
     ended_at: float
-    allowance_s: float | None = None
+    allowance_s: float
 
     @property
     def spent_s(self) -> float:

@@ -32,7 +32,7 @@ class Exchange:
         self.arrival = arrival
         self.timeouts = timeouts
         self.deadline = Deadline(arrival.accepted_at + total_s)
-        self.ledger = Ledger(clock, arrival.accepted_at)
+        self.ledger = Ledger(clock, arrival.accepted_at, self.deadline)
         self.watch = Watch(clock, self.deadline, total_s)
         self.n_attempts = 0
         self.route: str | None = None
@@ -40,7 +40,7 @@ class Exchange:
 
     def enter(self, stage: Stage) -> None:
         """The next stage begins."""
-        self.ledger.enter(stage)
+        self.ledger.enter(stage, self.timeouts.first_token_s if stage is Stage.CALL else None)
 
     def __repr__(self) -> str:
         where = self.ledger.stage.value if self.ledger.stage is not None else "done"

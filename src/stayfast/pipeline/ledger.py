@@ -5,6 +5,7 @@ always add up to the whole and no time is lost between stages.
 from functools import lru_cache
 
 from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone
 from stayfast.core.types import Stage
 
@@ -12,23 +13,25 @@ from stayfast.core.types import Stage
 class Ledger:
     """The stages of one request, in the order they ran. One task owns it."""
 
-    __slots__ = ("_allowance_s", "_began_at", "_clock", "_done", "stage")
+    __slots__ = ("_allowance_s", "_began_at", "_clock", "_deadline", "_done", "stage")
 
-    def __init__(self, clock: Clock, accepted_at: float) -> None:
+    def __init__(self, clock: Clock, accepted_at: float, deadline: Deadline) -> None:
         self._clock = clock
+        self._deadline = deadline
         self._done: list[StageDone] = []
         self._began_at = accepted_at  # the first stage pays for the wait between accept and its own start
-        self._allowance_s: float | None = None
+        self._allowance_s = 0.0
         self.stage: Stage | None = None
 
-    def enter(self, stage: Stage, allowance_s: float | None = None) -> float:
-        """End the running stage, begin `stage`; returns the instant."""
+    def enter(self, stage: Stage, cap_s: float | None = None) -> float:
+        """End the running stage, begin `stage`; returns the instant. Its allowance is what is left, at most `cap_s`."""
         now = self._clock.now()
         if self.stage is not None:
             self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
             self._began_at = now
         self.stage = stage
-        self._allowance_s = allowance_s
+        left_s = self._deadline.at - now
+        self._allowance_s = left_s if cap_s is None or left_s < cap_s else cap_s
         return now
 
     def finish(self) -> tuple[StageDone, ...]:

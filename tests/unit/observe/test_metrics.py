@@ -11,7 +11,7 @@ def done(**changes: object) -> RequestDone:
     """A request of 0.5 s whose first token came after 0.2 s."""
     fields: dict[str, object] = {
         "request_id": "r", "api": Api.CHAT, "route": "m", "model": "m", "stream": True, "status": 200, "accepted_at": 1.0,
-        "ended_at": 1.5, "wall_at": 0.0, "stages": (StageDone(Stage.CALL, 1.0, 1.2),), "upstream": "u", "ttft_s": 0.2,
+        "ended_at": 1.5, "wall_at": 0.0, "stages": (StageDone(Stage.CALL, 1.0, 1.2, 10.0),), "upstream": "u", "ttft_s": 0.2,
         "usage": Usage(10, 20, 5)}
     return RequestDone(**{**fields, **changes})  # type: ignore[arg-type]
 
