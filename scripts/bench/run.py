@@ -3,10 +3,10 @@
     make bench                                   everything, about two minutes
     .venv/bin/python scripts/bench/run.py plain streams ttft idle start
 
-plain: closed loop, 64 connections (wrk). streams: the same with 32 chunks an answer. ttft: open loop at 50 streams/s, latency
-from the intended start. idle: memory of 1,000 streams that say nothing. start: process start to the first answer. Gateway on
-core 0, load and fake upstream on core 1, everything on loopback; nginx (if installed) is measured beside it, in turns, as the
-floor of what a proxy costs here. Machines are noisy: judge by the ratio to nginx, and by the spread over the rounds.
+plain: closed loop, 64 connections (wrk). streams: the same with 32 chunks an answer. ttft: open loop at 50 streams/s,
+latency from the intended start. idle: memory of 1,000 streams that say nothing. start: process start to ready. Gateway on
+core 0, load and fake upstream on core 1, everything on loopback; nginx (if installed) is measured beside it, in turns,
+as the floor of what a proxy costs here. Machines are noisy: judge by the ratio to nginx, and by the spread over the rounds.
 """
 
 import argparse
@@ -29,7 +29,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-UPSTREAM, GATEWAY, NGINX = 9100, 8090, 8091
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+UPSTREAM, GATEWAY, NGINX = free_ports(3)
 BODY = (b'{"model":"gpt-4o-mini","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user",'
         b'"content":"Say something about latency, please, and keep it short."}],"max_tokens":64,"stream":true}')
 REQUEST = (b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -55,9 +66,6 @@ http {{
 @contextlib.contextmanager
 def process(command: Sequence[str], port: int, core: int, folder: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server pinned to a core, until the block ends; yields when its port answers."""
-    with contextlib.closing(socket.socket()) as probe:
-        if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise SystemExit(f"something else listens on port {port}: its figures would be measured")
     with Path(folder, f"{port}.log").open("wb") as log:
         child = subprocess.Popen(["taskset", "-c", str(core), *command], cwd=folder, stdout=log, stderr=log)
     try:
@@ -86,6 +94,12 @@ def cpu_s(pid: int) -> float:
                for one in tasks for task in Path(f"/proc/{one}/task").iterdir())
 
 
+def gateway_command() -> list[str]:
+    """The command line of the gateway."""
+    stayfast = Path(sys.executable).with_name("stayfast")
+    return [str(stayfast), "serve", "--config", "stayfast.yaml", "--port", str(GATEWAY)]
+
+
 def upstream(*arguments: str) -> list[str]:
     """The command line of the fake upstream."""
     return [sys.executable, str(HERE / "upstream.py"), "--port", str(UPSTREAM), *arguments]
@@ -96,7 +110,7 @@ def proxies(folder: str) -> Iterator[dict[str, tuple[int, int]]]:
     """The gateway, and nginx if there is one: name to (port, process id)."""
     Path(folder, "stayfast.yaml").write_text(SETTINGS)
     Path(folder, "nginx.conf").write_text(NGINX_CONF)
-    stayfast = [str(Path(sys.executable).with_name("stayfast")), "serve", "--config", "stayfast.yaml", "--port", str(GATEWAY)]
+    stayfast = gateway_command()
     with contextlib.ExitStack() as stack:
         found = {"stayfast": (GATEWAY, stack.enter_context(process(stayfast, GATEWAY, 0, folder)).pid)}
         if (nginx := shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")) is not None:
@@ -209,7 +223,7 @@ def is_ready() -> bool:
 def start(folder: str, options: argparse.Namespace) -> None:
     """Process start to the first connection taken, and to a ready answer, without the embedded model."""
     Path(folder, "stayfast.yaml").write_text(SETTINGS)
-    command = [str(Path(sys.executable).with_name("stayfast")), "serve", "--config", "stayfast.yaml", "--port", str(GATEWAY)]
+    command = gateway_command()
     with process(upstream(), UPSTREAM, 1, folder):
         for number in range(options.rounds):
             began_at = time.monotonic()

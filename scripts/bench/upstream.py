@@ -2,7 +2,7 @@
 
     python scripts/bench/upstream.py --port 9100 [--chunks 32] [--gap-ms 0] [--delay-ms 0]
 
-POST /v1/chat/completions: a 600-byte JSON answer, or with "stream": true that many SSE chunks and [DONE]. One process, one core.
+POST /v1/chat/completions: a 600-byte JSON answer, or with "stream": true that many SSE chunks and [DONE]. One process.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is not a subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is not a subclass
 
     def connection_lost(self, why: Exception | None) -> None:
         """It left."""
@@ -99,7 +99,8 @@ class Upstream(asyncio.Protocol):
 
 async def main(options: argparse.Namespace) -> None:
     """Serve until interrupted."""
-    server = await asyncio.get_running_loop().create_server(lambda: Upstream(options), "127.0.0.1", options.port, backlog=4096)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Upstream(options), "127.0.0.1", options.port, backlog=4096)
     async with server:
         await server.serve_forever()
 

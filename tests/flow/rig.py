@@ -30,12 +30,12 @@ class Rig:
     """The parts that a test looks at."""
 
     def __init__(self, loop: SimLoop, *scripts: Sequence[Script], timeouts: Timeouts | None = None,
-                 retry: RetryConfig | None = None, upstreams: Sequence[Upstream] = ()) -> None:
+                 retry: RetryConfig | None = None, upstreams: Sequence[Upstream] = (), in_turn: bool = False) -> None:
         self.loop = loop
         self.sink = RecordingSink()
         self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
         self.registry = Registry([*self.scripted, *upstreams])
-        route = Route(MODEL, tuple(Target(member) for member in self.registry), timeouts or Timeouts(),
+        route = Route(MODEL, tuple(Target(member) for member in self.registry), in_turn, timeouts or Timeouts(),
                       retry or RetryConfig(max_attempts=1))
         rng = Random(7)
         settle = Settle(loop, self.sink)

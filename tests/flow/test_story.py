@@ -65,6 +65,18 @@ def test_whole_answer_for_a_client_that_does_not_stream() -> None:
     run(main)
 
 
+def test_max_tokens_bounds_a_script() -> None:
+    """The scripted provider stops where the client wants it to, and says so."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO])
+        answer = msgspec.json.decode(await read(await rig.serve(chat(stream=False, max_tokens=1))))
+        assert answer["choices"][0]["message"]["content"] == "Hel"
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+    run(main)
+
+
 def test_role_only_chunk_is_held_back_until_content() -> None:
     """A role is not a first token: the attempt may still be swapped after it, unseen by the client."""
     role = Raw(b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":'
@@ -145,6 +157,19 @@ def test_final_errors_are_not_retried() -> None:
             await rig.serve()
         assert len(rig.sink.of(AttemptDone)) == 1
         assert rig.sink.of(AttemptDone)[0].outcome is Outcome.IGNORED
+
+    run(main)
+
+
+def test_in_turn_the_second_is_a_fallback_only() -> None:
+    """With `pick: order` the first upstream gets everything while it is well, and the second nothing but its failures."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO, HELLO, [Fail(Fault.RESET)]], [HELLO], retry=RetryConfig(max_attempts=2), in_turn=True)
+        asked = [(await rig.serve()) for _ in range(6)]
+        assert [reply.upstream for reply in asked] == ["up0", "up0", "up1", "up0", "up0", "up1"]
+        for reply in asked:
+            reply.close()
 
     run(main)
 

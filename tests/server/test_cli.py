@@ -158,7 +158,7 @@ def test_serve(compose: Compose, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     command = shlex.split(err.splitlines()[-1])
-    assert command[:3] == ["curl", "-N", "http://127.0.0.1:8090/v1/chat/completions"]
+    assert command[:4] == ["curl", "-i", "-N", "http://127.0.0.1:8090/v1/chat/completions"]
     assert json.loads(command[-1])["model"] == "m"
 
 

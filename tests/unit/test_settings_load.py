@@ -226,13 +226,13 @@ def test_empty_sections_are_nothing() -> None:
 @pytest.mark.parametrize("is_embedded", [True, False])
 def test_starter_file_is_valid(is_embedded: bool) -> None:
     """`stayfast init` writes a file that can be served at once, without any variable."""
-    settings = loaded(starter("x", is_embedded=is_embedded))
+    settings = loaded(starter(is_embedded=is_embedded))
     assert ("stayfast-tiny" in settings.routes) is is_embedded
 
 
 def test_starter_examples_are_valid() -> None:
     """Its examples hold when their # is taken away."""
-    text = starter("x", is_embedded=False)
+    text = starter(is_embedded=False)
     uncommented = re.sub(r"(?m)^( *)#(?=\S|  )", r"\1", text)
     settings = loaded(uncommented, {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"})
     assert set(settings.upstreams) == {"simulated", "tiny", "openai", "anthropic", "my-vllm"}

@@ -12,12 +12,13 @@ def hello(settings: Settings, addresses: Sequence[tuple[str, int]], version: str
     """A few lines for the terminal."""
     host, port = addresses[0] if addresses else (settings.server.host, settings.server.port)
     url = f"http://{_reachable(host)}:{port}/v1"
-    lines = [f"stayfast {version} listens on {url}", f"models: {', '.join(settings.routes)}"]
+    bound = "" if _reachable(host).strip("[]") == host else f" ({host}, port {port})"
+    lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
     model = _model_to_try(settings)
     if model is not None:
         key = ' -H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""
         body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
-        lines += ["try:", f"  curl -N {url}/chat/completions{key} -H 'content-type: application/json' -d '{body}'"]
+        lines += ["try:", f"  curl -i -N {url}/chat/completions{key} -H 'content-type: application/json' -d '{body}'"]
     return "\n".join(lines)
 
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 from stayfast.cli import say
 from stayfast.settings import why_not_embedded
-from stayfast.settings.schema import IDENTIFIER
 from stayfast.settings.starter import starter
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file; an existing one is overwritten only with --force."""
     path = Path(arguments.file)
-    text = starter(IDENTIFIER, is_embedded=why_not_embedded() is None)
+    text = starter(is_embedded=why_not_embedded() is None)
     try:
         with path.open("w" if arguments.force else "x", encoding="utf-8") as file:
             file.write(text)

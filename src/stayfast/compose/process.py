@@ -114,8 +114,13 @@ def serve(settings: Settings, *, worker: int, n_workers: int, reload: Callable[[
         observers.log.say("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
         try:
             current = await process.start(settings)
-            status = await run(current, process.host(on_listening, on_draining), reuse_port=n_workers > 1)
-            observers.log.say("stopped", status=status)
+
+            def draining() -> None:
+                observers.log.say("draining", worker=worker)
+                on_draining()
+
+            status = await run(current, process.host(on_listening, draining), reuse_port=n_workers > 1)
+            observers.log.say("stopped", status=status, worker=worker)
             return status
         finally:
             await process.stop()

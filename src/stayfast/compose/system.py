@@ -75,7 +75,8 @@ class System:
         """Why it cannot serve yet. Where no upstream is to be probed, the operator has said not to wait for one."""
         if self.registry.has_proven or not self.prober.n_targets:
             return None
-        return "no upstream has answered with a token yet"
+        said = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
+        return "no upstream has answered with a token yet" + (f" ({said})" if said else "")
 
     def metrics(self) -> tuple[str, bytes]:
         """Content type and text."""
@@ -87,7 +88,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     sink = observers.sink
     registry = Registry([_upstream(name, its, doors, sink, clock) for name, its in settings.upstreams.items()])
     routes = {name: Route(name, tuple(Target(registry[up], settings.model_at(name, up)) for up in its.upstreams),
-                          its.timeouts, its.retry) for name, its in settings.routes.items()}
+                          its.pick == "order", its.timeouts, its.retry) for name, its in settings.routes.items()}
     settle = Settle(clock, sink)
     gateway = Gateway(
         clock=clock, admit=AdmitAll(), cache=NoCache(), context=AsSent(),

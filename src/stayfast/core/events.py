@@ -85,6 +85,14 @@ class ConnectionReused(msgspec.Struct, frozen=True, gc=False):
     upstream: str
 
 
+class ProbeFailed(msgspec.Struct, frozen=True, gc=False):
+    """An upstream that must prove itself did not answer with a token; told when the reason changes, not each time."""
+
+    upstream: str
+    code: str
+    message: str  # ours: names the upstream, never a key, a prompt or an upstream's own text
+
+
 class EngineState(msgspec.Struct, frozen=True, gc=False):
     """The embedded engine changed state: starting, ready, crashed, stopped."""
 
@@ -93,7 +101,8 @@ class EngineState(msgspec.Struct, frozen=True, gc=False):
     detail: str | None = None
 
 
-Fact = StageDone | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | EngineState
+Fact = (StageDone | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
+        | EngineState)
 
 
 class Sink(Protocol):

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import sys
-from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 from urllib.parse import urlsplit
 
@@ -31,6 +30,7 @@ class Launch(TypedDict):
     n_slots: int
     ctx_per_slot: int
     prompt_cache_mib: int
+    alias: str
     temperature: float | None
 
 
@@ -38,7 +38,7 @@ def server_params(launch: Launch) -> Any:
     """llama.cpp's parameters: only what a gateway in front of it needs is switched on."""
     params = xllamacpp.CommonParams()
     params.model.path = launch["model"]
-    params.model_alias = {Path(launch["model"]).stem}  # else answers name the file with its folders
+    params.model_alias = {launch["alias"]}  # else answers name the file with its folders
     params.hostnames = [launch["host"]]
     params.port = launch["port"]
     params.n_parallel = launch["n_slots"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 TINY = "tiny"
 TINY_TEMPERATURE = 0.1
+TINY_ALIAS = "stayfast-tiny"
 TINY_PATH = Path(__file__).parent / "models" / "stayfast-tiny-q8_0.gguf"
 
 _GGUF_MAGIC = b"GGUF"
@@ -50,6 +51,11 @@ class EngineConfig:
             raise ValueError(f"healthy_after_s must not be negative, not {self.healthy_after_s}")
 
     @property
+    def alias(self) -> str:
+        """The model's name in answers; the file's, without its folders."""
+        return TINY_ALIAS if self.model == TINY else self.model_path.stem
+
+    @property
     def default_temperature(self) -> float | None:
         """For requests that name none; None: llama.cpp's own. A model this small rambles at the usual 0.8."""
         return TINY_TEMPERATURE if self.model == TINY else None
@@ -66,7 +72,8 @@ def check_runnable(config: EngineConfig) -> None:
     A file that begins like a GGUF file may still be cut short: that shows when the engine loads it.
     """
     if importlib.util.find_spec("xllamacpp") is None:
-        raise ValueError("the embedded engine is not installed: pip install 'stayfast[embedded]'")
+        raise ValueError("the embedded engine is not installed: it is the extra `embedded` "
+                         "(in the source folder: pip install '.[embedded]')")
     path = config.model_path
     if path.exists() and not path.is_file():
         raise ValueError(f"model {str(path)!r} is not a file")

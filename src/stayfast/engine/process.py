@@ -56,6 +56,7 @@ def command(config: EngineConfig, port: int) -> list[str]:
         "n_slots": config.n_slots,
         "ctx_per_slot": config.ctx_per_slot,
         "prompt_cache_mib": config.prompt_cache_mib,
+        "alias": config.alias,
         "temperature": config.default_temperature,
     }
     # -P: a json.py in the operator's working directory must not be imported

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import EngineState, Fact, RequestDone, RequestRefused
+from stayfast.core.events import EngineState, Fact, ProbeFailed, RequestDone, RequestRefused
 
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
@@ -136,6 +136,8 @@ class LogSink:
                 self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
                                         status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
                                         path=fact.path, tenant=fact.tenant))
+        elif isinstance(fact, ProbeFailed):
+            self.say("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
         elif isinstance(fact, EngineState):
             self.say("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)

@@ -32,6 +32,7 @@ class Route:
 
     name: str
     targets: tuple[Target, ...]
+    in_turn: bool = False  # the first that is well, instead of the less busy of two
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: RetryConfig = field(default_factory=RetryConfig)
 

@@ -12,8 +12,8 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
-from stayfast.core.errors import StayfastError
-from stayfast.core.events import Sink
+from stayfast.core.errors import Fault, StayfastError
+from stayfast.core.events import ProbeFailed, Sink
 from stayfast.core.types import Api, Outcome
 from stayfast.pipeline.attempt import Attempt
 from stayfast.policy.retry import RetryConfig, wait_before_next
@@ -45,6 +45,7 @@ class Prober:
     def __init__(self, targets: list[tuple[Member, str]], config: ProbeConfig, clock: Clock, rng: Random,
                  sink: Sink) -> None:
         self._targets = targets  # (member, its own name for the model to ask)
+        self.complaints: dict[str, str] = {}  # upstream: why its last probe failed
         self._config = config
         self._clock = clock
         self._rng = rng
@@ -83,12 +84,27 @@ class Prober:
                 attempt.stream = await member.upstream.open(call)
                 while (chunk := await attempt.stream.next()) is not None and not chunk.n_content:
                     pass
-        except (StayfastError, TimeoutError) as failed:
+        except StayfastError as failed:
             fault = getattr(failed, "fault", None)
             attempt.end(Outcome.IGNORED, fault.value if fault is not None else None)
+            self._complain(member, failed.code, failed.message)
+            return False
+        except TimeoutError:
+            attempt.end(Outcome.IGNORED, Fault.TIMEOUT.value)
+            waited_s = self._config.timeout_s
+            self._complain(member, "upstream_timeout", f"upstream {attempt.name} gave no token in {waited_s:g} s")
             return False
         finally:
             attempt.abandon()
-        if chunk is not None:
-            member.succeeded()
-        return chunk is not None
+        if chunk is None:
+            self._complain(member, "no_content", f"upstream {attempt.name} answered without a token")
+            return False
+        self.complaints.pop(attempt.name, None)
+        member.succeeded()
+        return True
+
+    def _complain(self, member: Member, code: str, message: str) -> None:
+        name = member.upstream.name
+        if self.complaints.get(name) != code:
+            self.complaints[name] = code
+            self._sink.emit(ProbeFailed(name, code, message))

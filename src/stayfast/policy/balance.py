@@ -24,6 +24,11 @@ class Load(NamedTuple):
     n_in_flight: int
 
 
+def in_turn(loads: Sequence[Load]) -> list[int]:
+    """The candidates' indices as listed, the failing ones behind the healthy: a preferred upstream and its fallbacks."""
+    return sorted(range(len(loads)), key=lambda index: loads[index].is_failing)
+
+
 def order(loads: Sequence[Load], rng: "Random") -> list[int]:
     """The candidates' indices, best first. One candidate costs nothing; an empty list gives an empty list."""
     n = len(loads)

@@ -48,13 +48,13 @@ class Keys:
                 raise Rejected("A web page of another site may not use a gateway that asks for no key.",
                                status=403, code="cross_site")
             return None
-        presented = _presented(fields)
-        for key in presented:
+        for key in _presented(fields):
             hexdigest = hashlib.sha256(key).hexdigest()
             known = hexdigest if hexdigest in self._tenants else _NOBODY
             if hmac.compare_digest(hexdigest, known):
                 return self._tenants[known]
-        message = ("Incorrect API key provided." if presented else
+        is_any = any(name in fields for name in (b"authorization", b"x-api-key", b"x-goog-api-key"))
+        message = ("Incorrect API key provided." if is_any else
                    "No API key provided: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.")
         raise Rejected(message, status=401, code="invalid_api_key")
 

@@ -64,6 +64,10 @@ def admit(inbound: Inbound, current: Current, *, is_draining: bool) -> StayfastE
 
 def _refuse_method(inbound: Inbound, methods: tuple[str, ...]) -> None:
     if not methods:
-        raise Rejected(f"There is nothing at {inbound.path[:200]}.", status=404, code="not_found")
+        path = inbound.path[:200]
+        meant = next((known for known in (f"/v1{path}", path.replace("/v1/v1/", "/v1/", 1))
+                      if known != path and (known in HOT or known in _COLD)), None)
+        hint = f" Did you mean {meant}? Mind the base URL's /v1." if meant is not None else ""
+        raise Rejected(f"There is nothing at {path}.{hint}", status=404, code="not_found")
     raise Rejected(f"{inbound.method} is not a method of {inbound.path[:200]}: use {' or '.join(methods)}.", status=405,
                    code="method_not_allowed")

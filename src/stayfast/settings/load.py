@@ -3,12 +3,13 @@
 The stronger wins: a flag, then an environment variable, then the file, then the default.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
-from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.engine.config import TINY_ALIAS, EngineConfig, check_runnable
 from stayfast.policy.retry import RetryConfig
 from stayfast.server.config import check_exposure
 from stayfast.settings.declare import Record
@@ -21,7 +22,7 @@ from stayfast.settings.tree import Defaults, EmbeddedUpstream, HttpUpstream, Set
 
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"
-EMBEDDED = "upstreams: {tiny: {kind: embedded}}\nroutes: {stayfast-tiny: [tiny]}\n"
+EMBEDDED = "upstreams: {{tiny: {{kind: embedded}}}}\nroutes: {{{route}: [tiny]}}\n"
 SIMULATED = "upstreams: {simulated: {kind: simulated}}\nroutes: {simulated: [simulated]}\n"
 
 
@@ -62,7 +63,8 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
     tree, problems = parse(source.text, source.name)
     if "upstreams" not in tree.entries and "routes" not in tree.entries:
         is_embedding = model is not None or why_not_embedded(check_engine) is None
-        for text in (EMBEDDED, SIMULATED) if is_embedding else (SIMULATED,):
+        embedded = EMBEDDED.format(route=json.dumps(FilePath(model).stem if model is not None else TINY_ALIAS))
+        for text in (embedded, SIMULATED) if is_embedding else (SIMULATED,):
             _add(tree, parse(text, BUILT_IN)[0])
     for override in overrides:
         tree.put(override.path, override.text, override.source)

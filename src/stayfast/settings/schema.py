@@ -23,7 +23,7 @@ from stayfast.settings.environment import OVERRIDES
 from stayfast.settings.secret import Secret
 from stayfast.settings.tree import Settings
 
-IDENTIFIER = "https://github.com/stayfast/stayfast/blob/main/docs/reference/settings.schema.json"
+IDENTIFIER = "urn:stayfast:settings"
 _REFERENCE = {"$ref": "#/$defs/reference"}
 _NO_WORDS = About("")
 

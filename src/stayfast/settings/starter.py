@@ -1,7 +1,8 @@
 """The file that `stayfast init` writes: valid as it stands, with examples that become valid when their `#` goes."""
 
 _TEXT = """\
-# yaml-language-server: $schema={schema}
+# yaml-language-server: $schema=stayfast.schema.json
+# (for editors; `stayfast schema > stayfast.schema.json` writes that file)
 # Settings of Stayfast. Check them with `stayfast check`, try them with `stayfast serve`.
 # Every setting: docs/reference/settings.md. Values may be taken from the environment: ${{NAME}} or ${{NAME:-default}}.
 
@@ -30,7 +31,8 @@ upstreams:
   #  kind: openai
   #  base_url: http://127.0.0.1:8000/v1
 
-# What clients may send as `model`, and who answers then: the first that is free and well; the next when one fails.
+# What clients may send as `model`, and who answers then: the less busy of two drawn at random; another when one fails.
+# With `pick: order` the first of the list that is well, and the next ones only when it fails.
 routes:
   simulated: [simulated]
   {embedded}stayfast-tiny: [tiny]
@@ -56,6 +58,6 @@ defaults:
 """
 
 
-def starter(schema: str, *, is_embedded: bool) -> str:
-    """The text of the file. `schema` is the schema's address; without the embedded engine its lines are examples too."""
-    return _TEXT.format(schema=schema, embedded="" if is_embedded else "#")
+def starter(*, is_embedded: bool) -> str:
+    """The text of the file; without the embedded engine its lines are examples too."""
+    return _TEXT.format(embedded="" if is_embedded else "#")

@@ -37,7 +37,8 @@ class HttpUpstream:
 
     kind: Annotated[Literal["openai", "anthropic"], About("The protocol that it speaks.")]
     base_url: Annotated[str, About(
-        "Where it is, up to what stands before /chat/completions or /messages. Empty: the provider's own address.",
+        "Where it is, up to what stands before /chat/completions or /messages; a host alone gets /v1. "
+        "Empty: the provider's own address.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
     key: Annotated[Secret | None, About("Its API key; by reference: ${OPENAI_API_KEY}.")] = None
     headers: Annotated[Mapping[str, Secret], About("Headers sent with every request to it.")] = field(
@@ -82,8 +83,8 @@ class HttpUpstream:
         if not fullmatch(URL, self.base_url):
             raise ValueError("base_url must be like https://host/v1, without user, password, ? and #")
         url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
-        if self.kind == "anthropic" and not url.endswith("/v1"):
-            url += "/v1"  # the SDK's own base_url stops before it
+        if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
+            url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
         return url
 
     @property
@@ -131,7 +132,10 @@ class Route:
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
-    upstreams: Annotated[tuple[str, ...], About("Names of upstreams that may answer.")]
+    upstreams: Annotated[tuple[str, ...], About("Names of upstreams that may answer; `pick` says which of them does.")]
+    pick: Annotated[Literal["balance", "order"], About(
+        "balance: the less busy of two drawn at random, another one when it fails. order: the first of the list that is "
+        "well, the next ones only when it fails.")] = "balance"
     model: Annotated[str | None, About(
         "The model's name at these upstreams, where their own `models` do not say. Unset: the name that the client sent."
     )] = None

@@ -130,6 +130,7 @@ class _ScriptedStream:
         self._head = {"id": f"chatcmpl-sim{number}", "object": "chat.completion.chunk",
                       "created": int(upstream._clock.wall()), "model": call.model}
         self._n_choices = call.request.n_choices
+        self._most_said = call.request.max_output_tokens
         self._n_said = 0
         self._is_closed = False
         self._is_whole = False
@@ -152,7 +153,7 @@ class _ScriptedStream:
             raise failure
         if self._is_whole:
             return None
-        while self._steps:
+        while self._steps and self._n_said != self._most_said:
             step = self._steps.pop(0)
             if isinstance(step, Wait):
                 await asyncio.sleep(step.seconds)
@@ -162,7 +163,7 @@ class _ScriptedStream:
                 return self._finish()
             elif (chunk := self._transcoder.feed(self._bytes(step))) is not None:
                 return chunk
-        ending = self._event({}, "stop") + self._usage() + b"data: [DONE]\n\n"
+        ending = self._event({}, "length" if self._steps else "stop") + self._usage() + b"data: [DONE]\n\n"
         chunk = self._transcoder.feed(ending)
         last = self._finish()
         if chunk is None or last is None:

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.balance import Load, order
+from stayfast.policy.balance import Load, in_turn, order
 
 LOADS = st.lists(st.builds(Load, st.booleans(), st.integers(0, 50)), max_size=8)
 
@@ -23,6 +23,13 @@ def test_a_healthy_one_goes_first_if_there_is_one(loads: list[Load], seed: int) 
     picked = order(loads, Random(seed))
     if any(not load.is_failing for load in loads):
         assert not loads[picked[0]].is_failing
+
+
+@given(loads=LOADS)
+def test_in_turn_keeps_the_list_but_for_the_failing(loads: list[Load]) -> None:
+    """Healthy ones as listed, then failing ones as listed; load does not matter."""
+    healthy = [index for index, load in enumerate(loads) if not load.is_failing]
+    assert in_turn(loads) == healthy + [index for index, load in enumerate(loads) if load.is_failing]
 
 
 def test_of_two_the_idle_one_goes_first() -> None:

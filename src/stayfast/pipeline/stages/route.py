@@ -7,7 +7,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Rejected
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Prompt, Route
-from stayfast.policy.balance import order
+from stayfast.policy.balance import in_turn, order
 
 ANY_MODEL = "*"
 
@@ -45,5 +45,6 @@ class Router:
             raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
                            code="unsupported_api", param="model")
         if len(able) > 1:
-            able = [able[index] for index in order([target.member.load for target in able], self._rng)]
+            loads = [target.member.load for target in able]
+            able = [able[index] for index in (in_turn(loads) if route.in_turn else order(loads, self._rng))]
         return Plan(route, prompt, tuple(able))

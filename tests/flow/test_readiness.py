@@ -1,0 +1,87 @@
+"""Probes: an upstream is proven by a real token, and a failing probe says why, once."""
+
+import asyncio
+from random import Random
+
+from stayfast.core.errors import Fault
+from stayfast.core.events import ProbeFailed
+from stayfast.pipeline.readiness import ProbeConfig, Prober
+from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
+from stayfast.upstreams.registry import Member
+
+WELL: Script = [Wait(0.1), Say("ok"), Wait(5), Say("never read")]
+
+
+async def probed(loop: SimLoop, scripts: list[Script], seconds: float) -> tuple[Member, Prober, RecordingSink, Scripted]:
+    """One member, probed for some virtual seconds."""
+    sink = RecordingSink()
+    upstream = Scripted("up", scripts, loop)
+    member = Member(upstream)
+    prober = Prober([(member, "m")], ProbeConfig(), loop, Random(1), sink)
+    task = loop.create_task(prober.run())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    await asyncio.wait([task])
+    return member, prober, sink, upstream
+
+
+def test_one_token_is_enough() -> None:
+    """The stream is closed at its first token, and nothing is asked again."""
+
+    async def main(loop: SimLoop) -> None:
+        member, prober, sink, upstream = await probed(loop, [WELL], 60)
+        assert member.is_proven
+        assert (upstream.n_asked, upstream.n_cancelled, upstream.n_open, member.n_in_flight) == (1, 1, 0, 0)
+        assert upstream.last_closed_at == 0.1
+        assert prober.complaints == {}
+        assert not sink.of(ProbeFailed)
+
+    run(main)
+
+
+def test_failures_are_told_when_they_change() -> None:
+    """Many attempts, backing off; a fact for each new reason, and none left once it works."""
+
+    async def main(loop: SimLoop) -> None:
+        down: Script = [Fail(Fault.CONNECT)]
+        busy: Script = [Fail(Fault.STATUS, status=503)]
+        member, prober, sink, upstream = await probed(loop, [down, down, down, busy, down, WELL], 600)
+        assert member.is_proven
+        assert upstream.n_asked == 6
+        assert [fact.code for fact in sink.of(ProbeFailed)] == ["upstream_connect", "upstream_status", "upstream_connect"]
+        assert prober.complaints == {}
+
+    run(main)
+
+
+def test_silence_is_a_failure() -> None:
+    """An upstream that never answers is asked again, and its socket closed."""
+
+    async def main(loop: SimLoop) -> None:
+        member, prober, _, upstream = await probed(loop, [[Wait(1e6)]], 21)
+        assert not member.is_proven
+        assert prober.complaints == {"up": "upstream_timeout"}
+        assert upstream.n_cancelled >= 1
+
+    run(main)
+
+
+def test_unproven_again_after_many_failures() -> None:
+    """Ten failures in a row of real traffic: it is asked anew."""
+
+    async def main(loop: SimLoop) -> None:
+        sink = RecordingSink()
+        upstream = Scripted("up", [WELL], loop)
+        member = Member(upstream)
+        prober = Prober([(member, "m")], ProbeConfig(), loop, Random(1), sink)
+        task = loop.create_task(prober.run())
+        await asyncio.sleep(1)
+        for _ in range(10):
+            member.failed()
+        was_proven = member.is_proven
+        await asyncio.sleep(10)
+        assert (was_proven, member.is_proven, upstream.n_asked) == (False, True, 2)
+        task.cancel()
+        await asyncio.wait([task])
+
+    run(main)

@@ -1,0 +1,36 @@
+"""server.routes: what a client hears that asked for the wrong path, or showed the wrong key."""
+
+import pytest
+
+from stayfast.core.errors import Rejected
+from stayfast.server.auth import Keys, digest
+from stayfast.server.config import ServerConfig
+from stayfast.server.inbound import Inbound
+from stayfast.server.routes import _refuse_method
+
+
+@pytest.mark.parametrize(("path", "meant"), [
+    ("/chat/completions", "/v1/chat/completions"),  # the base URL lacks /v1
+    ("/v1/v1/messages", "/v1/messages"),  # Anthropic's SDK brings its own
+    ("/models", "/v1/models"), ("/nowhere", None), ("/v1/nowhere", None)])
+def test_a_near_miss_is_named(path: str, meant: str | None) -> None:
+    """The two usual mistakes with /v1 get a hint, anything else none."""
+    inbound = Inbound(0.0)
+    inbound.path = path
+    with pytest.raises(Rejected) as refused:
+        _refuse_method(inbound, ())
+    assert refused.value.status == 404
+    assert ("Did you mean" in refused.value.message) == (meant is not None)
+    if meant is not None:
+        assert f"Did you mean {meant}?" in refused.value.message
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({b"authorization": b"Bearer bad"}, "Incorrect API key"), ({b"x-api-key": b"bad"}, "Incorrect API key"),
+    ({b"x-api-key": b"x" * 40}, "Incorrect API key"), ({}, "No API key provided")])
+def test_a_wrong_key_is_not_a_missing_one(fields: dict[bytes, bytes], words: str) -> None:
+    """Too short, unknown or absent: the message says which of the two it is."""
+    keys = Keys(ServerConfig(keys={"me": digest("a-key-that-is-long-enough")}))
+    with pytest.raises(Rejected, match=words) as refused:
+        keys.tenant(fields)
+    assert refused.value.status == 401
