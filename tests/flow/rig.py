@@ -20,7 +20,7 @@ from stayfast.pipeline.stages.settle import Settle
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.registry import Registry
+from stayfast.upstreams.registry import Member, Registry
 from stayfast.wire.decode import decode
 
 MODEL = "m"
@@ -34,12 +34,12 @@ class Rig:
         self.loop = loop
         self.sink = RecordingSink()
         self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
-        self.registry = Registry([*self.scripted, *upstreams])
+        self.registry = Registry(Member(upstream) for upstream in (*self.scripted, *upstreams))
         route = Route(MODEL, tuple(Target(member) for member in self.registry), in_turn, timeouts or Timeouts(),
                       retry or RetryConfig(max_attempts=1))
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(loop, AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Timeouts(), rng),
+        self.gateway = Gateway(loop, AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Timeouts(), loop, rng),
                                Caller(loop, rng, self.sink), Relay(loop, settle.done), settle)
 
     @property

@@ -77,7 +77,7 @@ def test_unproven_again_after_many_failures() -> None:
         task = loop.create_task(prober.run())
         await asyncio.sleep(1)
         for _ in range(10):
-            member.failed()
+            member.failed(loop.now())
         was_proven = member.is_proven
         await asyncio.sleep(10)
         assert (was_proven, member.is_proven, upstream.n_asked) == (False, True, 2)

@@ -1,5 +1,7 @@
 """A request's life on virtual time: what comes out, when, and what is left behind."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -170,6 +172,34 @@ def test_in_turn_the_second_is_a_fallback_only() -> None:
         assert [reply.upstream for reply in asked] == ["up0", "up0", "up1", "up0", "up0", "up1"]
         for reply in asked:
             reply.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize(("status", "after_s", "goes_back"), [(503, 1, False), (503, 6, True), (429, 1, True)])
+def test_a_benched_upstream_gets_another_chance(status: int, after_s: float, goes_back: bool) -> None:
+    """Three failures in a row bench an upstream for five seconds, not for good; a 429 is no sickness at all."""
+
+    async def main(loop: SimLoop) -> None:
+        bad: Script = [Fail(Fault.STATUS, status=status)]
+        rig = Rig(loop, [bad, bad, bad, HELLO], [HELLO], retry=RetryConfig(max_attempts=2), in_turn=True)
+        for _ in range(3):
+            assert (await rig.serve()).upstream == "up1"
+        await asyncio.sleep(after_s)
+        assert ((await rig.serve()).upstream == "up0") == goes_back
+
+    run(main)
+
+
+def test_errors_say_where_the_time_went() -> None:
+    """An error that ends the story carries its stages."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(1.5), Fail(Fault.RESET)]])
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.serve()
+        assert failed.value.server_timing is not None
+        assert "call;dur=1500.00" in failed.value.server_timing
 
     run(main)
 

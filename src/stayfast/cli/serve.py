@@ -131,7 +131,8 @@ def _supervise(given: Given, settings: Settings) -> int:
     def reload() -> bytes:
         nonlocal last_good
         source = given.find()
-        given.load(source)
+        if given.load(source).engines != settings.engines:
+            raise ValueError("embedded models run in the parent of the workers: to add, change or remove one, restart")
         last_good = source
         return briefing()
 

@@ -11,16 +11,11 @@ from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import EngineState, Fact, Fanout, Sink
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import Engine
-from stayfast.settings import EmbeddedUpstream, Settings
+from stayfast.settings import Settings
 from stayfast.upstreams.local import Address
 from stayfast.upstreams.registry import Member
 
 _LOOK_EVERY_S = 0.1
-
-
-def embedded(settings: Settings) -> dict[str, EngineConfig]:
-    """What engines the settings ask for, by upstream."""
-    return {name: its.engine for name, its in settings.upstreams.items() if isinstance(its, EmbeddedUpstream)}
 
 
 class Engines:
@@ -94,7 +89,7 @@ class _Announcer:
 def companions(settings: Settings,
                announce: Callable[[str, Address], None]) -> Sequence[AbstractAsyncContextManager[object]]:
     """One engine per embedded upstream, to run beside all workers. `announce(upstream, address)` tells them of it."""
-    return [_beside(name, config, settings, announce) for name, config in embedded(settings).items()]
+    return [_beside(name, config, settings, announce) for name, config in settings.engines.items()]
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from random import Random
 import uvloop
 
 from stayfast import __version__
-from stayfast.compose.engines import Engines, embedded, retire
+from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import SystemClock
 from stayfast.server.backend import Current
@@ -41,8 +41,10 @@ class Process:
     async def start(self, settings: Settings) -> Current:
         """Build and begin; engines become ready later. Raises ValueError or OSError when an engine cannot run here."""
         if self._told is None:
-            await self._engines.want(embedded(settings))
-        self._current = Current(self._begin(settings))
+            await self._engines.want(settings.engines)
+        system = self._build(settings, None)
+        self._current = Current(system)
+        self._begin(system)
         return self._current
 
     def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> Host:
@@ -74,33 +76,34 @@ class Process:
             assert old is not None
             try:
                 settings = self._load()
-                unwanted = await self._engines.want(embedded(settings)) if self._told is None else []
+                unwanted = await self._engines.want(settings.engines) if self._told is None else []
+                new = self._build(settings, old)
+                self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
                 self._observers.log.say("reload_refused", level="error")
                 return
             self._observers.log.configure(log_config(settings))
-            self._current.swap(self._begin(settings))
-            old.registry.close()
+            self._begin(new)
+            old.registry.close(new.registry)
             for name, engine in unwanted:
                 self._tasks.spawn(retire(engine, old.registry[name]))
             self._observers.log.say("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
-    def _begin(self, settings: Settings) -> System:
-        system = build(settings, self._observers, self._doors(settings), self._clock, self._rng)
-        if self._system is not None:
-            system.inherit(self._system)
+    def _build(self, settings: Settings, old: System | None) -> System:
+        return build(settings, self._observers, self._doors(settings), self._clock, self._rng, old=old)
+
+    def _begin(self, system: System) -> None:
         if self._probing is not None:
             self._probing.cancel()
         self._probing = self._tasks.spawn(system.prober.run())
         self._system = system
-        return system
 
     def _doors(self, settings: Settings) -> dict[str, Door]:
         told = self._told
         if told is None:
-            return {name: self._engines[name] for name in embedded(settings)}
-        return {name: Elsewhere(name, told) for name in embedded(settings)}
+            return {name: self._engines[name] for name in settings.engines}
+        return {name: Elsewhere(name, told) for name in settings.engines}
 
 
 def serve(settings: Settings, *, worker: int, n_workers: int, reload: Callable[[], Settings], engines: Told | None,

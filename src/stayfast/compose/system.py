@@ -64,13 +64,6 @@ class System:
         """The names that clients may ask for."""
         return self.gateway.router.model_names
 
-    def inherit(self, old: "System") -> None:
-        """After a reload: upstreams whose settings did not change need not prove themselves again."""
-        for member in self.registry:
-            name = member.upstream.name
-            if old.settings.upstreams.get(name) == self.settings.upstreams[name]:
-                member.is_proven = old.registry[name].is_proven
-
     def unready(self) -> str | None:
         """Why it cannot serve yet. Where no upstream is to be probed, the operator has said not to wait for one."""
         if self.registry.has_proven or not self.prober.n_targets:
@@ -83,16 +76,22 @@ class System:
         return CONTENT_TYPE, self.metric_text()
 
 
-def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random) -> System:
-    """The whole system for one set of settings. `doors` leads to the embedded engines, by upstream."""
+def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,
+          old: System | None = None) -> System:
+    """The whole system for one set of settings. `doors` leads to the embedded engines, by upstream.
+
+    After a reload, upstreams whose settings are those of the `old` system go on as they are: connections, counts, proof.
+    """
     sink = observers.sink
-    registry = Registry([_upstream(name, its, doors, sink, clock) for name, its in settings.upstreams.items()])
+    registry = Registry([
+        old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
+        else Member(_upstream(name, its, doors, sink, clock)) for name, its in settings.upstreams.items()])
     routes = {name: Route(name, tuple(Target(registry[up], settings.model_at(name, up)) for up in its.upstreams),
                           its.pick == "order", its.timeouts, its.retry) for name, its in settings.routes.items()}
     settle = Settle(clock, sink)
     gateway = Gateway(
         clock=clock, admit=AdmitAll(), cache=NoCache(), context=AsSent(),
-        router=Router(routes, settings.defaults.timeouts, rng), caller=Caller(clock, rng, sink),
+        router=Router(routes, settings.defaults.timeouts, clock, rng), caller=Caller(clock, rng, sink),
         relay=Relay(clock, settle.done), settle=settle)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]

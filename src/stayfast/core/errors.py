@@ -22,6 +22,7 @@ class StayfastError(Exception):
         self.message = message
         self.param = param  # the offending field, as a path: messages[2].content
         self.retry_after_s = retry_after_s
+        self.server_timing: str | None = None  # where the time went, for an error that ended the story of a request
         if code is not None:
             self.code = code
         if status is not None:

@@ -4,7 +4,9 @@ No prompt, answer or key is ever in a fact, so none can be in a line.
 """
 
 import os
+import select
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -77,13 +79,27 @@ class LineWriter:
             lines.append(msgspec.json.encode({"event": "log_lines_dropped", "n": n_dropped}) + b"\n")
         if not lines:
             return
-        data = memoryview(b"".join(lines))
         try:
-            while data:
-                data = data[os.write(self._config.fd, data):]
+            for piece in _pieces(lines):
+                data = memoryview(piece)
+                while data:
+                    data = data[os.write(self._config.fd, data):]
         except OSError:
             self.n_dropped += len(lines)  # nobody reads any more; the gateway goes on
         self._n_pending_bytes = 0
+
+
+def _pieces(lines: list[bytes]) -> Iterator[bytes]:
+    """Whole lines, joined to at most PIPE_BUF bytes: such a write is not torn apart by another worker's on the same pipe."""
+    piece: list[bytes] = []
+    n_bytes = 0
+    for line in lines:
+        if n_bytes + len(line) > select.PIPE_BUF and piece:
+            yield b"".join(piece)
+            piece, n_bytes = [], 0
+        piece.append(line)
+        n_bytes += len(line)
+    yield b"".join(piece)
 
 
 class _RequestLine(msgspec.Struct, omit_defaults=True):

@@ -37,18 +37,22 @@ class Attempt:
         self.first_at = self._clock.now()
         self.member.succeeded()
 
-    def end(self, outcome: Outcome, fault: str | None = None) -> None:
-        """Release the stream and the place, and say what came of it. Only the first call counts."""
+    def end(self, outcome: Outcome, fault: str | None = None, *, is_failure: bool = True) -> None:
+        """Release the stream and the place, and say what came of it. Only the first call counts.
+
+        A dropped attempt tells against the upstream's health, unless `is_failure` is False: a 429 is no sickness.
+        """
         if self._is_over:
             return
         self._is_over = True
         if self.stream is not None:
             self.stream.close()
         self.member.leave()
-        if outcome is Outcome.DROPPED:
-            self.member.failed()
+        now = self._clock.now()
+        if outcome is Outcome.DROPPED and is_failure:
+            self.member.failed(now)
         ttft_s = self.first_at - self.began_at if self.first_at is not None else None
-        self._sink.emit(AttemptDone(self._route, self.member.upstream.name, self.began_at, self._clock.now(), outcome,
+        self._sink.emit(AttemptDone(self._route, self.member.upstream.name, self.began_at, now, outcome,
                                     ttft_s, fault, self._n_attempt))
 
     def abandon(self) -> None:

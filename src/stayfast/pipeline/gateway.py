@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
+from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.held import Held
@@ -53,4 +54,6 @@ class Gateway:
         except BaseException as why:
             held.release()
             self.settle.done(ex, why)
+            if isinstance(why, StayfastError):
+                why.server_timing = ex.ledger.server_timing()
             raise

@@ -89,7 +89,5 @@ class Current:
 
     def swap(self, backend: Backend) -> None:
         """Send requests that come from here on to `backend`. Host and port of the first one stay."""
-        self.backend = backend
-        self.config = backend.config
-        self.keys = Keys(backend.config)
-        self.limits = DecodeLimits(max_depth=backend.config.max_depth)
+        keys, limits = Keys(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
+        self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits

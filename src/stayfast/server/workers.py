@@ -234,6 +234,7 @@ def reserve(host: str, port: int) -> socket.socket:
     held = socket.socket(family, kind, protocol)
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the one before may still linger
         held.bind(address)
     except OSError:
         held.close()

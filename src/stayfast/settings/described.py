@@ -28,7 +28,7 @@ RETRY = {
     "max_attempts": About("Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10),
     "base_s": About("The longest wait before the first retry at the same upstream; it doubles each time, with full jitter.",
                     more_than=0, maximum=60),
-    "cap_s": About("No wait is longer than this.", more_than=0, maximum=60),
+    "cap_s": About("No wait is longer than this, unless the upstream asks for more.", more_than=0, maximum=60),
     "min_left_s": About("No attempt is begun with less time than this before the deadline.", minimum=0),
 }
 

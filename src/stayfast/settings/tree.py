@@ -193,6 +193,11 @@ class Settings:
     def __post_init__(self) -> None:
         check_bounds(self)
 
+    @property
+    def engines(self) -> dict[str, EngineConfig]:
+        """The engines that it asks for, by upstream."""
+        return {name: its.engine for name, its in self.upstreams.items() if isinstance(its, EmbeddedUpstream)}
+
     def model_at(self, route: str, upstream: str) -> str | None:
         """The model's name at one upstream of one route; None: as the client said it."""
         return self.upstreams[upstream].models.get(route) or self.routes[route].model

@@ -7,23 +7,25 @@ from stayfast.upstreams.base import Upstream
 
 N_FAILED_IN_ROW_IS_FAILING = 3
 N_FAILED_IN_ROW_UNPROVEN = 10
+BENCHED_S = 5.0  # after its last failure; then traffic tries it again, and its next failure benches it again
 
 
 class Member:
     """One upstream and its live state. Changed only on the event loop, without awaiting."""
 
-    __slots__ = ("is_proven", "n_failed_in_row", "n_in_flight", "upstream")
+    __slots__ = ("is_proven", "last_failed_at", "n_failed_in_row", "n_in_flight", "upstream")
 
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
         self.n_in_flight = 0
         self.n_failed_in_row = 0
+        self.last_failed_at = float("-inf")
         self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
 
-    @property
-    def load(self) -> Load:
+    def load(self, now: float) -> Load:
         """What `policy.balance` wants to know."""
-        return Load(self.n_failed_in_row >= N_FAILED_IN_ROW_IS_FAILING, self.n_in_flight)
+        is_failing = self.n_failed_in_row >= N_FAILED_IN_ROW_IS_FAILING and now - self.last_failed_at < BENCHED_S
+        return Load(is_failing, self.n_in_flight)
 
     def enter(self) -> None:
         """A request starts."""
@@ -38,24 +40,25 @@ class Member:
         self.n_failed_in_row = 0
         self.is_proven = True
 
-    def failed(self) -> None:
+    def failed(self, now: float) -> None:
         """An attempt failed by the upstream's fault."""
         self.n_failed_in_row += 1
+        self.last_failed_at = now
         if self.n_failed_in_row >= N_FAILED_IN_ROW_UNPROVEN:
             self.is_proven = False
 
     def __repr__(self) -> str:
-        state = "failing" if self.load.is_failing else "proven" if self.is_proven else "unproven"
-        return f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {state}>"
+        state = "proven" if self.is_proven else "unproven"
+        return f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {self.n_failed_in_row} failed in a row, {state}>"
 
 
 class Registry:
-    """Name to member; fixed for the life of one set of settings."""
+    """Name to member; fixed for the life of one set of settings. A reload hands on the members that did not change."""
 
     __slots__ = ("_members",)
 
-    def __init__(self, upstreams: Iterable[Upstream]) -> None:
-        self._members = {upstream.name: Member(upstream) for upstream in upstreams}
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._members = {member.upstream.name: member for member in members}
 
     def __getitem__(self, name: str) -> Member:
         return self._members[name]
@@ -68,7 +71,8 @@ class Registry:
         """Whether at least one upstream answered with a real token: what readiness means."""
         return any(member.is_proven for member in self._members.values())
 
-    def close(self) -> None:
-        """Close what is idle; what is in use closes with its stream."""
-        for member in self._members.values():
-            member.upstream.close()
+    def close(self, kept: "Registry | None" = None) -> None:
+        """Close what is idle, but for the members that `kept` goes on with; what is in use closes with its stream."""
+        for name, member in self._members.items():
+            if kept is None or kept._members.get(name) is not member:
+                member.upstream.close()

@@ -21,12 +21,12 @@ routes:
 """
 
 
-def system(near: str = "http://near/v1") -> System:
+def system(near: str = "http://near/v1", old: System | None = None) -> System:
     """A system of three upstreams."""
     settings = load(Source("test", TEXT.format(near=near)), {})
     loop = SimLoop()
     try:
-        return build(settings, Observers(settings, loop), {}, loop, Random(1))
+        return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
     finally:
         loop.close()
 
@@ -60,13 +60,14 @@ def test_not_asking_means_not_waiting() -> None:
 
 
 @pytest.mark.parametrize(("near", "is_ready"), [("http://near/v1", True), ("http://elsewhere/v1", False)])
-def test_a_reload_keeps_what_is_proven(near: str, is_ready: bool) -> None:
-    """An upstream whose settings are the same need not prove itself again; a changed one must."""
+def test_a_reload_keeps_what_did_not_change(near: str, is_ready: bool) -> None:
+    """An upstream whose settings are the same goes on as it is, connections and proof; a changed one starts anew."""
     old = system()
     old.registry["near"].succeeded()
-    new = system(near)
-    new.inherit(old)
+    new = system(near, old)
     assert (new.unready() is None) == is_ready
+    assert (new.registry["near"] is old.registry["near"]) == is_ready
+    assert new.registry["far"] is old.registry["far"]
 
 
 def test_secrets_are_in_no_repr() -> None:

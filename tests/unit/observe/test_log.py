@@ -1,12 +1,13 @@
 """observe.log: one JSON line a request, written by another thread, never in the way."""
 
 import os
+import select
 from pathlib import Path
 
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.observe.log import LineWriter, LogConfig, LogSink
+from stayfast.observe.log import LineWriter, LogConfig, LogSink, _pieces
 from tests.unit.observe.test_metrics import done
 
 
@@ -40,6 +41,22 @@ def test_requests_can_be_left_out(tmp_path: Path) -> None:
     writer.close()
     os.close(fd)
     assert [msgspec.json.decode(line)["event"] for line in path.read_bytes().splitlines()] == ["started"]
+
+
+def test_lines_are_never_torn(tmp_path: Path) -> None:
+    """What several workers write to one pipe stays whole lines: no write is longer than the pipe takes in one piece."""
+    read_fd, write_fd = os.pipe()
+    writer = LineWriter(LogConfig(fd=write_fd))
+    lines = [b"%d %s\n" % (number, b"x" * (number * 37 % 900)) for number in range(60)]
+    for line in lines:
+        writer.write(line)
+    writer.start()
+    writer.close()
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as reader:
+        assert reader.read() == b"".join(lines)
+    assert all(len(piece) <= select.PIPE_BUF for piece in _pieces(lines))
+    assert all(piece.endswith(b"\n") for piece in _pieces(lines))
 
 
 def test_a_reader_that_does_not_read_delays_nobody() -> None:

@@ -91,7 +91,8 @@ class Caller:
         except asyncio.CancelledError:
             raise self._interrupted(ex, attempt) from None
         except UpstreamFailed as failed:
-            attempt.end(Outcome.IGNORED if failed.is_final else Outcome.DROPPED, failed.fault.value)
+            attempt.end(Outcome.IGNORED if failed.is_final else Outcome.DROPPED, failed.fault.value,
+                        is_failure=failed.upstream_status != 429)
             raise
         except BaseException:
             attempt.abandon()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from random import Random
 
+from stayfast.core.clock import Clock
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Rejected
 from stayfast.pipeline.exchange import Exchange
@@ -15,9 +16,10 @@ ANY_MODEL = "*"
 class Router:
     """The routes of one set of settings. Task-safe: holds no state of its own."""
 
-    __slots__ = ("_default", "_rng", "_routes")
+    __slots__ = ("_clock", "_default", "_rng", "_routes")
 
-    def __init__(self, routes: Mapping[str, Route], default: Timeouts, rng: Random) -> None:
+    def __init__(self, routes: Mapping[str, Route], default: Timeouts, clock: Clock, rng: Random) -> None:
+        self._clock = clock
         self._routes = dict(routes)
         self._default = default
         self._rng = rng
@@ -45,6 +47,7 @@ class Router:
             raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
                            code="unsupported_api", param="model")
         if len(able) > 1:
-            loads = [target.member.load for target in able]
+            now = self._clock.now()
+            loads = [target.member.load(now) for target in able]
             able = [able[index] for index in (in_turn(loads) if route.in_turn else order(loads, self._rng))]
         return Plan(route, prompt, tuple(able))
