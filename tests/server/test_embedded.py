@@ -18,9 +18,12 @@ BODY = {"model": "stayfast-tiny", "messages": [{"role": "user", "content": "What
 
 
 class Running:
-    """A gateway in a process of its own, without a settings file."""
+    """A gateway in a process of its own, without a settings file unless one is given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: str | None = None) -> None:
+        self.settings = folder / "stayfast.yaml"  # where the gateway looks by itself
+        if settings is not None:
+            self.settings.write_text(settings)
         self._lines: list[http.client.HTTPConnection] = []
         self._answers: list[http.client.HTTPResponse] = []
         self.log = folder / "log"
@@ -53,6 +56,16 @@ class Running:
     def events(self) -> list[dict[str, object]]:
         """The log's lines so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def reload(self, settings: str) -> None:
+        """SIGHUP with new settings; returns when they are in force."""
+        n_before = sum(event["event"] == "reloaded" for event in self.events())
+        self.settings.write_text(settings)
+        self.process.send_signal(signal.SIGHUP)
+        deadline_at = time.monotonic() + 10
+        while sum(event["event"] == "reloaded" for event in self.events()) == n_before:
+            assert time.monotonic() < deadline_at, self.events()
+            time.sleep(0.01)
 
     def engine_pid(self, other_than: int = 0) -> int:
         """The newest engine that became ready; the log is some 50 ms behind."""
@@ -157,3 +170,22 @@ def test_crash_in_mid_stream(running: Running) -> None:
     again = running.ask()
     assert again.status == 200
     assert json.loads(again.read())["choices"][0]["message"]["content"]
+
+
+def test_two_reloads_keep_a_stream(tmp_path: Path) -> None:
+    """An unrelated reload, then one that removes the embedded model: the answer under way still gets to its end."""
+    simulated = "upstreams: {{played: {{kind: simulated}}{more}}}\nroutes: {{simulated: [played]{route}}}\n"
+    both = simulated.format(more=", tiny: {kind: embedded}", route=", stayfast-tiny: [tiny]")
+    gateway = Running(tmp_path, both)
+    try:
+        pid = gateway.engine_pid()
+        os.kill(pid, signal.SIGSTOP)  # so that the answer is under way for as long as the test likes
+        line = gateway.send(stream=True)
+        gateway.reload(both + "log: {level: info}\n")
+        gateway.reload(simulated.format(more="", route=""))
+        os.kill(pid, signal.SIGCONT)
+        with line.getresponse() as answer:
+            assert b"[DONE]" in answer.read()
+        assert gateway.ask().status == 404
+    finally:
+        gateway.stop()
