@@ -83,7 +83,7 @@ def ask(port: int, *, stream: bool) -> socket.socket:
     """A client that has sent its request."""
     body = b'{"model":"m","stream":%s,"messages":[{"role":"user","content":"x"}]}' % (b"true" if stream else b"false")
     client = socket.create_connection(("127.0.0.1", port))
-    client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                    b"content-length: %d\r\n\r\n%s" % (len(body), body))
     return client
 

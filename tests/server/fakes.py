@@ -1,13 +1,14 @@
 """A scripted system behind the edge, and a client that speaks raw bytes to it."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.errors import StayfastError
-from stayfast.core.types import Chunk, Request, Sight
+from stayfast.core.errors import DeadlineExceeded, StayfastError
+from stayfast.core.types import Chunk, Request, Sight, Stage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig
@@ -24,15 +25,18 @@ Step = bytes | float | StayfastError | Callable[[], Awaitable[None]]
 class FakeReply:
     """Plays steps: bytes are chunks, numbers are waits in seconds, errors are raised, callables awaited."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], deadline_at: float = math.inf) -> None:
         self.sight = Sight()
         self.upstream = "fake"
         self.n_attempts = 1
+        self.deadline_at = deadline_at
         self.n_pulled = 0
         self.is_closed = False
         self._steps = iter(steps)
 
     async def next(self) -> Chunk | None:
+        if SystemClock().now() >= self.deadline_at:
+            raise DeadlineExceeded(Stage.RELAY, "total_s", 0.0)
         for step in self._steps:
             if isinstance(step, bytes):
                 self.n_pulled += len(step)
@@ -63,6 +67,7 @@ class FakeGateway:
 
     script: Callable[[Request], Sequence[Step]] = lambda request: (ANSWER,)
     before: Callable[[Request], Awaitable[None]] | None = None  # what comes before the first token
+    total_s: float = math.inf
     seen: list[tuple[Request, Arrival]] = field(default_factory=list)
     replies: list[FakeReply] = field(default_factory=list)
     cancelled_at: list[float] = field(default_factory=list)
@@ -75,7 +80,7 @@ class FakeGateway:
         except asyncio.CancelledError:
             self.cancelled_at.append(SystemClock().now())
             raise
-        reply = FakeReply(self.script(request))
+        reply = FakeReply(self.script(request), SystemClock().now() + self.total_s)
         self.replies.append(reply)
         return reply
 
@@ -168,13 +173,14 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 def post(body: bytes = CHAT, path: str = "/v1/chat/completions", *lines: str) -> bytes:
     """A POST with its length."""
-    head = [f"POST {path} HTTP/1.1", "host: t", "content-type: application/json", f"content-length: {len(body)}", *lines]
+    head = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json", f"content-length: {len(body)}",
+            *lines]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
 def get(path: str, *lines: str, method: str = "GET") -> bytes:
     """A request without a body."""
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: t", *lines]).encode() + b"\r\n\r\n"
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *lines]).encode() + b"\r\n\r\n"
 
 
 @asynccontextmanager

@@ -6,7 +6,9 @@ import pytest
 import uvloop
 
 from stayfast.server.auth import digest, new_key
+from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
+from stayfast.wire.decode import MAX_DEPTH
 from tests.server.fakes import CHAT, FakeBackend, get, post, serving
 
 KEY, KEPT = new_key(b"0123456789abcdef")
@@ -92,6 +94,58 @@ def test_a_foreign_web_page_cannot_spend_an_open_gateway() -> None:
     uvloop.run(main())
 
 
+_HOSTS = {"localhost": 200, "LocalHost:8090": 200, "127.0.0.1": 200, "127.8.9.1:1": 200, "[::1]": 200, "[::1]:8090": 200,
+          "evil.example": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example:8090": 403, "10.0.0.1": 403,
+          "[::2]": 403, "127.0.0.1:80@evil.example": 400}
+
+
+@pytest.mark.parametrize("name", _HOSTS)
+def test_a_rebound_name_cannot_spend_an_open_gateway(name: str) -> None:
+    """A page whose own name was made to mean 127.0.0.1 is its own site to the browser: only the host's name tells."""
+
+    async def main() -> None:
+        async with serving() as running:
+            client = await running.connect()
+            for asked in (post(), get("/v1/models")):
+                client.send(asked.replace(b"host: localhost", b"host: " + name.encode()))
+                status, _, body = await client.answer()
+                assert status == _HOSTS[name]
+                if status != 200:
+                    assert json.loads(body)["error"]["param"] == "host"
+                if status == 400:
+                    return
+            assert len(running.backend.gateway.seen) == (_HOSTS[name] == 200)
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(("config", "line"), [
+    (GUARDED, f"x-api-key: {KEY}"), (ServerConfig(host="0.0.0.0", port=0, auth="off"), "accept: */*"),
+])
+def test_any_name_will_do_with_keys_or_for_other_machines(config: ServerConfig, line: str) -> None:
+    """A key is proof enough; a published container port has whatever name its network gives it."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(config)) as running:
+            client = await running.connect()
+            client.send(post(CHAT, "/v1/chat/completions", line).replace(b"host: localhost", b"host: gateway.example"))
+            assert (await client.answer())[0] == 200
+
+    uvloop.run(main())
+
+
+def test_health_has_no_name() -> None:
+    """What needs no key needs no name either."""
+
+    async def main() -> None:
+        async with serving() as running:
+            client = await running.connect()
+            client.send(get("/livez").replace(b"host: localhost", b"host: gateway.example"))
+            assert (await client.answer())[0] == 200
+
+    uvloop.run(main())
+
+
 def test_a_reload_changes_keys_for_the_next_request() -> None:
     """On the very connection that used the old one."""
 
@@ -148,6 +202,13 @@ def test_settings_are_checked_where_they_are_made(setting: str, value: object, s
     with pytest.raises(ValueError, match=said) as caught:
         ServerConfig(**{setting: value})  # type: ignore[arg-type]
     assert KEY not in str(caught.value)
+
+
+def test_every_depth_that_can_be_set_can_be_used() -> None:
+    """One bound for the setting and for the decoder: the largest makes a system, the next names itself."""
+    assert Current(FakeBackend(ServerConfig(max_depth=MAX_DEPTH))).limits.max_depth == MAX_DEPTH
+    with pytest.raises(ValueError, match=f"max_depth must be between 8 and {MAX_DEPTH}"):
+        ServerConfig(max_depth=MAX_DEPTH + 1)
 
 
 def test_a_config_does_not_show_its_keys() -> None:

@@ -11,7 +11,7 @@ from tests.server.fakes import CHAT, FakeBackend, get, parse_head, post, serving
 
 pytestmark = pytest.mark.sockets
 
-_P = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n"
+_P = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
 _BROKEN = {
     "second content-length, same": _P + b"content-length: 1\r\ncontent-length: 1\r\n\r\na",
     "second content-length, other": _P + b"content-length: 1\r\ncontent-length: 2\r\n\r\na",
@@ -104,6 +104,7 @@ _REFUSED = [
     (post(b"[" * 100_000), 400, "too_deep"),
     (post(CHAT, "/v1/chat/completions", "x-request-timeout: soon"), 400, "bad_timeout"),
     (post(CHAT, "/v1/chat/completions", "x-request-timeout: nan"), 400, "bad_timeout"),
+    (post(CHAT, "/v1/chat/completions", "x-request-timeout: 1_0"), 400, "bad_timeout"),
     (post(CHAT, "/v1/chat/completions", "x-litellm-timeout: -1"), 400, "bad_timeout"),
     (post(CHAT, "/v1/chat/completions", "traceparent: \xe9").replace("é".encode(), b"\xe9"), 400, "bad_header"),
     (post(CHAT, "/v1/chat/completions", "content-encoding: gzip"), 415, "unsupported_content_encoding"),
@@ -163,7 +164,7 @@ def test_errors_speak_the_dialect_of_the_path() -> None:
         async with serving() as running:
             for data in (post(b"{}", "/v1/messages"), post(b"{}", "/anthropic/v1/messages"), get("/anthropic/v1/nothing"),
                          b"POST /v1/messages HTTP/1.1\r\nhost: t\r\nx: a\0b\r\n\r\n"):
-                answer = await running.ask(data.replace(b"host: t", b"host: t\r\nconnection: close"))
+                answer = await running.ask(data.replace(b"host: ", b"connection: close\r\nhost: "))
                 said = json.loads(answer.partition(b"\r\n\r\n")[2])
                 assert said["type"] == "error", said
                 assert said["error"]["type"] in ("invalid_request_error", "not_found_error")

@@ -34,6 +34,7 @@ def test_pages() -> None:
                 status, headers, body = await client.answer()
                 assert status == 200
                 assert headers["x-request-id"].startswith("req_")
+                assert headers["server-timing"].startswith("total;dur=")
                 if path != "/metrics":
                     assert json.loads(body)
                 client.send(get(path, method="HEAD"))

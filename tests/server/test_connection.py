@@ -8,6 +8,7 @@ import uvloop
 
 from stayfast.core.types import Request
 from stayfast.server.config import ServerConfig
+from stayfast.server.protocol import READ_AHEAD_BYTES
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, post, serving
 
 pytestmark = pytest.mark.sockets
@@ -58,8 +59,8 @@ def test_one_request_of_a_connection_runs_at_a_time() -> None:
     uvloop.run(main())
 
 
-def test_a_client_far_ahead_is_made_to_wait_and_then_read() -> None:
-    """More than the read-ahead is left in the socket, not in memory, and nothing of it is lost."""
+def test_a_client_far_ahead_is_answered_what_was_whole_and_then_refused() -> None:
+    """Reading must go on, so that its leaving shows; what comes above the read-ahead is dropped, not kept."""
 
     async def main() -> None:
         gate = asyncio.Event()
@@ -70,13 +71,21 @@ def test_a_client_far_ahead_is_made_to_wait_and_then_read() -> None:
         async with serving(FakeBackend(gateway=FakeGateway(before=before))) as running:
             client = await running.connect()
             body = named("m" * 30_000)
-            for _ in range(40):
-                client.send(post(body))
+            client.send(post(body))
             await eventually(lambda: len(running.backend.gateway.seen) == 1)
+            (connection,) = running.server.edge.connections
+            client.send(post(body) * 400)
+            await eventually(lambda: connection._reader.is_over)
+            await client.writer.drain()  # 12 MB are taken in, so nothing but the answers hold them
             gate.set()
-            for _ in range(40):
-                assert (await client.answer())[0] == 200
-            assert [request.body for request, _ in running.backend.gateway.seen] == [body] * 40
+            statuses, told = list[int](), b""
+            while not statuses or statuses[-1] == 200:
+                status, headers, told = await client.answer()
+                statuses.append(status)
+            assert (statuses[-1], json.loads(told)["error"]["code"]) == (400, "too_far_ahead")
+            assert headers["connection"] == "close"
+            assert [request.body for request, _ in running.backend.gateway.seen] == [body] * (len(statuses) - 1)
+            assert 2 <= len(statuses) - 1 <= 1 + (READ_AHEAD_BYTES + 256 * 1024) // len(body)  # one read is at most 256 KiB
 
     uvloop.run(main())
 

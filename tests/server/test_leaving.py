@@ -10,7 +10,7 @@ import uvloop
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Request
 from stayfast.server.config import ServerConfig
-from stayfast.server.protocol import HIGH_WATER_BYTES
+from stayfast.server.protocol import HIGH_WATER_BYTES, READ_AHEAD_BYTES
 from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, Running, Step, eventually, post, serving
 
 pytestmark = pytest.mark.sockets
@@ -58,6 +58,31 @@ def test_leaving_cancels_at_once(state: str, body: bytes, gateway: FakeGateway, 
             {"close": client.leave, "half-close": client.writer.write_eof, "reset": client.reset}[leave]()
             await eventually(lambda: len(running.server.edge.tasks) == 0, within_s=1)
             assert SystemClock().now() - left_at < WITHIN_S
+            assert len(gateway.cancelled_at) + sum(reply.is_closed for reply in gateway.replies) == 1
+            client.reset()
+            await eventually(lambda: not running.server.edge.connections)
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
+@pytest.mark.parametrize(("state", "body", "gateway"), _HALF_WAY)
+def test_leaving_shows_behind_what_was_sent_ahead(state: str, body: bytes, gateway: FakeGateway, leave: str) -> None:
+    """A client that pipelines megabytes behind a running answer and then goes has gone as well."""
+    gateway.seen.clear()
+    gateway.replies.clear()
+    gateway.cancelled_at.clear()
+
+    async def main() -> None:
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            client = await running.connect()
+            client.send(post(body))
+            await begun(running, client, state)
+            client.send(post() * (40 * READ_AHEAD_BYTES // len(post())))
+            await client.writer.drain()
+            {"close": client.leave, "half-close": client.writer.write_eof, "reset": client.reset}[leave]()
+            took_s = await eventually(lambda: len(running.server.edge.tasks) == 0, within_s=2)
+            assert took_s < WITHIN_S
             assert len(gateway.cancelled_at) + sum(reply.is_closed for reply in gateway.replies) == 1
             client.reset()
             await eventually(lambda: not running.server.edge.connections)
@@ -141,6 +166,46 @@ def test_a_client_that_reads_nothing_for_too_long_is_cut_off() -> None:
             assert took_s > 0.15
             assert not running.server.edge.connections
             client.reset()
+
+    uvloop.run(main())
+
+
+def test_the_deadline_holds_for_a_client_that_stops_reading() -> None:
+    """The upstream is closed at total_s, long before write_stall_s; a client that reads again finds the error."""
+
+    async def main() -> None:
+        gateway = FakeGateway(lambda request: [b"x" * 100_000] * 1000, total_s=0.3)
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            client = await running.connect()
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(post(STREAM))
+            await eventually(lambda: bool(gateway.replies))
+            took_s = await eventually(lambda: gateway.replies[0].is_closed)
+            assert 0.2 < took_s < 0.5
+            assert gateway.replies[0].n_pulled < 100_000 * 1000
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            told = await client.rest()
+            assert b'"code":"total_s_exceeded"' in told[-400:]
+            assert not told.endswith(b"\r\n0\r\n\r\n")
+
+    uvloop.run(main())
+
+
+def test_requests_do_not_pile_up_behind_an_answer_that_nobody_reads() -> None:
+    """The answer is whole and unsent: what the client sends on meanwhile is bounded like behind a running one."""
+
+    async def main() -> None:
+        gateway = FakeGateway(lambda request: [b"x" * 8_000_000])
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            client = await running.connect()
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(post())
+            (connection,) = running.server.edge.connections
+            await eventually(lambda: connection.is_full)
+            client.send(post(b"x" * 200_000) * 50)
+            await client.writer.drain()
+            await eventually(lambda: connection._reader.is_over)
+            assert sum(len(inbound.body) for inbound in connection._reader.ready) < 600_000
 
     uvloop.run(main())
 

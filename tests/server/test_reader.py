@@ -1,11 +1,13 @@
 """Bytes to requests without sockets: any split of the bytes gives the same requests."""
 
+import tracemalloc
+
 import pytest
 
 from stayfast.core.errors import StayfastError
 from stayfast.server.config import ServerConfig
 from stayfast.server.inbound import Inbound
-from stayfast.server.reader import BODY, HEAD, IDLE, MAX_PIPELINED, Reader
+from stayfast.server.reader import BODY, HEAD, IDLE, MAX_PIPELINED, SWALLOWED_BYTES, Reader
 from tests.server.fakes import CHAT, get, post
 
 _CHUNKED = (b"POST /v1/messages?a=b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: Chunked\r\nX-Request-Id: one\r\n\r\n"
@@ -141,6 +143,62 @@ def test_a_refused_body_is_swallowed_and_not_kept(n_reads: int) -> None:
     for at in range(0, len(data), step):
         it.feed(data[at : at + step])
     assert [(inbound.body, inbound.keep_alive) for inbound in it.ready] == [(b"", True)]
+
+
+_OPEN_END = (b"POST /v1/messages HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n")
+
+
+@pytest.mark.parametrize("start", [b"2\r\n{}\r\n0\r\nx-a: ", b"2\r\n{}\r\n0\r\n", b"2;", b"2;a="])
+def test_trailers_and_extensions_without_end_are_broken_off(start: bytes) -> None:
+    """They have a head's bound, and one read more: 431, and nothing is read after it."""
+    it = reader(ServerConfig(max_head_bytes=65_536))
+    it.feed(_OPEN_END + start)
+    n_fed = 0
+    while not it.is_over:
+        it.feed(b"b" * 10_000)
+        n_fed += 10_000
+        assert n_fed <= 65_536 + 10_000
+    assert [told(inbound)[-1] for inbound in it.ready] == [431]
+
+
+def test_short_trailers_and_extensions_pass() -> None:
+    """In any number of chunks: the bound is for what no body interrupts."""
+    it = reader(ServerConfig(max_head_bytes=1024))
+    it.feed(_OPEN_END)
+    for _ in range(100):
+        it.feed(b"1;" + b"e" * 600 + b"\r\nx\r\n")
+    it.feed(b"0\r\nx: " + b"t" * 600 + b"\r\n\r\n")
+    assert [(inbound.body, told(inbound)[-1]) for inbound in it.ready] == [(b"x" * 100, None)]
+
+
+def test_tiny_chunks_cost_their_bytes() -> None:
+    """A body sent two bytes a chunk takes no more memory than one sent whole."""
+    it = reader()
+    it.feed(_OPEN_END)
+    data = b"2\r\n{}\r\n" * 10_000
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            it.feed(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000  # 200 kB of body; as a list of parts it was 4 MB
+    it.feed(b"0\r\n\r\n")
+    assert it.ready[0].body == b"{}" * 100_000
+
+
+@pytest.mark.parametrize("head", [_OPEN_END + b"ffffffff\r\n", post(b"").replace(b"length: 0", b"length: 30000000")])
+def test_an_endless_body_is_not_read_for_a_refusal(head: bytes) -> None:
+    """What the head is refused for is answered after SWALLOWED_BYTES, and the connection ends."""
+    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no", status=404))
+    it.feed(head)
+    n_fed = 0
+    while not it.is_over:
+        it.feed(b"b" * 50_000)
+        n_fed += 50_000
+        assert n_fed <= SWALLOWED_BYTES + 50_000
+    assert [(told(inbound)[-1], inbound.is_broken) for inbound in it.ready] == [(404, True)]
 
 
 def test_the_gate_decides_before_the_body_is_invited() -> None:

@@ -42,6 +42,25 @@ def test_every_answer_says_who_and_how_long() -> None:
     uvloop.run(main())
 
 
+@pytest.mark.parametrize(("stages", "expected"), [
+    (None, r"total;dur=\d+\.\d\d"), ("route;dur=0.02, call;dur=5.31", r"route;dur=0.02, call;dur=5.31, total;dur=\d+\.\d\d"),
+])
+def test_an_error_says_how_long_it_took(stages: str | None, expected: str) -> None:
+    """With the stages that were begun, where it ended a story."""
+    failed = UpstreamFailed("fake", Fault.RESET, "the connection broke")
+    failed.server_timing = stages
+
+    async def main() -> None:
+        async with serving(FakeBackend(gateway=FakeGateway(lambda request: [failed]))) as running:
+            client = await running.connect()
+            client.send(post())
+            status, headers, _ = await client.answer()
+            assert status == 502
+            assert re.fullmatch(expected, headers["server-timing"])
+
+    uvloop.run(main())
+
+
 @pytest.mark.parametrize(("asked", "honoured"), [("my-id_1!~", True), ("a" * 128, True), ("a" * 129, False), ("a b", False)])
 def test_a_client_may_name_its_request(asked: str, *, honoured: bool) -> None:
     """1 to 128 visible ASCII characters come back and go to the gateway; anything else is replaced."""

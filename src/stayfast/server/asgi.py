@@ -12,19 +12,19 @@ from urllib.parse import unquote
 from stayfast.core.errors import StayfastError
 from stayfast.server.edge import Edge, Message, Scope
 from stayfast.server.inbound import Inbound
-from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, frame, status_line
+from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, frame, status_line, total
 
 if TYPE_CHECKING:
     from stayfast.server.protocol import Connection
 
-_OURS = frozenset((b"connection", b"transfer-encoding", b"date", b"x-request-id"))
+_OURS = frozenset((b"connection", b"transfer-encoding", b"date", b"server-timing", b"x-request-id"))
 _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
 
 
 async def bridge(edge: Edge, line: "Connection", inbound: Inbound) -> None:
     """Run the cold application for one request."""
     request_id = edge.request_id(inbound)
-    answer = AsgiAnswer(line, inbound, edge.common(request_id))
+    answer = AsgiAnswer(edge, line, inbound, request_id)
     try:
         await edge.cold(scope_of(inbound, request_id, line.peer()), answer.receive, answer.send)
         if not answer.is_whole:
@@ -38,7 +38,7 @@ async def bridge(edge: Edge, line: "Connection", inbound: Inbound) -> None:
             line.close()
         else:
             failed = StayfastError("The gateway failed at this request. Its log says why.")
-            line.write(error_answer(failed, inbound, answer.common, request_id, keep_alive=line.will_stay(inbound),
+            line.write(error_answer(failed, inbound, edge.common(request_id), request_id, keep_alive=line.will_stay(inbound),
                                     total_s=edge.clock.now() - inbound.accepted_at))
             line.finish(inbound)
     else:
@@ -67,13 +67,14 @@ def scope_of(inbound: Inbound, request_id: str, peer: tuple[str, int] | None) ->
 class AsgiAnswer:
     """One answer of an ASGI application being written. Owned by its Task."""
 
-    __slots__ = ("_has_body", "_head", "_inbound", "_is_chunked", "_is_read", "_is_sized", "_line", "common",
+    __slots__ = ("_edge", "_has_body", "_head", "_inbound", "_is_chunked", "_is_read", "_is_sized", "_line", "_request_id",
                  "has_begun", "is_whole")
 
-    def __init__(self, line: "Connection", inbound: Inbound, common: bytes) -> None:
+    def __init__(self, edge: Edge, line: "Connection", inbound: Inbound, request_id: str) -> None:
+        self._edge = edge
         self._line = line
         self._inbound = inbound
-        self.common = common
+        self._request_id = request_id
         self._head: bytes | None = None  # held back until the first part of the body tells how it ends
         self._has_body = inbound.method != "HEAD"
         self._is_chunked = False
@@ -106,7 +107,10 @@ class AsgiAnswer:
         status = message["status"]
         lines = [b"%b: %b\r\n" % (name, value) for name, value in message.get("headers", ())
                  if name.lower() not in _OURS]
-        self._head = b"".join((status_line(status), *lines, self.common))
+        edge = self._edge
+        took = total(edge.clock.now() - self._inbound.accepted_at)
+        lines.append(b"server-timing: %b\r\n" % took.encode())
+        self._head = b"".join((status_line(status), *lines, edge.common(self._request_id)))
         self._has_body = self._has_body and status not in _BODILESS
         self._is_sized = status in _BODILESS or any(line.lower().startswith(b"content-length:") for line in lines)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from stayfast.core.types import Chunk, Request, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.auth import Keys
-from stayfast.server.config import ServerConfig
+from stayfast.server.config import ServerConfig, is_loopback
 from stayfast.wire.decode import DecodeLimits
 
 
@@ -30,6 +30,11 @@ class Reply(Protocol):
     @property
     def n_attempts(self) -> int:
         """Calls it took to get here."""
+        ...
+
+    @property
+    def deadline_at(self) -> float:
+        """When its time is up, on the loop's clock."""
         ...
 
     async def next(self) -> Chunk | None:
@@ -82,7 +87,7 @@ class Backend(Protocol):
 class Current:
     """The system that new requests go to. One loop's."""
 
-    __slots__ = ("backend", "config", "keys", "limits")
+    __slots__ = ("backend", "config", "is_for_this_machine", "keys", "limits")
 
     def __init__(self, backend: Backend) -> None:
         self.swap(backend)
@@ -91,3 +96,5 @@ class Current:
         """Send requests that come from here on to `backend`. Host and port of the first one stay."""
         keys, limits = Keys(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
+        config = backend.config
+        self.is_for_this_machine = config.auth == "auto" and not config.demands_key and is_loopback(config.host)

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stayfast.wire.decode import MAX_DEPTH
+
 _MODES = ("auto", "off", "required")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TENANT = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -52,7 +54,7 @@ class ServerConfig:
     def _check_ranges(self) -> None:
         for name, low, high in (
             ("port", 0, 65_535), ("max_body_bytes", 1024, 1024 * _MIB), ("max_head_bytes", 1024, _MIB),
-            ("max_headers", 8, 1000), ("max_depth", 8, 512), ("max_connections", 1, 1_000_000),
+            ("max_headers", 8, 1000), ("max_depth", 8, MAX_DEPTH), ("max_connections", 1, 1_000_000),
             ("head_timeout_s", 0.01, 600), ("body_timeout_s", 0.01, 3600), ("idle_timeout_s", 0.01, 3600),
             ("write_stall_s", 0.01, 3600), ("keepalive_s", 0, 600), ("drain_grace_s", 0, 600), ("drain_s", 0, 86_400),
         ):

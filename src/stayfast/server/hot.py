@@ -1,6 +1,7 @@
 """The hot endpoints: decode, serve, relay. One Task a request, cancelled the moment its client leaves."""
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from stayfast.core.errors import StayfastError
@@ -118,7 +119,9 @@ class Answer:
                 else:
                     line_write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
                 if line.is_full:
-                    await line.drained()
+                    with contextlib.suppress(TimeoutError):  # the next pull says so, and closes the upstream
+                        async with asyncio.timeout_at(reply.deadline_at):
+                            await line.drained()
             chunk = await pull()
         last = comment("server-timing " + reply.server_timing())
         if not self._has_begun:

@@ -29,6 +29,7 @@ PATHS = {
 HOT = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in PATHS.items()}
 _HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
 _TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?", re.IGNORECASE)
+_THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE)
 _HOT_TARGETS = {path.encode(): path for path in HOT}
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
@@ -105,6 +106,18 @@ def read_fields(raw: Sequence[tuple[bytes, bytes]], *, is_http_10: bool) -> dict
     return fields
 
 
+def check_name(fields: dict[bytes, bytes]) -> None:
+    """Refuse a request that does not name this machine. Raises Rejected (403).
+
+    A web page can have its own name resolve to 127.0.0.1 (DNS rebinding); to the browser, the gateway is then its own site.
+    """
+    host = fields.get(b"host")
+    if host is not None and not _THIS_MACHINE.fullmatch(host):
+        raise Rejected("This gateway asks for no key and answers this machine only: the header host must be localhost or a "
+                       "loopback address. With server.keys, or auth: off, it may be any.", status=403,
+                       code="foreign_host", param="host")
+
+
 def check_media(fields: dict[bytes, bytes]) -> None:
     """Refuse a body that does not say it is JSON in UTF-8, uncompressed. Raises Rejected (415)."""
     media = fields.get(b"content-type")
@@ -130,7 +143,7 @@ def patience_s(fields: dict[bytes, bytes]) -> float | None:
         if said is None:
             continue
         try:
-            seconds = float(said)
+            seconds = math.nan if b"_" in said else float(said)  # float() takes Python's 1_000
         except ValueError:
             seconds = math.nan
         if not 0 < seconds <= _MAX_TIMEOUT_S:  # false for NaN

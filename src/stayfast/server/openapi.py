@@ -25,7 +25,7 @@ _BODIES: dict[Api, tuple[type, str]] = {
 _REFUSALS = {
     "400": "The request is malformed; the error names the field.",
     "401": "The key is missing or unknown.",
-    "403": "A web page of another site asked.",
+    "403": "A web page of another site asked, or the host header does not name this machine.",
     "404": "There is no such model.",
     "408": "The request did not arrive in time.",
     "413": "The body is too large.",

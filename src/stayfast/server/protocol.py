@@ -1,8 +1,9 @@
 """One client's connection: bytes to the reader, requests to Tasks one after the other, and every wait bounded.
 
-Reading never stops while a request is answered (but for a client that sends far ahead), because the end of reading is how
-its leaving shows: the request's Task is cancelled in the same turn of the loop. One timer serves all time-outs. It is
-never moved later, only found to be early when it fires, so that a request on a warm connection touches no timer.
+Reading never stops while a request is answered, because the end of reading is how the client's leaving shows: the
+request's Task is cancelled in the same turn of the loop. Of what a client sends far ahead, the requests that are whole are
+answered and the rest is dropped. One timer serves all time-outs. It is never moved later, only found to be early when it
+fires, so that a request on a warm connection touches no timer.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import cast
 
-from stayfast.core.errors import Shed, StayfastError
+from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.server.asgi import bridge
 from stayfast.server.edge import Edge
 from stayfast.server.hot import answer
@@ -20,7 +21,7 @@ from stayfast.server.respond import CONTINUE, error_answer
 
 HIGH_WATER_BYTES = 128 * 1024  # unsent bytes above which nothing more is pulled from an upstream
 LOW_WATER_BYTES = 32 * 1024
-READ_AHEAD_BYTES = 64 * 1024  # taken in while a request is answered; above it the client has to wait
+READ_AHEAD_BYTES = 64 * 1024  # taken in while a request is answered; above it the connection takes no more requests
 LINGER_S = 2.0  # how long bytes are still taken after a refusal, so that a reset does not overtake it
 
 
@@ -75,10 +76,11 @@ class Connection(asyncio.Protocol):
             return
         reader = self._reader
         reader.feed(data)
-        if self._task is not None:
+        if self._task is not None or self.is_full:
             self._n_ahead += len(data)
             if self._n_ahead > READ_AHEAD_BYTES:
-                self._transport.pause_reading()
+                reader.stop(Rejected(f"More than {READ_AHEAD_BYTES} bytes came while an answer was under way: wait for it, "
+                                     "or use another connection.", code="too_far_ahead"))
             return
         self._advance()
         if reader.phase != IDLE and self._task is None:
@@ -148,10 +150,6 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         reader = self._reader
-        if self._n_ahead:
-            if self._n_ahead > READ_AHEAD_BYTES:
-                self._transport.resume_reading()
-            self._n_ahead = 0
         edge = self._edge
         self._idle_since = now = edge.clock.now()
         if reader.phase != IDLE:
@@ -210,6 +208,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(inbound, inbound.refusal)
             else:
                 life = answer if inbound.api is not None else bridge
+                self._n_ahead = 0
                 self._task = self._edge.tasks.spawn(life(self._edge, self, inbound))
         if reader.owes_continue and self._task is None and not self.is_full:
             reader.owes_continue = False

@@ -5,6 +5,8 @@ one beside Transfer-Encoding end here. Whatever two servers in a row could under
 smuggled, so it is answered with 400 and the connection is closed.
 
 Reading goes on while a request is answered (that is how the client's leaving is seen), so several can be ready.
+What is sent cannot grow memory: `_n_quiet` counts the bytes of a request since its last body byte, so trailers and chunk
+extensions are bounded like a head, and a body that is refused already is read only as far as `SWALLOWED_BYTES`.
 """
 
 from collections import deque
@@ -19,6 +21,7 @@ from stayfast.server.inbound import Inbound, is_http_10, read_fields, split_targ
 
 IDLE, HEAD, BODY = 0, 1, 2
 MAX_PIPELINED = 64  # requests ready on one connection; the one after it is the last
+SWALLOWED_BYTES = 256 * 1024  # of a refused body; a longer one costs the connection
 SLOWEST_BODY_BYTES_S = 16 * 1024  # a body may take body_timeout_s and as long as this rate needs
 
 
@@ -33,8 +36,8 @@ class Reader:
     `connection: close`, or sent what cannot be trusted.
     """
 
-    __slots__ = ("_began_at", "_clock", "_config", "_gate", "_inbound", "_n_body", "_n_fed", "_n_first", "_n_head",
-                 "_parser", "_parts", "_raw", "_replay", "_target", "is_over", "owes_continue", "phase", "ready")
+    __slots__ = ("_began_at", "_body", "_clock", "_config", "_gate", "_inbound", "_n_body", "_n_fed", "_n_first", "_n_head",
+                 "_n_quiet", "_parser", "_raw", "_replay", "_target", "is_over", "owes_continue", "phase", "ready")
 
     def __init__(self, config: ServerConfig, clock: Clock, gate: Callable[[Inbound], StayfastError | None]) -> None:
         self._config = config
@@ -49,11 +52,12 @@ class Reader:
         self._inbound = Inbound(0.0)
         self._target = b""
         self._raw: list[tuple[bytes, bytes]] = []
-        self._parts: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._n_fed = 0  # bytes read for this request, and those before it in the same read
         self._n_head = 0  # bytes read for this request, without the read that it shares with the one before
         self._n_first = 0  # bytes of this read, until a request begins in it
         self._n_body = 0
+        self._n_quiet = 0
         self._replay: bytes | None = None
 
     def feed(self, data: bytes) -> None:
@@ -64,6 +68,7 @@ class Reader:
         else:
             self._n_fed += n_bytes
             self._n_head += n_bytes
+            self._n_quiet += n_bytes
             self._n_first = 0
         while not self.is_over:
             try:
@@ -76,11 +81,16 @@ class Reader:
             except httptools.HttpParserError as error:
                 if not self.is_over:
                     self._break_off(Rejected(f"This is not HTTP/1.1: {error}.", code="bad_http"))
-            if len(self._raw) > self._config.max_headers and self.phase == BODY:
-                self._break_off(self._head_too_large())
-            if self.phase == HEAD and self._n_head > self._config.max_head_bytes:
-                self._break_off(self._head_too_large())
+            self._check_size()
             return
+
+    def _check_size(self) -> None:
+        config = self._config
+        if self.phase == HEAD:
+            if self._n_head > config.max_head_bytes:
+                self._break_off(self._head_too_large())
+        elif self.phase == BODY and (len(self._raw) > config.max_headers or self._n_quiet > config.max_head_bytes):
+            self._break_off(self._head_too_large())
 
     def due_at(self) -> float:
         """By when the request that has begun must be in. Meaningless when idle."""
@@ -98,6 +108,11 @@ class Reader:
         limit_s = self._config.head_timeout_s if self.phase == HEAD else self._config.body_timeout_s
         self._break_off(Rejected(f"The request's {part} did not arrive in time ({limit_s:g} s).", status=408,
                                  code="request_timeout"))
+
+    def stop(self, error: StayfastError) -> None:
+        """Take no more requests: `error` follows those that are ready, and what still comes is dropped."""
+        if not self.is_over:
+            self._break_off(error)
 
     def on_message_begin(self) -> None:
         """The parser saw the first byte of a request."""
@@ -138,7 +153,7 @@ class Reader:
         except Rejected as error:
             self._stop(error)
         self.phase = BODY
-        self._n_body = 0
+        self._n_body = self._n_quiet = 0
         n_body = int(fields.get(b"content-length", b"0"))
         if n_body > config.max_body_bytes:
             self._stop(self._body_too_large())
@@ -155,22 +170,31 @@ class Reader:
 
     def on_body(self, part: bytes) -> None:
         """The parser has a part of the body."""
+        self._n_quiet = 0
         self._n_body += len(part)
         if self._n_body > self._config.max_body_bytes:
             self._stop(self._body_too_large())
-        if self._inbound.refusal is None:
-            self._parts.append(part)
+        refusal = self._inbound.refusal
+        if refusal is not None:
+            if self._n_body > SWALLOWED_BYTES:
+                self._stop(refusal)
+        elif not self._body:
+            self._body = part
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)  # a list of parts would cost 40 bytes for a chunk of one
+            self._body += part
 
     def on_message_complete(self) -> None:
         """The parser has a whole request."""
         if self._replay is not None:
             return
-        inbound, parts = self._inbound, self._parts
+        inbound, body = self._inbound, self._body
         if self._raw:
             self._raw = []
-        if parts:
-            inbound.body = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._parts = []
+        if body:
+            inbound.body = bytes(body)  # bytes stay as they are
+            self._body = b""
         self.owes_continue = False
         self.phase = IDLE
         self.ready.append(inbound)
@@ -200,7 +224,7 @@ class Reader:
         inbound.refusal = error
         inbound.is_broken = True
         inbound.keep_alive = False
-        self._parts, self._raw, self._target = [], [], b""
+        self._body, self._raw, self._target = b"", [], b""
         self.owes_continue = False
         self.is_over = True
         self.phase = IDLE

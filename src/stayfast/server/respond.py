@@ -91,12 +91,18 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
     return "".join(f"{name}: {value.translate(_NO_LINE_ENDS)}\r\n" for name, value in headers).encode("latin-1", "replace")
 
 
+def total(total_s: float) -> str:
+    """How long an answer took, as a `Server-Timing` value."""
+    return f"total;dur={total_s * 1e3:.2f}"
+
+
 def error_answer(error: StayfastError, inbound: Inbound, common: bytes, request_id: str, *, keep_alive: bool,
                  total_s: float) -> bytes:
     """A whole error answer in the dialect of the path. `common` are header lines; `total_s` is how long it took."""
     status, headers, body = render(error, dialect(inbound.path), request_id)
     lines = [pair for pair in headers if pair[0] not in _OURS]
-    lines.append(("server-timing", f"total;dur={total_s * 1e3:.2f}"))
+    stages = f"{error.server_timing}, " if error.server_timing is not None else ""
+    lines.append(("server-timing", f"{stages}{total(total_s)}"))
     if isinstance(error, UpstreamFailed):
         lines.append(("x-stayfast-upstream", error.upstream))
     if status == HTTPStatus.UNAUTHORIZED:

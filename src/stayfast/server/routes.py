@@ -3,7 +3,7 @@
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.types import Api
 from stayfast.server.backend import Current
-from stayfast.server.inbound import HOT, Inbound, check_media
+from stayfast.server.inbound import HOT, Inbound, check_media, check_name
 
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
@@ -50,6 +50,8 @@ def admit(inbound: Inbound, current: Current, *, is_draining: bool) -> StayfastE
     try:
         if path not in _OPEN and not (path == "/metrics" and current.config.metrics_open):
             inbound.tenant = current.keys.tenant(inbound.fields)
+            if current.is_for_this_machine:
+                check_name(inbound.fields)
         methods = ("POST",) if api is not None else allowed(path)
         if inbound.method not in methods:
             _refuse_method(inbound, methods)

@@ -49,7 +49,8 @@ class Member:
 
     def __repr__(self) -> str:
         state = "proven" if self.is_proven else "unproven"
-        return f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {self.n_failed_in_row} failed in a row, {state}>"
+        failed = f"{self.n_failed_in_row} failed in a row"
+        return f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {failed}, {state}>"
 
 
 class Registry:

@@ -14,6 +14,8 @@ from stayfast.wire.messages import schema as messages
 from stayfast.wire.reading import check, missing, required, typed
 from stayfast.wire.responses import schema as responses
 
+MAX_DEPTH: Final = 512  # parsers and printers take a frame a level, and Python has 1000 of them
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
@@ -22,8 +24,8 @@ class DecodeLimits:
     max_depth: int = 64
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_depth <= 256:
-            raise ValueError(f"max_depth must be from 1 to 256, not {self.max_depth}")
+        if not 1 <= self.max_depth <= MAX_DEPTH:
+            raise ValueError(f"max_depth must be from 1 to {MAX_DEPTH}, not {self.max_depth}")
 
 
 _DEFAULT: Final = DecodeLimits()

@@ -1,13 +1,18 @@
 """Requests in: what is read of them, and that every refusal names its field."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.decode import DecodeLimits, decode
+from stayfast.wire.decode import MAX_DEPTH, DecodeLimits, decode
+from stayfast.wire.encode import encode
+from stayfast.wire.reading import check
 from tests.unit.wire.recorded import body, request
 
 
@@ -123,5 +128,77 @@ def test_a_refusal_quotes_no_prompt() -> None:
 
 def test_limits_are_checked() -> None:
     """A depth that means nothing is refused when it is set."""
-    with pytest.raises(ValueError, match="max_depth"):
-        DecodeLimits(max_depth=0)
+    for max_depth in (0, MAX_DEPTH + 1):
+        with pytest.raises(ValueError, match="max_depth"):
+            DecodeLimits(max_depth=max_depth)
+
+
+@pytest.mark.parametrize("raw", [
+    b'{"x":[' + b"[]," * 1_000_001 + b"1]}", b"[" * 2_000_001, b'"["]' * 1_000_001], ids=["flat", "deep", "quotes"])
+def test_a_body_of_brackets_is_refused_before_they_are_counted_out(raw: bytes) -> None:
+    """The look at depth takes time for each bracket, and a body can hold 32 Mi of them."""
+    with pytest.raises(Rejected) as caught:
+        decode(Api.CHAT, raw)
+    assert (caught.value.status, caught.value.code) == (400, "too_complex")
+
+
+_TEXTS = st.text(alphabet='[]{}"\\a', max_size=8)
+_DOCUMENTS = st.recursive(_TEXTS | st.integers(0, 9), lambda inner: st.lists(inner, max_size=4)
+                          | st.dictionaries(_TEXTS, inner, max_size=4), max_leaves=30)
+
+
+def depth_of(said: Any) -> int:
+    """Levels of nesting, by walking."""
+    inner = said.values() if isinstance(said, dict) else said if isinstance(said, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+@given(_DOCUMENTS, st.integers(1, 6))
+def test_depth_is_what_a_walk_finds(said: Any, max_depth: int) -> None:
+    """Whatever stands in keys and texts: escapes, quotes, brackets that open or close nothing."""
+    expected = pytest.raises(Rejected, match="levels") if depth_of(said) > max_depth else contextlib.nullcontext()
+    with expected:
+        check(json.dumps(said).encode(), max_depth)
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\ud800 and more", "\\udc00 and more", "\\uD83D\\u0041", "\\ude00\\ud83d"])
+@pytest.mark.parametrize("field", ["model", "unread"])
+def test_half_a_surrogate_pair_is_named(text: str, field: str) -> None:
+    """The parser calls it truncated or malformed, which sends people looking in the wrong place."""
+    raw = b'{"%b":"%b","model":"m","messages":[]}' % (field.encode(), text.encode())
+    with pytest.raises(Rejected, match="half of a surrogate pair") as caught:
+        decode(Api.CHAT, raw)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+
+def test_whole_surrogate_pairs_and_their_spelling_pass() -> None:
+    """A pair is one character; a backslash that is text begins no escape, so another fault keeps its own name."""
+    raw = body(Api.CHAT, messages=[{"role": "user", "content": "\U0001f600"}])
+    assert b"\\ud83d" in raw
+    assert decode(Api.CHAT, raw).model == "route"
+    with pytest.raises(Rejected, match="expected") as caught:
+        decode(Api.CHAT, b'{"model": "\\\\ud800" "a"}')
+    assert "surrogate" not in caught.value.message
+
+
+_TALKERS = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
+
+
+def deep_tool(api: Api, n_levels: int) -> bytes:
+    """A request with one tool whose schema nests so deeply that the whole body has `n_levels`."""
+    n_above = 4 if api is Api.CHAT else 3  # body, tools, tool, and in chat its function
+    schema = b'{"a":' * (n_levels - n_above) + b"1" + b"}" * (n_levels - n_above)
+    tool = {Api.CHAT: b'{"type":"function","function":{"name":"f","parameters":%b}}',
+            Api.RESPONSES: b'{"type":"function","name":"f","parameters":%b}',
+            Api.MESSAGES: b'{"name":"f","input_schema":%b}'}[api] % schema
+    return body(api)[:-1] + b',"tools":[' + tool + b"]}"
+
+
+@pytest.mark.parametrize(("client", "upstream"), [(client, upstream) for client in _TALKERS for upstream in _TALKERS])
+def test_the_deepest_body_can_be_read_and_said(client: Api, upstream: Api) -> None:
+    """At the largest limit no stack runs out, neither in the parser nor in a translation."""
+    limits = DecodeLimits(max_depth=MAX_DEPTH)
+    said = encode(decode(client, deep_tool(client, MAX_DEPTH), limits), upstream, "up", stream=True)
+    assert said.count(b'{"a":') == MAX_DEPTH - (4 if client is Api.CHAT else 3)
+    with pytest.raises(Rejected, match=f"{MAX_DEPTH} levels"):
+        decode(client, deep_tool(client, MAX_DEPTH + 1), limits)

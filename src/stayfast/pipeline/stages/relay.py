@@ -50,6 +50,11 @@ class Reply:
         """Attempts made for this request."""
         return self._ex.n_attempts
 
+    @property
+    def deadline_at(self) -> float:
+        """When its time is up, on the loop's clock."""
+        return self._ex.deadline.at
+
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value."""
         return self._ex.ledger.server_timing()
