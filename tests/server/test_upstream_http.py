@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused
 from stayfast.upstreams.answer import Answer
 from stayfast.upstreams.h1 import HIGH_WATER
@@ -156,9 +156,9 @@ def test_limit_and_waiting() -> None:
             caller = Caller(peer.port, max_connections=1)
             first = caller.send()
             talk = await peer.accept()
-            with pytest.raises(UpstreamFailed, match="waiting for a free connection") as failed:
+            with pytest.raises(Shed, match="every connection to upstream up is in use") as shed:
                 await caller.send(within_s=0.05)
-            assert failed.value.fault is Fault.TIMEOUT
+            assert (shed.value.status, shed.value.code, shed.value.retry_after_s) == (503, "upstream_pool_full", 1.0)
             gives_up, patient = caller.send(), caller.send()
             await asyncio.sleep(0.01)
             gives_up.cancel()

@@ -91,7 +91,7 @@ class UpstreamFailed(StayfastError):
 
     @property
     def is_for_operator(self) -> bool:
-        """Whether they refused our credentials: asking the same upstream again is no use, another one may answer."""
+        """Whether only our operator can mend it (refused credentials): the same upstream again is no use, another may be."""
         return self.upstream_status in (401, 402, 403)
 
     @property

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from stayfast.core.errors import Fault, UpstreamFailed
 
+GRACE_S = 0.1  # a server's next write is here by then; a new connection costs less than holding this one for longer
+
 
 class Response(Protocol):
     """The head is in; the body is read as it comes. Owns its connection until the body is whole or `close` is called."""
@@ -33,6 +35,12 @@ class Response(Protocol):
 
     def close(self) -> None:
         """Let go: an unfinished answer's socket is aborted (h2: its stream reset). Never awaits; safe to call again."""
+        ...
+
+    def release(self) -> None:
+        """Let go of an answer that is whole by its protocol: should the end of its body follow within GRACE_S, its
+        connection is used again, else it is closed as by `close`. Never awaits; safe to call again.
+        """
         ...
 
 
@@ -130,6 +138,11 @@ class Answer:
             self.fail(Fault.RESET, "closed by the gateway")
             self._body = []
             carrier.abandon(self)
+
+    def release(self) -> None:
+        """See `Response.release`. What still comes is bounded as for a reader that stops."""
+        if self._carrier is not None:
+            self._loop.call_later(GRACE_S, self.close)  # does nothing when the end has come by then
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """The head is in."""

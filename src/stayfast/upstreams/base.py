@@ -54,7 +54,8 @@ class Upstream(Protocol):
     async def open(self, call: Call) -> Stream:
         """Send the request and return when the head of a good answer is in.
 
-        Raises UpstreamFailed (connect, reset, status) or Rejected (cannot be said in this upstream's protocol).
+        Raises UpstreamFailed (connect, reset, status), Rejected (cannot be said in this upstream's protocol) or Shed (all
+        the connections that we allow ourselves are taken).
         A cancelled `open` has closed its socket before the cancellation leaves it.
         """
         ...

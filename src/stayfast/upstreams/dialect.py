@@ -10,6 +10,7 @@ from stayfast.upstreams.http import HttpClient, Response
 from stayfast.wire.encode import encode
 from stayfast.wire.errors import from_response
 from stayfast.wire.faults import error_in
+from stayfast.wire.secrets import Secrets
 from stayfast.wire.tokens import count_tokens_answer
 from stayfast.wire.transcode import Transcoder, can_translate, transcoder
 
@@ -18,6 +19,8 @@ PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMB
 PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # what a request is translated to when it cannot go as it is
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
+NOTHING = Chunk(b"")
+_CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; no other word is quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class DialectUpstream:
         self._client = client
         self._clock = clock
         self._headers = (*_key_headers(config), *config.headers)
+        self._secrets = Secrets([config.key or "", *(value for _, value in config.headers)])
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
     def can_serve(self, api: Api) -> bool:
@@ -54,7 +58,9 @@ class DialectUpstream:
         return api in self._speaks or (api is Api.COUNT_TOKENS and Api.MESSAGES in self._speaks)
 
     async def open(self, call: Call) -> Stream:
-        """Send the request in the endpoint's own protocol; returns when the head of a good answer is in."""
+        """Send the request in the endpoint's own protocol; returns when the head of a good answer is in. Also raises
+        Shed, when every connection is in use until the connect time-out.
+        """
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
@@ -67,6 +73,7 @@ class DialectUpstream:
         try:
             if response.status != 200:
                 raise await self._failure(response, spoken)
+            self._check_coding(response)
             is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
             if request.stream and not is_stream:
                 raise await self._failure(response, spoken)
@@ -74,8 +81,9 @@ class DialectUpstream:
             response.close()
             raise
         hide_usage = self._config.asks_usage and not request.include_usage
-        return HttpStream(response, transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
-                                               hide_usage=hide_usage, created_at=int(self._clock.wall())))
+        translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name, hide_usage=hide_usage,
+                                created_at=int(self._clock.wall()))
+        return HttpStream(response, translated, self._secrets)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -83,7 +91,7 @@ class DialectUpstream:
 
     def _headers_for(self, call: Call, streams: bool) -> list[tuple[str, str]]:
         headers = [("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
-                   ("x-request-id", call.request_id), *self._headers]
+                   ("accept-encoding", "identity"), ("x-request-id", call.request_id), *self._headers]
         if self.kind != "anthropic":
             headers += [pair for pair in call.headers if not pair[0].startswith("anthropic-")]
             return headers
@@ -99,14 +107,36 @@ class DialectUpstream:
             parts.append(data)
             n_bytes += len(data)
         body = b"".join(parts)
-        if response.status >= 400:
-            return from_response(self.name, spoken, response.status, response.headers, body, now_wall=self._clock.wall())
-        return error_in(self.name, body) or UpstreamFailed(
-            self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for",
-            upstream_status=response.status)
+        status = response.status
+        if 300 <= status < 400:  # HTTP's redirections
+            return Misconfigured(self.name, Fault.STATUS, f"upstream {self.name} redirected the request ({status}), which "
+                                 "is never followed: its base_url must be the final address", upstream_status=status)
+        if status >= 400:
+            failed = from_response(self.name, spoken, status, response.headers, body, now_wall=self._clock.wall())
+        else:
+            failed = error_in(self.name, body) or UpstreamFailed(
+                self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for",
+                upstream_status=status)
+        return self._secrets.scrub(failed)
+
+    def _check_coding(self, response: Response) -> None:
+        coding = response.headers.get("content-encoding", "").strip().lower()
+        if coding and coding != "identity":
+            said = coding if coding in _CODINGS else "a coding unknown here"
+            raise Misconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} sent its answer compressed ({said}), "
+                                "although it was asked for identity", upstream_status=response.status)
 
     def __repr__(self) -> str:
         return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"
+
+
+class Misconfigured(UpstreamFailed):
+    """The endpoint will not do as it is set up: asking it again is no use, another one may answer."""
+
+    @property
+    def is_for_operator(self) -> bool:
+        """Always."""
+        return True
 
 
 def _key_headers(config: DialectConfig) -> tuple[tuple[str, str], ...]:
@@ -124,40 +154,44 @@ def _spoken(api: Api, native: frozenset[Api]) -> Api | None:
 
 
 class HttpStream:
-    """An answer coming over HTTP, translated as it comes. Owns its connection. One task reads it."""
+    """An answer coming over HTTP, translated as it comes. Owns its connection. One task reads it.
 
-    __slots__ = ("_is_ended", "_response", "_transcoder", "sight")
+    It ends where its protocol ends it: what the connection does after that is nothing that a client should wait for.
+    """
 
-    def __init__(self, response: Response, translated: Transcoder) -> None:
+    __slots__ = ("_is_ended", "_response", "_secrets", "_transcoder", "sight")
+
+    def __init__(self, response: Response, translated: Transcoder, secrets: Secrets) -> None:
         self._response = response
+        self._secrets = secrets
         self._transcoder = translated
         self.sight: Sight = translated.sight
         self._is_ended = False
 
     async def next(self) -> Chunk | None:
-        """The next chunk; None after a whole answer."""
-        while True:
-            if self.sight.failure is not None:
-                raise self.sight.failure
-            if self._is_ended:
-                return None
-            try:
-                data = await self._response.read()
-            except UpstreamFailed:
-                if not self.sight.is_complete:
-                    raise
-                data = b""  # the protocol's end was seen: how the connection ends does not matter
-            if data:
+        """The next chunk, empty for a read that held nothing for the client (it is life all the same); None after a
+        whole answer.
+        """
+        failure = self.sight.failure
+        if failure is None and not self._is_ended:
+            if not self._transcoder.has_ended and (data := await self._response.read()):
                 chunk = self._transcoder.feed(data)
-            else:
-                self._is_ended = True
-                chunk = self._transcoder.finish()
+                return NOTHING if chunk is None else chunk
+            self._is_ended = True
+            chunk = self._transcoder.finish()
             if chunk is not None:
                 return chunk
+            failure = self.sight.failure
+        if failure is not None:
+            raise self._secrets.scrub(failure) if isinstance(failure, UpstreamFailed) else failure
+        return None
 
     def close(self) -> None:
-        """Back to the pool when the body is whole, else closed at once."""
-        self._response.close()
+        """Back to the pool when the answer is whole and its body ends with it, else closed at once."""
+        if self.sight.is_complete:
+            self._response.release()
+        else:
+            self._response.close()
 
 
 class Estimate:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused, Sink
 from stayfast.upstreams.answer import Outgoing, Response
 from stayfast.upstreams.dial import Dialer, Line, Origin
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from stayfast.upstreams.h2 import H2Connection
 
 __all__ = ["HttpClient", "HttpConfig", "Response"]
+
+POOL_FULL_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,9 @@ class HttpClient:
         connect_by: instant by which a connection must be there; waiting for a free one counts.
         may_resend: a pooled connection that closes before one byte of an answer came is replaced, once. A request that
         the peer certainly did not process is sent again, once, in any case.
-        Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED. Cancelled, it has closed
-        its socket (h2: reset its stream) before the cancellation leaves it.
+        Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED; Shed when no place on a
+        connection came free by connect_by, which is the gateway's own limit. Cancelled, it has closed its socket (h2:
+        reset its stream) before the cancellation leaves it.
         """
         outgoing = Outgoing(method, path, headers, body, upstream=self.name, authority=self._authority)
         is_fresh = False
@@ -168,6 +171,9 @@ class HttpClient:
                 waiting_for = "a new connection"
                 return await self._dial()
         except TimeoutError:
+            if self._pool.is_full and waiting_for == "a free connection":
+                raise Shed(f"every connection to upstream {self.name} is in use", code="upstream_pool_full",
+                           retry_after_s=POOL_FULL_RETRY_S) from None
             raise UpstreamFailed(self.name, Fault.TIMEOUT, f"timed out waiting for {waiting_for}") from None
 
     async def _dial(self) -> tuple[Connection, Line]:

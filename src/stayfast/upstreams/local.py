@@ -5,17 +5,21 @@ engine starts (or starts again after a crash) requests wait for it, within their
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
-from stayfast.core.types import Api, Chunk, Sight
+from stayfast.core.types import Api, Chunk, Request, Sight
 from stayfast.upstreams.base import Call, Stream, Upstream
+from stayfast.wire.reading import object_in
 
 Address = tuple[str, int]
 RESTART_TAKES_S = 1.0
+_MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")
+_MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # most requests need no closer look
 KNOCK_EVERY_S = 0.05
 
 
@@ -60,6 +64,9 @@ class LocalUpstream:
         if call.request.n_choices != 1:
             raise Rejected("The embedded model gives one answer to one prompt at a time.", code="unsupported_value",
                            param="prompt" if call.request.api is Api.COMPLETIONS else "n")
+        seen_at = path_of_media(call.request)
+        if seen_at is not None:
+            raise Rejected(f"{seen_at}: the embedded model reads text only.", code="unsupported_value", param=seen_at)
         connect_by = Deadline(call.deadline.within(call.connect_s, self._clock.now()))
         if not self._door.is_ready:
             await self._wait(connect_by)
@@ -121,6 +128,26 @@ class _LocalStream:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def path_of_media(request: Request) -> str | None:
+    """Where a request holds a picture, sound or a file, which the engine would answer with its own error; None: nowhere."""
+    if _MEDIA.search(request.body) is None:
+        return None
+    field = "input" if request.api is Api.RESPONSES else "messages"
+    return _media_in(object_in(request.body).get(field), field)
+
+
+def _media_in(said: object, path: str) -> str | None:
+    for at, one in enumerate(said if isinstance(said, list) else ()):
+        if isinstance(one, dict):
+            here = f"{path}[{at}]"
+            if one.get("type") in _MEDIA_TYPES:
+                return here
+            found = _media_in(one.get("content"), f"{here}.content") or _media_in(one.get("output"), f"{here}.output")
+            if found is not None:
+                return found
+    return None
 
 
 class Elsewhere:

@@ -70,6 +70,12 @@ class Pool:
         """Requests that wait for a place."""
         return len(self._waiters)
 
+    @property
+    def is_full(self) -> bool:
+        """As many connections as are allowed, and requests on them: who waits, waits for our limit, not for the peer."""
+        return bool(self._max_connections and self._open) and (
+            len(self._open) + self._n_dialing >= self._max_connections)
+
     def take(self) -> Connection | None:
         """A connection with a place held on it, if there is one now."""
         ready = self._ready

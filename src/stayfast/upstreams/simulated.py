@@ -161,8 +161,9 @@ class _ScriptedStream:
                 raise self._failed(step)
             elif isinstance(step, Cut):
                 return self._finish()
-            elif (chunk := self._transcoder.feed(self._bytes(step))) is not None:
-                return chunk
+            else:
+                chunk = self._transcoder.feed(self._bytes(step))
+                return Chunk(b"") if chunk is None else chunk  # as over HTTP: what holds nothing for the client is life
         ending = self._event({}, "length" if self._steps else "stop") + self._usage() + b"data: [DONE]\n\n"
         chunk = self._transcoder.feed(ending)
         last = self._finish()

@@ -26,6 +26,7 @@ _STATUSES: Final = {
     "overloaded_error": 529, **dict.fromkeys(NEVER_RETRY, 429),
 }
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NO_KEY: Final = re.compile(r"(?=.{1,64}$)(?:[a-z]+(?:[_.][a-z]+)*|(?:[A-Z][a-z]+)+)")  # words alone: what may be logged
 _ANY: Final = msgspec.json.Decoder()
 
 
@@ -117,8 +118,11 @@ def error_in(upstream: str, body: bytes) -> UpstreamFailed | None:
 
 def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body: bytes, *,
            retry_after_s: float | None = None, is_final: bool = False) -> UpstreamFailed:
-    """The failure for an error that has an HTTP status, said or meant. `body` is kept only if it is for the client."""
-    word = complaint.code or complaint.type
+    """The failure for an error that has an HTTP status, said or meant. `body` is kept only if it is for the client.
+
+    Its message and code, which are logged, hold words of the upstream only where they cannot be a key.
+    """
+    word = next((said for said in (complaint.code, complaint.type) if said is not None and _NO_KEY.fullmatch(said)), None)
     doing = "answered" if fault is Fault.STATUS else "sent inside its answer"
     error = UpstreamFailed(
         upstream, fault, f"upstream {upstream} {doing} {status}" + (f" ({word})" if word else ""),

@@ -30,6 +30,11 @@ class _Events:
         self._upstream = upstream
         self._splitter = sse.Splitter()
 
+    @property
+    def has_ended(self) -> bool:
+        """The protocol's own end was seen, or a failure."""
+        return self._source.ended
+
     def feed(self, data: bytes) -> Chunk | None:
         """Take what was read."""
         out: list[bytes] = []
@@ -236,6 +241,8 @@ class Collection(_Events):
 
 class Whole:
     """A whole answer in the client's own dialect: verbatim, once it has been looked at."""
+
+    has_ended = False  # only the end of its body ends it
 
     def __init__(self, source: WholeSource, sight: Sight, upstream: str) -> None:
         self.sight = sight

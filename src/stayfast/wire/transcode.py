@@ -13,6 +13,7 @@ from stayfast.wire.chat.source import ChatSource
 from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
 from stayfast.wire.deltas import Fold, Source, Writer
 from stayfast.wire.encode import can_translate
+from stayfast.wire.in_turn import InTurn
 from stayfast.wire.messages.fold import MessagesFold
 from stayfast.wire.messages.source import MessagesSource
 from stayfast.wire.messages.writer import MessagesWriter
@@ -31,6 +32,11 @@ class Transcoder(Protocol):
     """One answer on its way from an upstream to a client. One task owns it."""
 
     sight: Sight
+
+    @property
+    def has_ended(self) -> bool:
+        """The protocol's own end was seen: call `finish`, whatever else the body may hold."""
+        ...
 
     def feed(self, data: bytes) -> Chunk | None:
         """Take what was read, split anywhere; returns what the client gets now. Failures show in `sight.failure`."""
@@ -81,9 +87,9 @@ def _source(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
 def _writer(request: Request, created_at: int) -> Writer:
     match request.api:
         case Api.MESSAGES:
-            return MessagesWriter(request)
+            return InTurn(MessagesWriter(request))
         case Api.RESPONSES:
-            return ResponsesWriter(request, created_at)
+            return InTurn(ResponsesWriter(request, created_at))
         case Api.COMPLETIONS:
             return CompletionsWriter(request, created_at)
     return ChatWriter(request, created_at)

@@ -1,5 +1,6 @@
 """One HTTP/2 connection: resets, GOAWAY, broken peers, lost connections."""
 
+import asyncio
 import contextlib
 
 import pytest
@@ -68,6 +69,30 @@ def test_not_http2() -> None:
                 await answer.wait_head()
             assert failed.value.fault is Fault.MALFORMED
         assert bench.transport.is_aborted
+
+    on_loop(check)
+
+
+def test_release_gives_the_end_a_moment() -> None:
+    """An answer that its protocol has ended: the stream's end is waited for, and then it is reset."""
+
+    async def check() -> None:
+        bench = Bench()
+        ended, endless = bench.request(), bench.request()
+        bench.pump()
+        for stream_id in (1, 3):
+            bench.server.send_headers(stream_id, HEAD)
+        bench.pump()
+        for answer in (ended, endless):
+            answer.release()
+        bench.server.end_stream(1)
+        bench.pump()
+        assert bench.connection.n_active == 1
+        while bench.connection.n_active:
+            await asyncio.sleep(0.001)
+        bench.pump()
+        assert [(event.stream_id, event.error_code) for event in bench.seen(StreamReset)] == [(3, ErrorCodes.CANCEL)]
+        assert not bench.transport.is_aborted
 
     on_loop(check)
 

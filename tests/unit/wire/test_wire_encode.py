@@ -216,9 +216,6 @@ UNSAYABLE: list[tuple[Api, Api, dict[str, Any], str]] = [
     (Api.CHAT, Api.MESSAGES, {"n": 2}, "n"),
     (Api.CHAT, Api.MESSAGES, {"logprobs": True}, "logprobs"),
     (Api.CHAT, Api.MESSAGES, {"logit_bias": {"1": 2}}, "logit_bias"),
-    (Api.CHAT, Api.MESSAGES, {"temperature": 1.5}, "temperature"),
-    (Api.CHAT, Api.MESSAGES, {"presence_penalty": 0.1}, "presence_penalty"),
-    (Api.CHAT, Api.MESSAGES, {"response_format": {"type": "json_object"}}, "response_format"),
     (Api.CHAT, Api.MESSAGES, {"functions": [{"name": "f"}]}, "functions"),
     (Api.CHAT, Api.MESSAGES, {"modalities": ["text", "audio"]}, "modalities"),
     (Api.CHAT, Api.MESSAGES, {"messages": user({"type": "input_audio"})}, "messages[0].content[0].type"),
@@ -240,7 +237,6 @@ UNSAYABLE: list[tuple[Api, Api, dict[str, Any], str]] = [
     (Api.RESPONSES, Api.CHAT, {"background": True}, "background"),
     (Api.RESPONSES, Api.CHAT, {"truncation": "auto"}, "truncation"),
     (Api.RESPONSES, Api.CHAT, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-    (Api.RESPONSES, Api.MESSAGES, {"text": {"format": {"type": "json_object"}}}, "text.format"),
     (Api.EMBEDDINGS, Api.CHAT, {}, "model"),
 ]
 
@@ -253,8 +249,29 @@ def test_what_cannot_be_said_is_refused_by_name(client: Api, to: Api, fields: di
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
+@pytest.mark.parametrize(("asked", "said"), [(0.0, 0.0), (1.0, 1.0), (1.5, 1.0), (None, None)])
+def test_a_temperature_is_held_to_what_messages_knows(asked: float | None, said: float | None) -> None:
+    """Chat goes to 2, messages to 1: the wish for more is met as far as it goes."""
+    assert sent(Api.CHAT, Api.MESSAGES, temperature=asked).get("temperature") == said
+
+
+@pytest.mark.parametrize(("client", "fields"), [
+    (Api.CHAT, {"response_format": {"type": "json_object"}}),
+    (Api.RESPONSES, {"text": {"format": {"type": "json_object"}}})])
+def test_any_json_object_becomes_an_instruction(client: Api, fields: dict[str, Any]) -> None:
+    """Messages has no field for it: it stands behind the client's own instructions, and no schema is invented."""
+    said = sent(client, Api.MESSAGES, **fields)
+    assert said["system"] == "Respond with one JSON object and nothing else."
+    assert "output_config" not in said
+    if client is Api.CHAT:
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+        assert sent(client, Api.MESSAGES, messages=messages, **fields)["system"] == (
+            "Be brief.\n\nRespond with one JSON object and nothing else.")
+
+
 def test_hints_are_dropped_silently() -> None:
     """Fields that change no meaning do not stand in the way."""
     said = sent(Api.CHAT, Api.MESSAGES, seed=1, verbosity="low", store=True, prompt_cache_key="k", service_tier="flex",
-                metadata={"a": "b"}, presence_penalty=0, logprobs=False, n=1, prediction={"type": "content"})
+                metadata={"a": "b"}, presence_penalty=0.5, frequency_penalty=-1, logprobs=False, n=1,
+                prediction={"type": "content"})
     assert set(said) == {"model", "max_tokens", "messages"}

@@ -245,16 +245,6 @@ def test_a_chat_stream_for_a_responses_client_is_one_numbered_sequence() -> None
                               "output_tokens": 6, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 26}
 
 
-@pytest.mark.parametrize("client", [Api.RESPONSES, Api.MESSAGES])
-def test_interleaved_calls_are_refused_not_garbled(client: Api) -> None:
-    """A fragment for a call that is already closed has no form there: the answer fails instead of lying."""
-    calls = [chunk({"tool_calls": [{"index": index, "id": f"c{index}", "function": {"name": "f", "arguments": ""}}]})
-             for index in (0, 1)]
-    late = chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]})
-    _, sight = relay(Recorded(Api.CHAT, sse(ROLE, *calls, late, chunk({}, "tool_calls"), done=True), 0), client)
-    assert failure(sight).fault == "malformed"
-
-
 def test_calls_that_all_have_index_0_are_told_apart_by_their_ids() -> None:
     """Servers that number every call 0 still yield two calls."""
     calls = [chunk({"tool_calls": [{"index": 0, "id": name, "function": {"name": name, "arguments": "{}"}}]})

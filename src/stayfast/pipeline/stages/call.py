@@ -14,6 +14,8 @@ from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.policy.retry import wait_before_next
 from stayfast.upstreams.base import Call, Stream
 
+MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # responses repeats the instructions twice before any content; nobody says more
+
 
 class Caller:
     """Makes attempts until one brings content. Task-safe: holds no state of a request."""
@@ -104,13 +106,19 @@ class Caller:
     async def _until_content(self, attempt: Attempt, stream: Stream) -> Chunk:
         """Hold back what comes before the first content (a role, a ping), so that the attempt can still be swapped."""
         held_back: list[bytes] = []
+        n_bytes = 0
         while (chunk := await stream.next()) is not None:
             if chunk.n_content:
                 attempt.first_content()
                 if held_back:
                     return Chunk(b"".join((*held_back, chunk.data)), chunk.n_content)
                 return chunk
-            held_back.append(chunk.data)
+            if chunk.data:
+                held_back.append(chunk.data)
+                n_bytes += len(chunk.data)
+                if n_bytes > MAX_HELD_BACK_BYTES:
+                    raise UpstreamFailed(attempt.name, Fault.MALFORMED, f"upstream {attempt.name} sent no content in the "
+                                         f"first {n_bytes} bytes of its answer")
         attempt.first_content()  # a whole answer without content (a stop at once) is an answer
         return Chunk(b"".join(held_back), 0)
 

@@ -86,7 +86,8 @@ class Reply:
         if chunk is None:
             self._end(None, Outcome.SUCCESS)
             return None
-        self._n_chunks += 1
+        if chunk.data:
+            self._n_chunks += 1
         return chunk
 
     def _too_late(self) -> DeadlineExceeded:

@@ -30,6 +30,8 @@ from stayfast.wire.reading import required, unsayable
 
 Json = dict[str, Any]
 
+MAX_TEMPERATURE: Final = 1.0  # half of what the other protocols allow
+ONE_OBJECT: Final = "Respond with one JSON object and nothing else."
 DEFAULT_MAX_TOKENS: Final = 4096  # the protocol demands a limit; every model in service can write this much
 _EMPTY: Final = ("", "{}")
 _MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
@@ -160,12 +162,16 @@ def _effort(thinking: schema.ThinkingConfig | None) -> str | None:
 def body(asked: Conversation, model: str, *, stream: bool) -> Json:
     """The normal form as a messages request; `max_tokens` is DEFAULT_MAX_TOKENS where the client gave no limit.
 
-    System messages between others join the leading ones, since not every model takes them where they stand.
-    Dropped as hints: seed, verbosity, metadata, service tier, prompt-cache key, an image's detail, `name` and `strict`
-    of an output format, thinking without its signature. Raises Rejected for what cannot be said.
+    System messages between others join the leading ones, since not every model takes them where they stand. "Any JSON
+    object" (json_object) has no field there and becomes an instruction after them. A temperature above 1 becomes 1.
+    Dropped as hints: presence and frequency penalty, seed, verbosity, metadata, service tier, prompt-cache key, an image's
+    detail, `name` and `strict` of an output format, thinking without its signature. Raises Rejected for what cannot be
+    said.
     """
-    _refuse(asked)
-    system = [*asked.system, *(message.text for message in asked.messages if message.role == "system")]
+    output = asked.output_format
+    system = [*asked.system, *(message.text for message in asked.messages if message.role == "system"),
+              *((ONE_OBJECT,) if output is not None and output.schema is None else ())]
+    temperature = asked.sampling.temperature
     said: Json = {
         "model": model,
         "max_tokens": asked.max_output_tokens if asked.max_output_tokens is not None else DEFAULT_MAX_TOKENS,
@@ -174,7 +180,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
     optional = {
         "stream": stream or None,
         "system": "\n\n".join(system) or None,
-        "temperature": asked.sampling.temperature,
+        "temperature": min(temperature, MAX_TEMPERATURE) if temperature is not None else None,
         "top_p": asked.sampling.top_p,
         "top_k": asked.sampling.top_k,
         "stop_sequences": list(asked.stop) or None,
@@ -185,19 +191,6 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "output_config": _said_config(asked) or None,
     }
     return said | {name: value for name, value in optional.items() if value is not None}
-
-
-def _refuse(asked: Conversation) -> None:
-    sampling = asked.sampling
-    if sampling.temperature is not None and sampling.temperature > 1:
-        raise unsayable("temperature", "messages", "it goes from 0 to 1 there")
-    if sampling.presence_penalty:
-        raise unsayable("presence_penalty", "messages")
-    if sampling.frequency_penalty:
-        raise unsayable("frequency_penalty", "messages")
-    if asked.output_format is not None and asked.output_format.schema is None:
-        field = "text.format" if asked.api is Api.RESPONSES else "response_format"
-        raise unsayable(field, "messages", "json_object is not known there; use json_schema")
 
 
 def _said_messages(asked: Conversation) -> list[Json]:
@@ -271,6 +264,6 @@ def _said_config(asked: Conversation) -> Json:
     said: Json = {}
     if asked.effort in _EFFORTS:
         said["effort"] = _EFFORTS[asked.effort]
-    if asked.output_format is not None:
+    if asked.output_format is not None and asked.output_format.schema is not None:
         said["format"] = {"type": "json_schema", "schema": asked.output_format.schema}
     return said

@@ -1,0 +1,64 @@
+"""What counts as silence: pings keep a running stream alive, buy no time before its first token, and fill no memory."""
+
+import msgspec
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.types import Api, Request
+from stayfast.pipeline.stages import call
+from stayfast.testing import Raw, Say, SimLoop, Wait, run
+from stayfast.wire.decode import decode
+from tests.flow.rig import Rig, chat, read
+
+PING = Raw(b": ping\n\n")
+ROLE = Raw(b'data: {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n')
+
+
+def messages() -> Request:
+    """A request of a client of another dialect, to whom pings are not passed on."""
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    return decode(Api.MESSAGES, msgspec.json.encode(body))
+
+
+def test_pings_keep_a_translated_stream_alive() -> None:
+    """A live upstream is not cut for reads that hold nothing for its client."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [(Say("a"), *(Wait(2), PING) * 3, Wait(2), Say("b"))], timeouts=Timeouts(idle_s=3))
+        body = await read(await rig.serve(messages()))
+        assert body.count(b"text_delta") == 2
+        assert b"message_stop" in body
+        assert loop.now() == 8.0
+
+    run(main)
+
+
+def test_pings_do_not_put_off_the_first_token() -> None:
+    """Before content there is one time-out, whatever else is sent."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [(*(Wait(0.5), PING) * 20, Say("late"))], timeouts=Timeouts(first_token_s=2))
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.serve()
+        assert (failed.value.code, loop.now()) == ("first_token_s_exceeded", 2.0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("n_fits", [3, 4])
+def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch, n_fits: int) -> None:
+    """An upstream that sends everything but content is cut; what fits is held back and goes out with the content."""
+    monkeypatch.setattr(call, "MAX_HELD_BACK_BYTES", len(ROLE.data) * n_fits)
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[*[ROLE] * 4, Say("a")]])
+        if n_fits == 4:
+            assert (await read(await rig.serve(chat()))).startswith(ROLE.data * 4)
+            return
+        with pytest.raises(UpstreamFailed, match="sent no content in the first") as failed:
+            await rig.serve(chat())
+        assert failed.value.fault is Fault.MALFORMED
+        assert (rig.n_open, rig.n_in_flight) == (0, 0)
+
+    run(main)

@@ -1,0 +1,223 @@
+"""An upstream over HTTP: where its answer ends, what counts as life, and what its errors may say."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.types import Api, Chunk
+from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
+from tests.unit.upstreams.peers import PROMPT_S, Caller, Peer, Talk, listening, on_sockets, until
+from tests.unit.wire.recorded import ROLE, STREAMS, chunk, request, sse
+
+pytestmark = pytest.mark.sockets
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+KEY = "sk-live-4f9a0c77e1"
+WAIT_S = 0.3  # for what would come late or never
+
+
+class Bench:
+    """A peer, an upstream that speaks to it, and the client beneath."""
+
+    def __init__(self, peer: Peer, api: Api) -> None:
+        self.peer = peer
+        self.caller = Caller(peer.port)
+        self.upstream = DialectUpstream("up", DialectConfig("openai", frozenset({api}), KEY), self.caller.client,
+                                        SystemClock())
+
+    def open(self, client: Api = Api.CHAT, *, stream: bool = True) -> "asyncio.Task[Stream]":
+        """Ask in a task."""
+        now = time.monotonic()
+        call = Call(request(client, stream=stream), "m", "req_1", Deadline(now + 5), 5.0)
+        return asyncio.get_running_loop().create_task(self.upstream.open(call))
+
+    async def failure(self, answer: bytes, *, stream: bool = True) -> UpstreamFailed:
+        """How the upstream fails at one answer, in its head or in its body."""
+        opening = self.open(stream=stream)
+        talk = await self.peer.accept()
+        await talk.request()
+        talk.say(answer)
+        with pytest.raises(UpstreamFailed) as failed:
+            await rest(await opening)
+        return failed.value
+
+
+@contextlib.asynccontextmanager
+async def bench(api: Api = Api.CHAT) -> AsyncIterator[Bench]:
+    """A bench, with all its connections closed at the end."""
+    async with listening() as peer:
+        it = Bench(peer, api)
+        try:
+            yield it
+        finally:
+            it.upstream.close()
+
+
+def framed(data: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def plain(status: str, body: bytes, *fields: str) -> bytes:
+    """A whole answer with a length."""
+    head = "\r\n".join([f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}", *fields])
+    return head.encode() + b"\r\n\r\n" + body
+
+
+async def rest(stream: Stream) -> list[Chunk]:
+    """All that still comes; the stream is closed."""
+    found = []
+    try:
+        while (one := await stream.next()) is not None:
+            found.append(one)
+    finally:
+        stream.close()
+    return found
+
+
+async def whole_but_for_the_body(it: Bench, api: Api, client: Api) -> Talk:
+    """An answer that its protocol has ended and its body has not; the client waits for nothing."""
+    opening = it.open(client)
+    talk = await it.peer.accept()
+    await talk.request()
+    talk.say(HEAD + framed(STREAMS[f"{api.value}_text"].data))
+    stream = await opening
+    began_at = time.monotonic()
+    said = b"".join(one.data for one in await rest(stream))
+    assert time.monotonic() - began_at < PROMPT_S
+    assert stream.sight.is_complete
+    assert (b"[DONE]" if client is Api.CHAT else b"message_stop") in said
+    return talk
+
+
+@pytest.mark.parametrize("client", [Api.CHAT, Api.MESSAGES])
+@pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES, Api.RESPONSES])
+def test_the_protocols_own_end_ends_the_answer(api: Api, client: Api) -> None:
+    """The client has its end at once; a body that never ends costs a connection after a moment, pings or not."""
+
+    async def main() -> None:
+        async with bench(api) as it:
+            talk = await whole_but_for_the_body(it, api, client)
+            talk.say(framed(b": ping\n\n"))
+            assert it.caller.counts == (0, 1)
+            assert 0.05 < await talk.left() < WAIT_S
+            assert it.caller.counts == (0, 0)
+
+    on_sockets(main)
+
+
+def test_an_end_that_follows_keeps_the_connection() -> None:
+    """The body's end comes a few milliseconds later, as from any server: the next request goes out on the same line."""
+
+    async def main() -> None:
+        async with bench() as it:
+            talk = await whole_but_for_the_body(it, Api.CHAT, Api.CHAT)
+            await asyncio.sleep(0.005)
+            talk.say(LAST)
+            await until(lambda: it.caller.counts == (1, 0))
+            opening = it.open()
+            await talk.request()
+            await asyncio.sleep(0.15)  # the first answer's moment is over: it must not touch the second
+            talk.say(HEAD + framed(STREAMS["chat_text"].data) + LAST)
+            assert (await rest(await opening))[-1].data.endswith(b"data: [DONE]\n\n")
+            assert it.caller.counts == (1, 0)
+
+    on_sockets(main)
+
+
+def test_a_client_that_leaves_before_the_end_closes_at_once() -> None:
+    """The moment of grace is for whole answers only."""
+
+    async def main() -> None:
+        async with bench() as it:
+            opening = it.open()
+            talk = await it.peer.accept()
+            await talk.request()
+            talk.say(HEAD + framed(sse(ROLE, chunk({"content": "a"}))))
+            stream = await opening
+            assert await stream.next() is not None
+            stream.close()
+            assert await talk.left() < PROMPT_S
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize("client", [Api.CHAT, Api.RESPONSES])
+def test_pings_are_life(client: Api) -> None:
+    """A read that holds nothing for a client of another dialect still comes up, empty, so that no idle time-out runs."""
+
+    async def main() -> None:
+        async with bench(Api.MESSAGES) as it:
+            opening = it.open(client)
+            talk = await it.peer.accept()
+            await talk.request()
+            talk.say(HEAD)
+            stream = await opening
+            for _ in range(3):
+                talk.say(framed(b'event: ping\ndata: {"type": "ping"}\n\n'))
+                assert await stream.next() == Chunk(b"", 0)
+            stream.close()
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_compressed_answer_is_named(*, stream: bool) -> None:
+    """Identity is asked for; who compresses all the same is told apart from who sends nonsense."""
+
+    async def main() -> None:
+        async with bench() as it:
+            opening = it.open(stream=stream)
+            talk = await it.peer.accept()
+            assert b"\r\naccept-encoding: identity\r\n" in await talk.request()
+            body = gzip.compress(STREAMS["chat_text"].data)
+            kind = "text/event-stream" if stream else "application/json"
+            talk.say(plain("200 OK", body, "Content-Encoding: gzip").replace(b"application/json", kind.encode()))
+            with pytest.raises(UpstreamFailed, match=r"compressed \(gzip\)") as failed:
+                await opening
+            assert failed.value.fault is Fault.MALFORMED
+            assert failed.value.is_for_operator  # other upstreams are asked, this one is not asked again
+
+    on_sockets(main)
+
+
+def test_a_redirect_is_named() -> None:
+    """It is not followed (the key would go along), and the same upstream is not asked again."""
+
+    async def main() -> None:
+        async with bench() as it:
+            failed = await it.failure(plain("307 Temporary Redirect", b"", "Location: http://127.0.0.1:1/steal"))
+            assert "redirected the request (307), which is never followed" in failed.message
+            assert "steal" not in failed.message
+            assert (failed.fault, failed.status, failed.is_for_operator) == (Fault.STATUS, 502, True)
+
+    on_sockets(main)
+
+
+ERROR = {"error": {"message": f"bad key Bearer {KEY}", "type": "invalid_request_error", "code": None}}
+BODY = json.dumps(ERROR).encode()
+
+
+@pytest.mark.parametrize(("answer", "stream"), [
+    (plain("400 Bad Request", BODY), True), (plain("400 Bad Request", BODY), False),
+    (plain("200 OK", BODY), True), (plain("200 OK", BODY), False),
+    (HEAD + framed(b"data: " + BODY + b"\n\n") + LAST, True), (HEAD + framed(b"data: " + BODY + b"\n\n") + LAST, False)])
+def test_an_echoed_key_does_not_travel_on(answer: bytes, *, stream: bool) -> None:
+    """By status, in a whole answer and in a stream: the error keeps its words and loses the key."""
+
+    async def main() -> None:
+        async with bench() as it:
+            failed = await it.failure(answer, stream=stream)
+            assert b"bad key Bearer [redacted]" in failed.body
+            assert KEY not in f"{failed.message} {failed.code} {failed.body!r}"
+
+    on_sockets(main)

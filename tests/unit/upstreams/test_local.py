@@ -1,0 +1,59 @@
+"""What the embedded model is not asked."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import Rejected
+from stayfast.core.types import Api, Request
+from stayfast.upstreams.base import Call, Upstream
+from stayfast.upstreams.local import Address, Elsewhere, LocalUpstream, path_of_media
+from tests.unit.upstreams.fakes import SetClock
+
+URL = "data:image/png;base64,AAAA"
+
+
+def asked(api: Api, **fields: Any) -> Request:
+    """A request with this body."""
+    return Request(api, "m", stream=False, body=msgspec.json.encode({"model": "m", **fields}))
+
+
+def user(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two messages, the second one of parts."""
+    return [{"role": "user", "content": "image"}, {"role": "user", "content": list(parts)}]
+
+
+TEXT = {"type": "text", "text": 'an "image" or "file"'}
+
+
+@pytest.mark.parametrize(("request_", "path"), [
+    (asked(Api.CHAT, messages=user(TEXT, {"type": "image_url", "image_url": {"url": URL}})), "messages[1].content[1]"),
+    (asked(Api.CHAT, messages=user({"type": "input_audio", "input_audio": {}})), "messages[1].content[0]"),
+    (asked(Api.MESSAGES, messages=user({"type": "image", "source": {}})), "messages[1].content[0]"),
+    (asked(Api.MESSAGES, messages=user({"type": "tool_result", "content": [{"type": "image"}]})),
+     "messages[1].content[0].content[0]"),
+    (asked(Api.RESPONSES, input=user({"type": "input_image", "image_url": URL})), "input[1].content[0]"),
+    (asked(Api.RESPONSES, input=[{"type": "function_call_output", "output": [{"type": "input_image"}]}]),
+     "input[0].output[0]"),
+    (asked(Api.CHAT, messages=user(TEXT)), None),
+    (asked(Api.CHAT, messages=user(TEXT), tools=[{"function": {"parameters": {"type": "image"}}}]), None),
+    (asked(Api.RESPONSES, input="image"), None)])
+def test_media_are_found_where_they_stand(request_: Request, path: str | None) -> None:
+    """Pictures, sound and files, in messages and in what tools gave back; words about them are words."""
+    assert path_of_media(request_) == path
+
+
+def test_a_picture_is_refused_by_name() -> None:
+    """The client learns which part the model cannot read, before anything is sent to it."""
+
+    def dial(address: Address) -> Upstream:
+        raise AssertionError(f"{address} was called")
+
+    upstream = LocalUpstream("tiny", Elsewhere("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock())
+    request = asked(Api.CHAT, messages=user({"type": "image_url", "image_url": {"url": URL}}))
+    with pytest.raises(Rejected, match="reads text only") as refused:
+        asyncio.run(upstream.open(Call(request, "m", "r", Deadline(5.0), 1.0)))
+    assert (refused.value.status, refused.value.param) == (400, "messages[1].content[0]")

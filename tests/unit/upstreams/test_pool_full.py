@@ -1,0 +1,23 @@
+"""Whose limit a request waits for."""
+
+import asyncio
+
+import pytest
+
+from stayfast.upstreams.h1 import H1Connection
+from tests.unit.upstreams.fakes import FakeTransport, new_pool
+
+
+@pytest.mark.parametrize(("max_connections", "is_shared", "is_full"), [
+    (1, False, True), (2, False, False), (0, True, False)])
+def test_full_is_our_own_limit(max_connections: int, *, is_shared: bool, is_full: bool) -> None:
+    """Who waits behind connections in use waits for us; who waits behind a dial that hangs waits for the peer."""
+
+    async def main() -> None:
+        pool = new_pool(max_connections, is_shared=is_shared)
+        assert await pool.obtain() is None
+        assert not pool.is_full
+        pool.dialed(H1Connection("up", FakeTransport(), pool, 4096, asyncio.get_running_loop()))
+        assert pool.is_full is is_full
+
+    asyncio.run(main())
