@@ -46,7 +46,7 @@ BODY = (b'{"model":"gpt-4o-mini","messages":[{"role":"system","content":"You are
 REQUEST = (b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
            b"content-length: %d\r\n\r\n%s" % (len(BODY), BODY))
 SETTINGS = f"""\
-upstreams: {{bench: {{kind: openai, base_url: "http://127.0.0.1:{UPSTREAM}/v1", key: "sk-x"}}}}
+upstreams: {{bench: {{kind: openai, base_url: "http://127.0.0.1:{UPSTREAM}/v1", key: "sk-x", max_connections: 4096}}}}
 routes: {{gpt-4o-mini: {{upstreams: [bench]}}}}
 """
 NGINX_CONF = f"""\
