@@ -1,5 +1,7 @@
 """One deadline bounds every wait, to the instant."""
 
+import asyncio
+
 import pytest
 
 from stayfast.core.deadline import Timeouts
@@ -88,7 +90,6 @@ def test_source_that_never_waits_is_bounded_too() -> None:
     """A reader that comes back after the deadline hears so, though the next chunk stood ready."""
 
     async def main(loop: SimLoop) -> None:
-        import asyncio
         rig = Rig(loop, [[Say("a"), Say("b"), Say("c")]], timeouts=Timeouts(total_s=5))
         reply = await rig.serve()
         await reply.next()
@@ -122,6 +123,20 @@ def test_whole_answers_have_the_whole_deadline() -> None:
         with pytest.raises(UpstreamFailed):
             await rig.serve(chat(stream=False))
         assert loop.now() == 2.0
+
+    run(main)
+
+
+def test_a_late_timer_in_back_off_is_no_time_out() -> None:
+    """Only the deadline ends a back-off: a starved loop that wakes late goes on with its next attempt."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(retry_after_s=1)], [Say("ok")]], timeouts=Timeouts(total_s=60),
+                  retry=RetryConfig(max_attempts=2))
+        task = loop.create_task(rig.serve())
+        await asyncio.sleep(0.5)
+        loop.stall(10)  # as if nothing ran for ten seconds
+        assert (await task).n_attempts == 2
 
     run(main)
 

@@ -58,6 +58,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._skip.now
 
+    def stall(self, seconds: float) -> None:
+        """Let time pass at once, as for a loop that was kept from running: timers fire late."""
+        self._skip.now += seconds
+
     def now(self) -> float:
         """Virtual seconds, as a Clock."""
         return self._skip.now

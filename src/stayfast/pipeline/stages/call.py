@@ -61,7 +61,7 @@ class Caller:
 
     async def _back_off(self, ex: Exchange, wait_s: float) -> None:
         """Wait with nothing held but the request itself."""
-        ex.watch.arm("total_s", wait_s * 2, self._clock.now())
+        ex.watch.arm("total_s", ex.total_s, self._clock.now())
         try:
             await asyncio.sleep(wait_s)
         except asyncio.CancelledError:
