@@ -1,5 +1,6 @@
 """The shapes of a transcoder: passthrough, translation, collection, whole. `transcode.transcoder` chooses."""
 
+from abc import ABC, abstractmethod
 from typing import Final
 
 import msgspec
@@ -21,7 +22,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
-class _Events:
+class _Events(ABC):
     """A streamed answer, event by event. What the client gets of each is the subclasses' business."""
 
     def __init__(self, source: Source, sight: Sight, upstream: str) -> None:
@@ -69,13 +70,13 @@ class _Events:
             self._end(out, has_ended=has_ended)
         return Chunk(b"".join(out), n_content) if out or n_content else None
 
+    @abstractmethod
     def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         """Read one event and append what the client gets; returns how much of it is content."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
         """The answer is whole. `has_ended`: the upstream itself said its last word."""
-        raise NotImplementedError
 
     def _take_rest(self, rest: bytes, out: list[bytes]) -> int:
         """An event that lacks only its blank line counts; half an event does not. A bare JSON error is one, too."""
