@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test clients check docs bench lock clean
+.PHONY: help setup serve test clients check docs bench proofs lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,15 +34,19 @@ check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_shape.py tests/test_imports.py tests/unit/test_settings_schema.py
 
-docs: $(STAMP) ## Write the generated pages of docs/reference anew
+docs: $(STAMP) ## Write the generated pages of docs/reference and the board anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
+	$(BIN)/stayfast dashboard --out deploy/grafana/stayfast.json
 
 bench: $(STAMP) ## Measure the gateway beside nginx, with wrk (docs/benchmarks.md; ARGS="plain --seconds 10")
 	$(BIN)/python scripts/bench/run.py $(ARGS)
 
+proofs: $(STAMP) ## Run every published claim again (docs/proofs.md; ARGS=--quick)
+	$(BIN)/stayfast prove --all $(ARGS)
+
 lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
-	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra embedded --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra embedded --extra otel --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" --quiet \
 		--output-file requirements/dev.txt $(ARGS)
 

@@ -9,7 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.handoffs import Route, Target
+from stayfast.pipeline.handoffs import Route, Target, Terms
 from stayfast.pipeline.stages.admit import AdmitAll
 from stayfast.pipeline.stages.cache import NoCache
 from stayfast.pipeline.stages.call import Caller
@@ -17,6 +17,9 @@ from stayfast.pipeline.stages.context import AsSent
 from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
+from stayfast.pipeline.stages.template import Template
+from stayfast.policy.budget import BudgetConfig, share_out
+from stayfast.policy.price import Price
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
 from stayfast.upstreams.base import Upstream
@@ -30,17 +33,25 @@ class Rig:
     """The parts that a test looks at."""
 
     def __init__(self, loop: SimLoop, *scripts: Sequence[Script], timeouts: Timeouts | None = None,
-                 retry: RetryConfig | None = None, upstreams: Sequence[Upstream] = (), in_turn: bool = False) -> None:
+                 retry: RetryConfig | None = None, upstreams: Sequence[Upstream] = (), in_turn: bool = False,
+                 n_fallback: int = 0, reserve: str = "30%", budget: BudgetConfig | None = None, template: str = "",
+                 partial: bool = False, price: Price | None = None) -> None:
         self.loop = loop
         self.sink = RecordingSink()
         self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
         self.registry = Registry(Member(upstream) for upstream in (*self.scripted, *upstreams))
-        route = Route(MODEL, tuple(Target(member) for member in self.registry), in_turn, timeouts or Timeouts(),
-                      retry or RetryConfig(max_attempts=1))
+        prices = {MODEL: price} if price is not None else {}
+        targets = [Target(member, prices=prices) for member in self.registry]
+        n_own = len(targets) - n_fallback
+        timeouts = timeouts or Timeouts()
+        terms = Terms(timeouts, share_out(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""),
+                      template, partial)
+        route = Route(MODEL, tuple(targets[:n_own]), in_turn, terms, retry or RetryConfig(max_attempts=1),
+                      tuple(targets[n_own:]))
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(loop, AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Timeouts(), loop, rng),
-                               Caller(loop, rng, self.sink), Relay(loop, settle.done), settle)
+        self.gateway = Gateway(loop, AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Terms(), loop, rng),
+                               Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
 
     @property
     def n_in_flight(self) -> int:

@@ -10,6 +10,7 @@ from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import ServerConfig
 from stayfast.server.edge import Edge
+from stayfast.server.lifecycle import as_it_came
 from stayfast.server.protocol import Connection
 from stayfast.server.tasks import Tasks
 from stayfast.testing import RecordingSink, SimLoop, run
@@ -85,7 +86,7 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
                           FakeGateway(lambda request: [0.3, 0.3, b"data: a\n\n" if request.stream else ANSWER]))
     current = Current(backend)
     edge = Edge(current, clock=loop, sink=RecordingSink(), tasks=Tasks(errors.append), entropy=b"12345678",
-                cold=ColdApp(current, clock=loop, version="0", is_draining=lambda: False))
+                cold=ColdApp(current, clock=loop, version="0", is_draining=lambda: False), place=as_it_came)
     connection = Connection(edge)
     wire = Wire(loop, connection)
     connection.connection_made(wire)

@@ -35,8 +35,8 @@ routes: {{steady: [steady], vectors: [vectors], counted: [counter]}}
 LAUNCH = """
 import sys
 from stayfast.cli import main
-from stayfast.upstreams import simulated
-simulated.NAMED_SCRIPTS["steady"] = ([step for step in simulated.STEADY[0] if isinstance(step, simulated.Say)],)
+from stayfast.upstreams.simulated import scripted
+scripted.NAMED_SCRIPTS["steady"] = ([step for step in scripted.STEADY[0] if isinstance(step, scripted.Say)],)
 sys.exit(main(sys.argv[1:]))
 """
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance",

@@ -10,7 +10,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Chunk, Request, Sight, Stage
 from stayfast.pipeline.exchange import Arrival
-from stayfast.server.backend import Current
+from stayfast.server.backend import Asked, Current
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import Host, Server
 from stayfast.testing import RecordingSink
@@ -29,6 +29,7 @@ class FakeReply:
         self.sight = Sight()
         self.upstream = "fake"
         self.n_attempts = 1
+        self.degraded: str | None = None
         self.deadline_at = deadline_at
         self.n_pulled = 0
         self.is_closed = False
@@ -68,6 +69,7 @@ class FakeGateway:
     script: Callable[[Request], Sequence[Step]] = lambda request: (ANSWER,)
     before: Callable[[Request], Awaitable[None]] | None = None  # what comes before the first token
     total_s: float = math.inf
+    degraded: str | None = None
     seen: list[tuple[Request, Arrival]] = field(default_factory=list)
     replies: list[FakeReply] = field(default_factory=list)
     cancelled_at: list[float] = field(default_factory=list)
@@ -81,6 +83,7 @@ class FakeGateway:
             self.cancelled_at.append(SystemClock().now())
             raise
         reply = FakeReply(self.script(request), SystemClock().now() + self.total_s)
+        reply.degraded = self.degraded
         self.replies.append(reply)
         return reply
 
@@ -92,6 +95,7 @@ class FakeBackend:
     config: ServerConfig = field(default_factory=lambda: ServerConfig(port=0))
     gateway: FakeGateway = field(default_factory=FakeGateway)
     reason: str | None = None
+    asked: list[Asked] = field(default_factory=list)
 
     def models(self) -> Sequence[str]:
         return ["m", "vendor/m-2"]
@@ -99,8 +103,16 @@ class FakeBackend:
     def unready(self) -> str | None:
         return self.reason
 
-    def metrics(self) -> tuple[str, bytes]:
+    async def metrics(self) -> tuple[str, bytes]:
         return "text/plain; version=0.0.4", b"up 1\n"
+
+    async def requests(self, asked: Asked) -> bytes:
+        self.asked.append(asked)
+        return b'{"object":"list","data":[]}'
+
+    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+        self.asked.append(Asked(tenant=tenant))
+        return b'{"request_id":"r/1"}' if request_id == "r/1" else None
 
 
 @dataclass

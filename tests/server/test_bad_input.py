@@ -106,7 +106,7 @@ _REFUSED = [
     (post(CHAT, "/v1/chat/completions", "x-request-timeout: nan"), 400, "bad_timeout"),
     (post(CHAT, "/v1/chat/completions", "x-request-timeout: 1_0"), 400, "bad_timeout"),
     (post(CHAT, "/v1/chat/completions", "x-litellm-timeout: -1"), 400, "bad_timeout"),
-    (post(CHAT, "/v1/chat/completions", "traceparent: \xe9").replace("é".encode(), b"\xe9"), 400, "bad_header"),
+    (post(CHAT, "/v1/chat/completions", "idempotency-key: \xe9").replace("é".encode(), b"\xe9"), 400, "bad_header"),
     (post(CHAT, "/v1/chat/completions", "content-encoding: gzip"), 415, "unsupported_content_encoding"),
 ]
 

@@ -91,7 +91,7 @@ def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    for name in ("serve", "check", "init", "schema", "key", "version"):
+    for name in ("serve", "check", "init", "schema", "key", "explain", "version"):
         assert f"\n    {name} " in shown
         with pytest.raises(SystemExit) as caught:
             main([name, "--help"])
@@ -154,7 +154,7 @@ def test_serve(compose: Compose, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--config", "s.yaml", "--port", "8090", "--host", "127.0.0.1"]) == 0
     assert compose.settings is not None
     assert list(compose.settings.routes) == ["m"]
-    assert (compose.given["worker"], compose.given["n_workers"], compose.given["engines"]) == (0, 1, None)
+    assert (compose.given["siblings"].others, compose.given["n_workers"], compose.given["engines"]) == ((), 1, None)
     out, err = capsys.readouterr()
     assert out == ""
     command = shlex.split(err.splitlines()[-1])
@@ -291,7 +291,7 @@ def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPa
 
     above, below = socket.socketpair()
     with above, below:
-        told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "overrides": []}
+        told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "folder": None, "overrides": []}
         above.sendall(framed(json.dumps(told).encode()))
         lifeline = Lifeline(below)
         monkeypatch.setattr(lifeline, "watch", lambda drain_s: None)

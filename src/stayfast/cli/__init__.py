@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from stayfast import __version__
 
@@ -25,12 +26,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+class Command(argparse.ArgumentParser):
+    """One command's options; with `module`, so many that its `parse` reads them, imported when it is asked for."""
+
+    def __init__(self, *arguments: Any, module: str | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in `ArgumentParser`."""
+        if self._module is None:
+            return super().parse_known_args(args, namespace)
+        return import_module(self._module).parse(args), []
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stayfast", description="An LLM gateway that keeps applications fast at p99.",
         epilog=EXIT_STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"stayfast {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Command)
 
     serve = commands.add_parser("serve", help="run the gateway")
     serve.add_argument("--config", metavar="FILE", help="settings (default: $STAYFAST_CONFIG, ./stayfast.yaml, built-in)")
@@ -51,11 +66,57 @@ def _parser() -> argparse.ArgumentParser:
     schema = commands.add_parser("schema", help="print the JSON Schema of the settings")
     schema.add_argument("--markdown", action="store_true", help="print the reference page instead")
 
+    _add_sim(commands)
+
+    commands.add_parser("bench", help="measure a gateway or a provider under load", add_help=False,
+                        module="stayfast.cli.bench")
+
     key = commands.add_parser("key", help="make an API key for a client")
     key.add_argument("name", nargs="?", default="my-app", help="the client's name (default: %(default)s)")
 
+    _add_watching(commands)
+    prove = commands.add_parser("prove", help="run a published claim again, on this machine")
+    prove.add_argument("name", nargs="*", help="proofs to run (see --list)")
+    prove.add_argument("--all", action="store_true", help="run all of them")
+    prove.add_argument("--list", action="store_true", help="list them and exit")
+    prove.add_argument("--quick", action="store_true", help="shorter runs: coarser figures")
+    prove.add_argument("--json", action="store_true", help="print figures as JSON")
+    prove.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: %(default)s)")
+
     commands.add_parser("version", help="print the version")
     return parser
+
+
+def _add_watching(commands: "argparse._SubParsersAction[Command]") -> None:
+    """What is for a gateway that runs."""
+    alerts = commands.add_parser("alerts", help="print rules for Prometheus, made from the settings")
+    alerts.add_argument("--config", metavar="FILE", help="settings (default: as for serve)")
+    alerts.add_argument("--format", choices=("prometheus", "sloth"), default="prometheus", help="(default: %(default)s)")
+    alerts.add_argument("--out", metavar="FILE", help="where (default: standard output)")
+
+    dashboard = commands.add_parser("dashboard", help="print the board for Grafana")
+    dashboard.add_argument("--out", metavar="FILE", help="where (default: standard output)")
+
+    explain = commands.add_parser("explain", help="show where the time of a recent request went")
+    explain.add_argument("request_id", metavar="REQUEST-ID", help="the answer's x-request-id")
+    explain.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    explain.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
+    explain.add_argument("--json", action="store_true", help="print what the gateway answered")
+
+
+def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
+    """The simulator."""
+    sim = commands.add_parser("sim", help="simulate providers: jagged, faulty, rate-limited, repeatable")
+    sim.add_argument("--provider", action="append", default=[], metavar="NAME=PRESET",
+                     help="a provider at /NAME/v1, the first also at /v1; again for more (default: sim=gpt-4o-like)")
+    sim.add_argument("--config", metavar="FILE", help="YAML: `providers`, with every knob (docs/simulator.md)")
+    sim.add_argument("--list-presets", action="store_true", help="list the presets and exit")
+    sim.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    sim.add_argument("--port", type=int, default=8100, help="TCP port; 0 takes a free one (default: %(default)s)")
+    sim.add_argument("--seed", type=int, default=0, help="same seed, same answers (default: %(default)s)")
+    sim.add_argument("--key", help="demand this API key of clients")
+    sim.add_argument("--control-anywhere", action="store_true", help="answer /_sim/ on addresses that others can reach too")
+    sim.add_argument("--json", action="store_true", help="JSON on standard output: first the address, at the end the counts")
 
 
 def say(text: str) -> None:

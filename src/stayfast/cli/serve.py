@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from stayfast import __version__, compose
 from stayfast.cli import say
@@ -15,6 +16,7 @@ from stayfast.cli.hello import hello
 from stayfast.core.clock import SystemClock
 from stayfast.server.lifeline import Lifeline
 from stayfast.server.notify import notify
+from stayfast.server.siblings import Siblings, meeting_place
 from stayfast.server.workers import (
     EXIT_BAD_SETTINGS,
     EXIT_PORT_IN_USE,
@@ -109,8 +111,8 @@ def _serve(given: Given, settings: Settings) -> int:
         say(hello(settings, addresses, __version__))
         notify(socket_name, "READY=1")
 
-    return compose.serve(settings, worker=0, n_workers=1, reload=given.load, engines=None, on_listening=on_listening,
-                         on_draining=lambda: notify(socket_name, "STOPPING=1"))
+    return compose.serve(settings, siblings=Siblings(), n_workers=1, reload=given.load, engines=None,
+                         on_listening=on_listening, on_draining=lambda: notify(socket_name, "STOPPING=1"))
 
 
 def _supervise(given: Given, settings: Settings) -> int:
@@ -124,7 +126,7 @@ def _supervise(given: Given, settings: Settings) -> int:
 
     def briefing() -> bytes:
         return json.dumps({
-            "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines,
+            "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines, "folder": folder,
             "overrides": [[*override.path, override.text, override.source] for override in (*given.overrides, listening)],
         }).encode()
 
@@ -152,7 +154,9 @@ def _supervise(given: Given, settings: Settings) -> int:
             companions=compose.companions(settings, announce))
         return await supervisor.run()
 
-    with held:
+    with held, meeting_place() as folder:
+        if folder is None:
+            say("stayfast: there is no folder for the workers to meet in; /metrics and explain tell of one worker at a time")
         return asyncio.run(parent())
 
 
@@ -175,8 +179,9 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
     def on_listening(_: Sequence[Address]) -> None:
         asyncio.get_running_loop().call_soon(lifeline.ready)  # once the loop takes signals: an answer may be a reload
 
+    siblings = Siblings(told.folder(), n, n_workers)
     try:
-        return compose.serve(settings, worker=n, n_workers=n_workers, reload=told.load, engines=told.engines,
+        return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=told.load, engines=told.engines,
                              on_listening=on_listening, on_draining=lambda: None)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
@@ -196,6 +201,11 @@ class Told:
         told = json.loads(self._lifeline.briefing)
         given = [Override(tuple(path), text, source) for *path, text, source in told["overrides"]]
         return load(Source(told["name"], told["text"]), self._variables, given, model=told["model"])
+
+    def folder(self) -> Path | None:
+        """Where the workers meet; None: nowhere."""
+        told = json.loads(self._lifeline.briefing)["folder"]
+        return Path(told) if told is not None else None
 
     def engines(self) -> Mapping[str, Address]:
         """Where the embedded engines are, by their upstream's name; those not yet up are missing."""

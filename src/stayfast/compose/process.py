@@ -1,6 +1,7 @@
 """One serving process: how a system is started, reloaded and stopped."""
 
 import asyncio
+import gc
 import os
 import sys
 import traceback
@@ -13,12 +14,15 @@ from stayfast import __version__
 from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import SystemClock
+from stayfast.observe.lag import watch_loop
 from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, run
+from stayfast.server.lifecycle import Host, as_it_came, run
+from stayfast.server.siblings import Siblings
 from stayfast.server.tasks import Tasks
 from stayfast.settings import Settings, SettingsError
 from stayfast.upstreams.local import Address, Door, Elsewhere
 
+_LAST_SPANS_S = 2.0  # for the spans of the last answers; within the margin that the parent of workers leaves after a drain
 Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
 
 
@@ -34,29 +38,35 @@ class Process:
         self._tasks = Tasks(self.report)
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._probing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
         self._system: System | None = None
         self._current: Current | None = None
 
     async def start(self, settings: Settings) -> Current:
         """Build and begin; engines become ready later. Raises ValueError or OSError when an engine cannot run here."""
+        await self._observers.together.begin()
         if self._told is None:
             await self._engines.want(settings.engines)
         system = self._build(settings, None)
         self._current = Current(system)
         self._begin(system)
+        self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
         return self._current
 
     def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> Host:
         """What the edge gets from us."""
+        tracing = self._observers.tracing
         return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload)
+                    on_reload=self._on_reload, place=tracing.place if tracing is not None else as_it_came)
 
     async def stop(self) -> None:
         """End probes and engines."""
-        if self._probing is not None:
-            self._probing.cancel()
+        for task in (self._probing, self._watching):
+            if task is not None:
+                task.cancel()
+        self._observers.together.siblings.close()
         await self._engines.stop()
 
     def report(self, error: BaseException) -> None:
@@ -106,17 +116,22 @@ class Process:
         return {name: Elsewhere(name, told) for name in settings.engines}
 
 
-def serve(settings: Settings, *, worker: int, n_workers: int, reload: Callable[[], Settings], engines: Told | None,
+def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Callable[[], Settings], engines: Told | None,
           on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> int:
     """Serve until a signal; returns the exit status. `engines` is None where this process is to run them itself."""
+    worker = siblings.n
 
     async def main() -> int:
-        observers = Observers(settings, SystemClock())
+        observers = Observers(settings, SystemClock(), siblings)
         observers.writer.start()
+        if observers.tracing is not None:
+            observers.tracing.start()
         process = Process(observers, engines, reload)
         observers.log.say("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
         try:
             current = await process.start(settings)
+            gc.collect()
+            gc.freeze()  # what lives now lives on: a full collection later need not look at it while requests wait
 
             def draining() -> None:
                 observers.log.say("draining", worker=worker)
@@ -127,6 +142,8 @@ def serve(settings: Settings, *, worker: int, n_workers: int, reload: Callable[[
             return status
         finally:
             await process.stop()
+            if observers.tracing is not None:
+                observers.tracing.close(_LAST_SPANS_S)
             observers.writer.close()
 
     return uvloop.run(main())

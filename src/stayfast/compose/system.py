@@ -1,25 +1,32 @@
 """Settings in, a system out; read it as a parts list. Nothing here runs yet."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from stayfast.compose.routes import default_terms, models_asked, routes
+from stayfast.compose.together import Together
+from stayfast.compose.traces import peers, tracing
 from stayfast.core.clock import Clock
 from stayfast.core.events import Fanout, Sink
 from stayfast.core.types import Api
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics import CONTENT_TYPE, Metrics
+from stayfast.observe.metrics import Metrics
+from stayfast.observe.recent import Recent
+from stayfast.observe.totals import CONTENT_TYPE
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.handoffs import Route, Target
 from stayfast.pipeline.readiness import ProbeConfig, Prober
 from stayfast.pipeline.stages.admit import AdmitAll
 from stayfast.pipeline.stages.cache import NoCache
 from stayfast.pipeline.stages.call import Caller
 from stayfast.pipeline.stages.context import AsSent
 from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import ANY_MODEL, Router
+from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
+from stayfast.pipeline.stages.template import Template
+from stayfast.server.backend import Asked
 from stayfast.server.config import ServerConfig
+from stayfast.server.siblings import Siblings
 from stayfast.settings import HttpUpstream, Settings, SimulatedUpstream
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.upstreams.base import Upstream
@@ -27,17 +34,35 @@ from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.http import HttpClient, HttpConfig
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.registry import Member, Registry
-from stayfast.upstreams.simulated import NAMED_SCRIPTS, Scripted
+from stayfast.upstreams.simulated import NAMED_SCRIPTS, ProviderConfig, Scripted, Simulated
 
 
 class Observers:
     """Sinks that outlive a reload: counters go on, the log stays open."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, siblings: Siblings | None = None) -> None:
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
-        self.metrics = Metrics()
-        self.sink: Sink = Fanout(self.log, self.metrics) if settings.metrics.enabled else self.log
+        self.metrics = Metrics(clock, slo_bounds_s(settings), lost=self._lost)
+        self.recent = Recent(settings.recent)
+        self.together = Together(self.metrics, self.recent, siblings or Siblings())
+        self.tracing = tracing(settings, self.log)
+        sinks: list[Sink] = [self.log, self.recent, *([self.metrics] if settings.metrics.enabled else [])]
+        self.sink: Sink = Fanout(*sinks, self.tracing) if self.tracing is not None else Fanout(*sinks)
+
+    def _lost(self) -> list[tuple[str, int]]:
+        """What was thrown away for want of a reader."""
+        lost = [("log_lines", self.writer.n_dropped)]
+        return lost if self.tracing is None else [*lost, ("spans", self.tracing.n_dropped + self.tracing.n_refused)]
+
+
+def slo_bounds_s(settings: Settings) -> dict[str, list[float]]:
+    """What every promise of every route must be counted at, exactly; by metric."""
+    bounds_s: dict[str, list[float]] = {}
+    for route in settings.routes.values():
+        for metric, latency in route.slo.latencies():
+            bounds_s.setdefault(metric, []).append(latency.under_s)
+    return bounds_s
 
 
 def log_config(settings: Settings) -> LogConfig:
@@ -53,7 +78,7 @@ class System:
     gateway: Gateway
     registry: Registry
     prober: Prober
-    metric_text: Callable[[], bytes]
+    together: Together
 
     @property
     def config(self) -> ServerConfig:
@@ -71,9 +96,17 @@ class System:
         said = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
         return "no upstream has answered with a token yet" + (f" ({said})" if said else "")
 
-    def metrics(self) -> tuple[str, bytes]:
+    async def metrics(self) -> tuple[str, bytes]:
         """Content type and text."""
-        return CONTENT_TYPE, self.metric_text()
+        return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
+
+    async def requests(self, asked: Asked) -> bytes:
+        """The newest requests, as JSON."""
+        return await self.together.requests(asked)
+
+    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+        """One of them in full, as JSON."""
+        return await self.together.request(request_id, tenant)
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,
@@ -86,23 +119,24 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     registry = Registry([
         old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
         else Member(_upstream(name, its, doors, sink, clock)) for name, its in settings.upstreams.items()])
-    routes = {name: Route(name, tuple(Target(registry[up], settings.model_at(name, up)) for up in its.upstreams),
-                          its.pick == "order", its.timeouts, its.retry) for name, its in settings.routes.items()}
     settle = Settle(clock, sink)
     gateway = Gateway(
         clock=clock, admit=AdmitAll(), cache=NoCache(), context=AsSent(),
-        router=Router(routes, settings.defaults.timeouts, clock, rng), caller=Caller(clock, rng, sink),
-        relay=Relay(clock, settle.done), settle=settle)
+        router=Router(routes(settings, registry), default_terms(settings.defaults), clock, rng),
+        caller=Caller(clock, rng, sink), template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
+    if observers.tracing is not None:
+        observers.tracing.peers = peers(settings)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
-    return System(settings, gateway, registry, prober,
-                  observers.metrics.text if settings.metrics.enabled else bytes)
+    return System(settings, gateway, registry, prober, observers.together)
 
 
 def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock) -> Upstream:
     if isinstance(its, HttpUpstream):
         return _http(name, its, sink, clock)
     if isinstance(its, SimulatedUpstream):
+        if its.provider != ProviderConfig():
+            return Simulated(name, its.provider, clock)
         return Scripted(name, NAMED_SCRIPTS[its.script], clock)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock)
 
@@ -112,7 +146,8 @@ def _http(name: str, its: HttpUpstream, sink: Sink, clock: Clock) -> Upstream:
                       ca_file=its.ca_file, verify=its.verify)
     dialect = DialectConfig(
         its.kind, its.native_apis, its.key.reveal() if its.key is not None else None,
-        tuple((header.lower(), value.reveal()) for header, value in its.headers.items()), asks_usage=its.asks_usage)
+        tuple((header.lower(), value.reveal()) for header, value in its.headers.items()), asks_usage=its.asks_usage,
+        sends_deadline=its.sends_deadline)
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
 
 
@@ -126,8 +161,7 @@ def _probed(settings: Settings, registry: Registry) -> list[tuple[Member, str]]:
     """The members to ask for a token, and the model to ask each for: that of the first route that names one."""
     probed = []
     for name, its in settings.upstreams.items():
-        models = [settings.model_at(route, name) or route for route, of in settings.routes.items()
-                  if name in of.upstreams and (route != ANY_MODEL or settings.model_at(route, name))]
-        if its.probe and models and registry[name].upstream.can_serve(Api.CHAT):
-            probed.append((registry[name], models[0]))
+        model = next(models_asked(settings, name), None)
+        if its.probe and model is not None and registry[name].upstream.can_serve(Api.CHAT):
+            probed.append((registry[name], model))
     return probed

@@ -55,7 +55,7 @@ class DeadlineExceeded(StayfastError):
     def __init__(self, stage: Stage, limit: str, seconds: float) -> None:
         super().__init__(f"{limit} of {seconds:g} s exceeded in stage {stage.value}", code=f"{limit}_exceeded")
         self.stage = stage
-        self.limit = limit  # total_s, connect_s, first_token_s, idle_s
+        self.limit = limit  # total_s, budget_s, first_token_s, idle_s
 
 
 class Fault(StrEnum):
@@ -93,6 +93,11 @@ class UpstreamFailed(StayfastError):
     def is_for_operator(self) -> bool:
         """Whether only our operator can mend it (refused credentials): the same upstream again is no use, another may be."""
         return self.upstream_status in (401, 402, 403)
+
+    @property
+    def is_clients_fault(self) -> bool:
+        """Whether the upstream's verdict is on the request itself, so that no other answer would be truer."""
+        return self.kind == "invalid_request_error"
 
     @property
     def can_retry(self) -> bool:

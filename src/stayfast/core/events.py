@@ -21,6 +21,32 @@ class StageDone(msgspec.Struct, frozen=True, gc=False):
         return self.ended_at - self.began_at
 
 
+class Trace(msgspec.Struct, frozen=True, gc=False):
+    """Where a request stands in a distributed trace (W3C trace context). All ids are lower-case hex."""
+
+    trace_id: str  # 32 digits
+    span_id: str  # 16 digits: the request's own span; empty where tracing is off and it has none
+    parent_id: str | None = None  # 16 digits: the caller's span, where the client sent a `traceparent`
+    is_sampled: bool = True
+    state: str = ""  # `tracestate`, passed on as it came
+    is_random: bool = False  # whoever began the trace says that its id's last 14 digits are random (level 2)
+
+
+class Stall(msgspec.Struct, frozen=True, gc=False):
+    """A gap between two chunks that was long enough to be felt."""
+
+    at: float  # when the chunk before it had come
+    seconds: float
+
+
+class GapsSeen(msgspec.Struct, frozen=True, gc=False):
+    """Waits between the parts of running answers, in batches: one fact for each would cost more than the part."""
+
+    route: str
+    upstream: str
+    gaps_s: list[float]  # the listeners' to read, never empty
+
+
 class AttemptDone(msgspec.Struct, frozen=True, gc=False):
     """One call to one upstream ended. `ttft_s` is from the attempt's start to its first content (None: none came)."""
 
@@ -32,6 +58,16 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False):
     ttft_s: float | None = None
     fault: str | None = None
     n_attempt: int = 1
+    request_id: str = ""
+    api: Api = Api.CHAT
+    kind: str = ""  # of the upstream: openai, anthropic, embedded, simulated, ...
+    model: str = ""  # the upstream's own name for it
+    upstream_status: int | None = None  # what the upstream answered where that was an error
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    cost_usd: float | None = None  # None: no price is set, or no usage was reported
+    stalls: tuple[Stall, ...] = ()
+    span_id: str | None = None  # 16 hex digits: what this attempt's `traceparent` named
 
 
 class RequestDone(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +91,36 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False):
     finish_reason: str | None = None
     error: str | None = None  # a code, never a message that could quote a prompt
     tenant: str | None = None
+    total_s: float | None = None  # from accept to the deadline
+    over_stage: Stage | None = None  # the first stage that used more than its allowance
+    degraded: str | None = None  # fallback, template or partial: what the route did instead of failing
+    tpot_s: float | None = None  # (last content - first content) / (output tokens - 1), where both are known
+    gap_max_s: float | None = None  # the longest wait between two chunks after the first content
+    trace: Trace | None = None
+    queue_s: float | None = None  # from accept to when the first stage looked at it
+    attempts: tuple[AttemptDone, ...] = ()  # every call made for it, in the order of their starts
+
+    @property
+    def own_s(self) -> float | None:
+        """Seconds before the first token in which no attempt was under way: ours. None where no token came."""
+        if self.ttft_s is None:
+            return None
+        waited_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
+        for attempt in self.attempts:
+            ended_at = min(first_at, attempt.ended_at)
+            if ended_at > until:
+                waited_s += ended_at - max(attempt.began_at, until)
+                until = ended_at
+        return max(0.0, self.ttft_s - waited_s)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What all its attempts cost, as far as known; None where nothing is."""
+        whole_usd = None
+        for attempt in self.attempts:
+            if attempt.cost_usd is not None:
+                whole_usd = attempt.cost_usd if whole_usd is None else whole_usd + attempt.cost_usd
+        return whole_usd
 
 
 class RequestRefused(msgspec.Struct, frozen=True, gc=False):
@@ -101,8 +167,14 @@ class EngineState(msgspec.Struct, frozen=True, gc=False):
     detail: str | None = None
 
 
-Fact = (StageDone | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
-        | EngineState)
+class LoopLag(msgspec.Struct, frozen=True, gc=False):
+    """A sample of how late the event loop ran a timer: what every request waits for, beside all that it counts."""
+
+    seconds: float
+
+
+Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
+        | EngineState | LoopLag)
 
 
 class Sink(Protocol):

@@ -63,6 +63,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     max_output_tokens: int | None = None
     n_choices: int = 1
     is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
+    patience_s: float | None = None  # how long the client will wait, where its body says so
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +92,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class Sight:
     """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
 
-    __slots__ = ("failure", "finish_reason", "is_complete", "n_content", "response_id", "usage")
+    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "response_id", "usage")
 
     def __init__(self) -> None:
         self.n_content = 0  # content-bearing events so far
@@ -99,4 +100,5 @@ class Sight:
         self.usage: Usage | None = None
         self.response_id: str | None = None
         self.is_complete = False  # the protocol's own end was seen: only then is an answer whole
+        self.is_cut = False  # we ended it ourselves, in its own protocol
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body

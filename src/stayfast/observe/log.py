@@ -41,7 +41,8 @@ class LineWriter:
         self._config = config
         self._lines: list[bytes] = []
         self._n_pending_bytes = 0
-        self.n_dropped = 0
+        self.n_dropped = 0  # since the start
+        self._n_told = 0
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -74,9 +75,10 @@ class LineWriter:
 
     def _flush(self) -> None:
         lines, self._lines = self._lines, []  # the swap is one bytecode's work: the loop appends to one list or the other
-        if self.n_dropped:
-            n_dropped, self.n_dropped = self.n_dropped, 0
-            lines.append(msgspec.json.encode({"event": "log_lines_dropped", "n": n_dropped}) + b"\n")
+        n_dropped = self.n_dropped
+        if n_dropped > self._n_told:
+            lines.append(msgspec.json.encode({"event": "log_lines_dropped", "n": n_dropped - self._n_told}) + b"\n")
+            self._n_told = n_dropped
         if not lines:
             return
         try:
@@ -102,6 +104,20 @@ def _pieces(lines: list[bytes]) -> Iterator[bytes]:
     yield b"".join(piece)
 
 
+class _Try(msgspec.Struct, omit_defaults=True):
+    """One attempt of a request that took several, or that stalled."""
+
+    upstream: str
+    ms: float
+    ttft_ms: float | None = None
+    fault: str | None = None
+    status: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    stalls_ms: list[float] = []
+
+
 class _RequestLine(msgspec.Struct, omit_defaults=True):
     """The line of one request; absent fields had nothing to say. Times in milliseconds."""
 
@@ -117,15 +133,23 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     upstream: str | None = None
     attempts: int = 0
     ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    gap_max_ms: float | None = None
+    queue_ms: float | None = None
     chunks: int = 0
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    cost_usd: float | None = None
     finish: str | None = None
     error: str | None = None
+    over_stage: str | None = None
+    degraded: str | None = None
     path: str | None = None
     tenant: str | None = None
+    trace_id: str | None = None
     stages_ms: dict[str, float] | None = None
+    tries: list[_Try] | None = None
 
 
 class LogSink:
@@ -173,19 +197,34 @@ def _severity(status: int) -> int:
 
 
 def _request_line(fact: RequestDone) -> _RequestLine:
-    usage = fact.usage
-    accepted_at = fact.accepted_at
+    usage, trace = fact.usage, fact.trace
+    # in the order of the fields: by name it would cost a microsecond more
     return _RequestLine(
-        ts=int(fact.wall_at * 1e3) / 1e3, event="request", request_id=fact.request_id, status=fact.status,
-        ms=_ms(fact.ended_at - accepted_at), api=fact.api._value_, route=fact.route,
-        model=fact.model[:128] if fact.model != fact.route else None, stream=fact.stream, upstream=fact.upstream,
-        attempts=fact.n_attempts, ttft_ms=_ms(fact.ttft_s) if fact.ttft_s is not None else None,
-        chunks=fact.n_chunks, input_tokens=usage.input_total if usage is not None else None,
-        output_tokens=usage.output if usage is not None else None,
-        cached_tokens=usage.cached_read if usage is not None else None, finish=fact.finish_reason, error=fact.error,
-        tenant=fact.tenant,
+        int(fact.wall_at * 1e3) / 1e3, "request", fact.request_id, fact.status, _ms(fact.ended_at - fact.accepted_at),
+        fact.api._value_, fact.route, fact.model[:128] if fact.model != fact.route else None, fact.stream, fact.upstream,
+        fact.n_attempts, _ms_or_none(fact.ttft_s), _ms_or_none(fact.tpot_s), _ms_or_none(fact.gap_max_s),
+        _ms_or_none(fact.queue_s), fact.n_chunks, usage.input_total if usage is not None else None,
+        usage.output if usage is not None else None, usage.cached_read if usage is not None else None, fact.cost_usd,
+        fact.finish_reason, fact.error, fact.over_stage, fact.degraded, None, fact.tenant,
+        trace.trace_id if trace is not None else None,
         # _value_ is what `.value` looks up at five times the cost; seven stages a request make that a microsecond
-        stages_ms={done.stage._value_: int((done.ended_at - done.began_at) * 1e6 + 0.5) / 1e3 for done in fact.stages})
+        {done.stage._value_: int((done.ended_at - done.began_at) * 1e6 + 0.5) / 1e3 for done in fact.stages},
+        _tries(fact))
+
+
+def _tries(fact: RequestDone) -> list[_Try] | None:
+    """The attempts, where there is more to say of them than the line does."""
+    attempts = fact.attempts
+    if len(attempts) < 2 and not (attempts and attempts[0].stalls):
+        return None
+    return [_Try(attempt.upstream, _ms(attempt.ended_at - attempt.began_at), _ms_or_none(attempt.ttft_s), attempt.fault,
+                 attempt.upstream_status, attempt.usage.input_total if attempt.usage is not None else None,
+                 attempt.usage.output if attempt.usage is not None else None, attempt.cost_usd,
+                 [_ms(stall.seconds) for stall in attempt.stalls]) for attempt in attempts]
+
+
+def _ms_or_none(seconds: float | None) -> float | None:
+    return None if seconds is None else int(seconds * 1e6 + 0.5) / 1e3
 
 
 def _ms(seconds: float) -> float:

@@ -1,167 +1,189 @@
-"""The first set of metrics. Recorded into plain arrays on the request's path, exposed by prometheus_client at scrape time.
+"""Facts into counts. On the request's path a fact costs a few look-ups and additions; text is made at the scrape only."""
 
-Labels are routes, upstreams, stages and outcomes, all of them named in the settings or here: no client can add a series.
-"""
-
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from stayfast.core.clock import Clock
 from stayfast.core.events import (
     AttemptDone,
     ConnectionOpened,
     ConnectionReused,
     EngineState,
     Fact,
+    GapsSeen,
+    LoopLag,
     RequestDone,
     RequestRefused,
+    StageDone,
 )
+from stayfast.core.types import Stage
+from stayfast.observe import families as known
+from stayfast.observe.totals import Histogram, Labels, Snapshot, Totals
+from stayfast.policy.histogram import LogHistogram, merged
+from stayfast.policy.window import Window
 
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
-LATENCY_BOUNDS_S = tuple(0.01 * 2 ** (i / 2) for i in range(29))  # 10 ms to 164 s, about 41 % apart
-OVERHEAD_BOUNDS_S = tuple(0.0001 * 2**i for i in range(17))  # 0.1 ms to 6.6 s
+Read = Callable[[], Iterable[tuple[str, int]]]
 NO_ROUTE = "none"
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LIMIT_CODES = "_s_exceeded"  # ours; an upstream that says 504 has a code of its own choice
+LIVE_S = 300.0
 
-Labels = tuple[str, ...]
 
-
-class Histogram:
-    """Counts by bucket, and a sum. `bounds_s` are upper bounds, ascending; one more bucket holds the rest."""
-
-    __slots__ = ("_bounds_s", "counts", "sum_s")
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        self._bounds_s = bounds_s
-        self.counts = [0] * (len(bounds_s) + 1)
-        self.sum_s = 0.0
-
-    def add(self, value_s: float) -> None:
-        """Count one value in seconds."""
-        self.counts[bisect_left(self._bounds_s, value_s)] += 1
-        self.sum_s += value_s
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Prometheus's classic buckets: (upper bound, how many at most that)."""
-        total, rows = 0, []
-        for bound, n in zip((*map(repr, self._bounds_s), "+Inf"), self.counts, strict=True):
-            total += n
-            rows.append((bound, float(total)))
-        return rows
+def outcome_of(fact: RequestDone) -> str:
+    """How a request ended: ok and degraded were served; 429 is a failure, any other 4xx the client's own."""
+    status = fact.status
+    if status < 400:
+        return "ok" if fact.degraded is None else "degraded"
+    if status == 499:
+        return "left"
+    return "failed" if status >= 500 or status == 429 else "rejected"
 
 
 class Metrics:
-    """A sink that counts. One loop; reading at scrape time happens on the same loop."""
+    """A sink that counts. One loop's; reading at scrape time happens on the same loop.
 
-    def __init__(self, in_flight: Callable[[], Iterable[tuple[str, int]]] = tuple) -> None:
-        self.in_flight = in_flight  # (upstream, requests in flight) at the moment of the scrape
-        self.requests: dict[Labels, int] = defaultdict(int)  # route, api, status
-        self.refused: dict[Labels, int] = defaultdict(int)  # status, code
-        self.attempts: dict[Labels, int] = defaultdict(int)  # upstream, outcome, fault
-        self.tokens: dict[Labels, int] = defaultdict(int)  # route, kind
-        self.client_left: dict[Labels, int] = defaultdict(int)  # route, when
-        self.deadline_exceeded: dict[Labels, int] = defaultdict(int)  # route, limit
-        self.truncated: dict[Labels, int] = defaultdict(int)  # upstream
-        self.opened: dict[Labels, int] = defaultdict(int)  # upstream, http_version, tls: none, full, resumed
-        self.reused: dict[Labels, int] = defaultdict(int)  # upstream
-        self.engine_states: dict[Labels, int] = defaultdict(int)  # state
-        self.ttft_s: dict[Labels, Histogram] = defaultdict(lambda: Histogram(LATENCY_BOUNDS_S))  # route, upstream
-        self.e2e_s: dict[Labels, Histogram] = defaultdict(lambda: Histogram(LATENCY_BOUNDS_S))
-        self.stage_s: dict[Labels, Histogram] = defaultdict(lambda: Histogram(OVERHEAD_BOUNDS_S))  # stage
-        self.handshake_s: dict[Labels, Histogram] = defaultdict(lambda: Histogram(OVERHEAD_BOUNDS_S))  # upstream
+    `slo_bounds_s` adds exact buckets to the histograms ttft, usable, e2e, tpot and gap: a share "within 0.5 s" is then a
+    count and not an interpolation. ValueError for any other name.
+    """
+
+    def __init__(self, clock: Clock, slo_bounds_s: Mapping[str, Iterable[float]] | None = None,
+                 in_flight: Read = tuple, lost: Read = tuple) -> None:
+        self._clock = clock
+        self.in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
+        self.lost = lost  # log lines and spans that were thrown away since the start
+        self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
+        self._live: defaultdict[Labels, Window] = defaultdict(Window)  # route, upstream: times to the first token
+        counters, histograms = self.totals.counters, self.totals.histograms
+        self._requests, self._attempts = counters[known.REQUESTS.name], counters[known.ATTEMPTS.name]
+        self._tokens, self._cost_usd = counters[known.TOKENS.name], counters[known.COST.name]
+        self._reused = counters[known.REUSED.name]
+        self._gap_s = histograms[known.GAP.name]
+        self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
+        self._places: dict[Labels, _Place] = {}  # route, upstream, outcome
 
     def emit(self, fact: Fact) -> None:
         """Take one fact."""
         if isinstance(fact, RequestDone):
             self._request(fact)
         elif isinstance(fact, AttemptDone):
-            self.attempts[fact.upstream, fact.outcome._value_, fact.fault or ""] += 1
-            if fact.fault == "truncated":
-                self.truncated[(fact.upstream,)] += 1
+            self._attempt(fact)
         elif isinstance(fact, ConnectionReused):
-            self.reused[(fact.upstream,)] += 1
-        elif isinstance(fact, ConnectionOpened):
+            self._reused[(fact.upstream,)] += 1
+        elif isinstance(fact, GapsSeen):
+            self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
+        else:
+            self._take_rare(fact)
+
+    def snapshot(self) -> Snapshot:
+        """All that this process has counted."""
+        in_flight: list[tuple[Labels, float]] = [((upstream,), n) for upstream, n in self.in_flight()]
+        lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.lost()]
+        routes = {route for route, _ in self._live}
+        live = {route: self.first_tokens(route, LIVE_S).packed() for route in routes}
+        return self.totals.snapshot({known.LOST.name: lost}, {known.IN_FLIGHT.name: in_flight}, live)
+
+    def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
+        """Times to the first token on a route, from accept, in the last `seconds`."""
+        now = self._clock.now()
+        return merged(window.last(seconds, now) for (of, _), window in self._live.items() if of == (route or NO_ROUTE))
+
+    def resume(self, snapshot: Snapshot) -> None:
+        """Go on from what another process of this place had counted before it ended."""
+        self.totals.add(snapshot, is_of_now=False)
+
+    def _take_rare(self, fact: Fact) -> None:
+        count = self.totals.counters
+        if isinstance(fact, ConnectionOpened):
             tls = "none" if not fact.tls else "resumed" if fact.tls_resumed else "full"
-            self.opened[fact.upstream, fact.http_version, tls] += 1
-            self.handshake_s[(fact.upstream,)].add(fact.handshake_s)
+            count[known.OPENED.name][fact.upstream, fact.http_version, tls] += 1
+            self.totals.histograms[known.HANDSHAKE.name][(fact.upstream,)].add(fact.handshake_s)
+        elif isinstance(fact, LoopLag):
+            self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
         elif isinstance(fact, RequestRefused):
-            self.refused[str(fact.status), fact.code] += 1
+            count[known.REFUSED.name][str(fact.status), fact.code] += 1
         elif isinstance(fact, EngineState):
-            self.engine_states[(fact.state,)] += 1
+            count[known.ENGINE_STATES.name][(fact.state,)] += 1
+
+    def _attempt(self, fact: AttemptDone) -> None:
+        route, upstream = where = (fact.route, fact.upstream)
+        status = "" if fact.upstream_status is None else str(fact.upstream_status)
+        # _value_: `.value` at a fifth of the cost
+        self._attempts[route, upstream, fact.outcome._value_, fact.fault or "", status] += 1
+        usage = fact.usage
+        if usage is not None:
+            tokens = self._tokens
+            tokens[route, upstream, "input"] += usage.input_total
+            tokens[route, upstream, "cached"] += usage.cached_read
+            tokens[route, upstream, "output"] += usage.output
+            if fact.cost_usd is not None:
+                self._cost_usd[where] += fact.cost_usd
+        if fact.n_attempt > 1:
+            self.totals.counters[known.RETRIES.name][where] += 1
+        if fact.stalls:
+            self.totals.counters[known.STALLS.name][where] += len(fact.stalls)
+        if fact.fault == "truncated":
+            self.totals.counters[known.TRUNCATED.name][(upstream,)] += 1
 
     def _request(self, fact: RequestDone) -> None:
-        route = fact.route or NO_ROUTE
-        self.requests[route, fact.api._value_, str(fact.status)] += 1  # _value_: `.value` at a fifth of the cost
-        where = (route, fact.upstream or "")
-        if fact.ttft_s is not None:
-            self.ttft_s[where].add(fact.ttft_s)
-        self.e2e_s[where].add(fact.ended_at - fact.accepted_at)
+        route, upstream = fact.route or NO_ROUTE, fact.upstream or ""
+        self._requests[route, fact.api._value_, str(fact.status)] += 1
+        outcome = outcome_of(fact)
+        place = self._places.get((route, upstream, outcome)) or self._place(route, upstream, outcome)
+        e2e_s = fact.ended_at - fact.accepted_at
+        place.e2e_s.add(e2e_s)
+        ttft_s = fact.ttft_s
+        if ttft_s is not None:
+            place.ttft_s.add(ttft_s)
+            place.live.add(ttft_s, fact.ended_at)
+            place.own_s.add(fact.own_s or 0.0)
+            if fact.stream:
+                place.usable_s.add(ttft_s)
+            elif fact.status < 400:
+                place.usable_s.add(e2e_s)
+        if fact.tpot_s is not None:
+            place.tpot_s.add(fact.tpot_s)
+        if fact.queue_s is not None:
+            place.queue_s.add(fact.queue_s)
+        stage_s = self._stage_s
         for done in fact.stages:
-            self.stage_s[(done.stage._value_,)].add(done.ended_at - done.began_at)
-        if fact.usage is not None:
-            self.tokens[route, "input"] += fact.usage.input_total
-            self.tokens[route, "cached"] += fact.usage.cached_read
-            self.tokens[route, "output"] += fact.usage.output
+            stage_s[done.stage].add(done.ended_at - done.began_at)
+        if outcome != "ok" or fact.over_stage is not None:
+            self._went_wrong(route, fact)
+
+    def _place(self, route: str, upstream: str, outcome: str) -> "_Place":
+        histograms, who, of_route = self.totals.histograms, (route, upstream, outcome), (route,)
+        place = _Place(histograms[known.TTFT.name][who], histograms[known.USABLE.name][who], histograms[known.E2E.name][who],
+                       histograms[known.TPOT.name][who], histograms[known.QUEUE_WAIT.name][of_route],
+                       histograms[known.OVERHEAD.name][of_route], self._live[route, upstream])
+        self._places[who] = place
+        return place
+
+    def _went_wrong(self, route: str, fact: RequestDone) -> None:
+        count = self.totals.counters
+        if fact.over_stage is not None:
+            count[known.STAGE_OVERRUNS.name][route, fact.over_stage._value_] += 1
+        if fact.degraded is not None:
+            count[known.DEGRADED.name][route, fact.degraded] += 1
         if fact.status == 499:
-            self.client_left[route, "before_first_token" if fact.ttft_s is None else "mid_answer"] += 1
-        elif fact.status == 504 and fact.error is not None:
-            self.deadline_exceeded[route, fact.error] += 1
+            when = "before_first_token" if fact.ttft_s is None else "mid_answer"
+            count[known.CLIENT_LEFT.name][route, when] += 1
+        elif fact.status == 504 and fact.error is not None and fact.error.endswith(LIMIT_CODES):
+            count[known.DEADLINE_EXCEEDED.name][route, ended_in(fact.stages), fact.error] += 1
 
-    def collect(self) -> Iterable["Metric"]:
-        """prometheus_client's collector protocol."""
-        from prometheus_client.core import (  # noqa: PLC0415 - 60 ms of import that only a scrape needs
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
-        for name, text, labels, counts in self._counters():
-            counter = CounterMetricFamily(name, text, labels=labels)
-            for values, n in counts.items():
-                counter.add_metric(values, n)
-            yield counter
-        for name, text, labels, histograms in self._histograms():
-            family = HistogramMetricFamily(name, text, labels=labels)
-            for values, histogram in histograms.items():
-                family.add_metric(values, histogram.cumulative(), histogram.sum_s)
-            yield family
-        gauge = GaugeMetricFamily("stayfast_in_flight", "Requests in flight by upstream.", labels=["upstream"])
-        for upstream, n in self.in_flight():
-            gauge.add_metric([upstream], n)
-        yield gauge
 
-    def _counters(self) -> list[tuple[str, str, list[str], dict[Labels, int]]]:
-        return [
-            ("stayfast_requests", "Requests by route, API and status (499: the client left).",
-             ["route", "api", "status"], self.requests),
-            ("stayfast_refused", "Requests that the edge answered by itself.", ["status", "code"], self.refused),
-            ("stayfast_attempts", "Calls to upstreams by outcome and fault.", ["upstream", "outcome", "fault"],
-             self.attempts),
-            ("stayfast_tokens", "Tokens that upstreams reported.", ["route", "kind"], self.tokens),
-            ("stayfast_client_left", "Clients that hung up first.", ["route", "when"], self.client_left),
-            ("stayfast_deadline_exceeded", "Requests that a limit ended.", ["route", "limit"], self.deadline_exceeded),
-            ("stayfast_truncated_streams", "Streams cut before the protocol's end.", ["upstream"], self.truncated),
-            ("stayfast_connections_opened", "New upstream connections: handshakes paid.",
-             ["upstream", "http_version", "tls"], self.opened),
-            ("stayfast_connections_reused", "Requests on a pooled connection: handshakes saved.", ["upstream"],
-             self.reused),
-            ("stayfast_engine_states", "State changes of the embedded engine.", ["state"], self.engine_states),
-        ]
+@dataclass(slots=True)
+class _Place:
+    """Where requests of one route, upstream and outcome are counted: one look-up for all."""
 
-    def _histograms(self) -> list[tuple[str, str, list[str], dict[Labels, Histogram]]]:
-        return [
-            ("stayfast_ttft_seconds", "Accept to first content token.", ["route", "upstream"], self.ttft_s),
-            ("stayfast_e2e_seconds", "Accept to last byte.", ["route", "upstream"], self.e2e_s),
-            ("stayfast_stage_seconds", "Time spent by stage.", ["stage"], self.stage_s),
-            ("stayfast_handshake_seconds", "TCP and TLS of new upstream connections.", ["upstream"], self.handshake_s),
-        ]
+    ttft_s: Histogram
+    usable_s: Histogram
+    e2e_s: Histogram
+    tpot_s: Histogram
+    queue_s: Histogram
+    own_s: Histogram
+    live: Window
 
-    def text(self) -> bytes:
-        """The exposition, in Prometheus's text format 0.0.4."""
-        from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - only a scrape needs it
 
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return generate_latest(registry)
+def ended_in(stages: tuple[StageDone, ...]) -> str:
+    """The stage that a request was in when it ended; settling is what follows."""
+    return next((done.stage._value_ for done in reversed(stages) if done.stage is not Stage.SETTLE), "")

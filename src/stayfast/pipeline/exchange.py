@@ -1,12 +1,20 @@
 """One request's record: what came, when, for whom, by when it must be over, and where its time went."""
 
+from random import Random
+
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.deadline import Deadline, Timeouts
+from stayfast.core.deadline import Deadline
+from stayfast.core.events import Trace
 from stayfast.core.types import Request, Stage
+from stayfast.pipeline.attempt import Attempt
+from stayfast.pipeline.handoffs import Terms
 from stayfast.pipeline.ledger import Ledger
 from stayfast.pipeline.watch import Watch
+from stayfast.wire.trace_context import below
+
+SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -17,31 +25,61 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None = None
     headers: tuple[tuple[str, str], ...] = ()  # the client's headers that may go on to an upstream (lower-case names)
     total_s: float | None = None  # the client's own patience, where it said so
+    silence_s: float | None = None  # how long its SDK waits for the next byte, which for a whole answer is the answer
+    trace: Trace | None = None  # None: tracing is off, and the client sent no trace context
+
+    def new_span(self, rng: Random) -> Trace | None:
+        """A span for one attempt, under the request's own; None where that has none."""
+        return below(self.trace, rng) if self.trace is not None and self.trace.span_id else None
 
 
 class Exchange:
     """A request on its way through the stages. One task owns it; its deadline starts at accept."""
 
-    __slots__ = ("arrival", "deadline", "ledger", "n_attempts", "request", "route", "timeouts", "total_s",
-                 "upstream", "watch")
+    __slots__ = ("arrival", "attempts", "deadline", "degraded", "ledger", "request", "reserve_s", "route", "terms",
+                 "total_s", "upstream", "watch")
 
-    def __init__(self, request: Request, arrival: Arrival, timeouts: Timeouts, clock: Clock) -> None:
-        total_s = timeouts.total_s if arrival.total_s is None else min(arrival.total_s, timeouts.total_s)
+    def __init__(self, request: Request, arrival: Arrival, terms: Terms, clock: Clock) -> None:
+        total_s, budget = _total_s(request, arrival, terms.timeouts.total_s), terms.budget
+        if total_s < budget.total_s:
+            budget = budget.within(total_s)
+        deadline_at = arrival.accepted_at + total_s
         self.total_s = total_s
+        self.reserve_s = budget.reserve_s  # of the call, for the fallback
         self.request = request
         self.arrival = arrival
-        self.timeouts = timeouts
-        self.deadline = Deadline(arrival.accepted_at + total_s)
-        self.ledger = Ledger(clock, arrival.accepted_at, self.deadline)
-        self.watch = Watch(clock, self.deadline, total_s)
-        self.n_attempts = 0
+        self.terms = terms
+        self.deadline = Deadline(deadline_at)
+        self.ledger = Ledger(clock, arrival.accepted_at, deadline_at, budget)
+        self.watch = Watch(clock, deadline_at, total_s, arrival.accepted_at + terms.look_within_s)
+        self.attempts: list[Attempt] = []  # in the order of their starts
         self.route: str | None = None
         self.upstream: str | None = None
+        self.degraded: str | None = None  # fallback, template or partial: what was done instead of failing
 
     def enter(self, stage: Stage) -> None:
-        """The next stage begins."""
-        self.ledger.enter(stage, self.timeouts.first_token_s if stage is Stage.CALL else None)
+        """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""
+        streams_call = stage is Stage.CALL and self.request.stream
+        ledger, watch = self.ledger, self.watch
+        now = ledger.enter(stage, self.terms.timeouts.first_token_s if streams_call else None)
+        if ledger.is_shared_out:
+            watch.bound(ledger.ends_at, now)
+            watch.arm_bound()
+        if stage is Stage.RELAY:
+            watch.disarm()  # its reader comes and goes, and waits under it only when it reads
 
     def __repr__(self) -> str:
         where = self.ledger.stage.value if self.ledger.stage is not None else "done"
         return f"<Exchange {self.arrival.request_id} {self.request.api.value} {self.request.model!r} in {where}>"
+
+
+def _total_s(request: Request, arrival: Arrival, route_s: float) -> float:
+    """The time of a request: the route's, or less where its client has less patience."""
+    total_s = route_s
+    if arrival.total_s is not None and arrival.total_s < total_s:
+        total_s = arrival.total_s
+    if request.patience_s is not None and request.patience_s < total_s:
+        total_s = request.patience_s
+    if arrival.silence_s is not None and arrival.silence_s < route_s and not request.stream:
+        total_s = min(total_s, arrival.silence_s * SILENCE_SHARE)
+    return total_s

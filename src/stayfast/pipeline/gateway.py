@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.held import Held
@@ -14,18 +13,19 @@ from stayfast.pipeline.stages.context import Context
 from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
+from stayfast.pipeline.stages.template import ENDINGS, Template
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """The stages of one set of settings, chosen in `compose`. Task-safe: a request's state is in its Exchange."""
-
     clock: Clock
     admit: Admit
     cache: Cache
     context: Context
     router: Router
     caller: Caller
+    template: Template
     relay: Relay
     settle: Settle
 
@@ -34,26 +34,27 @@ class Gateway:
 
         Raises StayfastError (rejected, shed, upstream failed, deadline exceeded). Cancelling it is how a client leaves.
         """
-        ex = Exchange(request, arrival, self.router.timeouts(request.model), self.clock)  # deadline and ledger start
+        ex = Exchange(request, arrival, self.router.terms(request.model), self.clock)  # deadline and ledger start
         held = Held()
         try:
-            ex.enter(Stage.ADMIT)
-            held.add(await self.admit.admit(ex))
-            ex.enter(Stage.CACHE)
-            started = await self.cache.find(ex)
-            if started is None:
-                ex.enter(Stage.CONTEXT)
-                prompt = await self.context.fit(ex)
-                ex.enter(Stage.ROUTE)
-                plan = self.router.plan(ex, prompt)  # candidates, best first
-                ex.enter(Stage.CALL)
-                started = await self.caller.start(ex, plan)  # retries end at the first content token
+            try:
+                ex.enter(Stage.ADMIT)
+                held.add(await self.admit.admit(ex))
+                ex.enter(Stage.CACHE)
+                started = await self.cache.find(ex)
+                if started is None:
+                    ex.enter(Stage.CONTEXT)
+                    prompt = await self.context.fit(ex)
+                    ex.enter(Stage.ROUTE)
+                    plan = self.router.plan(ex, prompt)  # candidates, best first
+                    ex.enter(Stage.CALL)
+                    started = await self.caller.start(ex, plan)  # retries and fallback end at the first content token
+            except ENDINGS as why:
+                started = self.template.answer(ex, why)  # or raises what `why` stands for
             held.add(started.source.abandon)
             ex.enter(Stage.RELAY)
             return self.relay.open(ex, started, held.hand_over())  # the reply owns what was held
         except BaseException as why:
             held.release()
             self.settle.done(ex, why)
-            if isinstance(why, StayfastError):
-                why.server_timing = ex.ledger.server_timing()
             raise

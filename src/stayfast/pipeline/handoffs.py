@@ -7,6 +7,9 @@ import msgspec
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Chunk, Outcome, Request
+from stayfast.pipeline.cadence import Cadence
+from stayfast.policy.budget import Budget, BudgetConfig, share_out
+from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
 from stayfast.upstreams.base import Stream
 from stayfast.upstreams.registry import Member
@@ -24,6 +27,22 @@ class Target:
 
     member: Member
     model: str | None = None
+    prices: Prices = field(default_factory=dict)  # by the model's name there
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a route says of time: how much there is, who may use it, and what is done when it runs out."""
+
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    budget: Budget = field(default_factory=lambda: share_out(BudgetConfig(), Timeouts().total_s))
+    template: str = ""  # the answer given instead of an error; empty: none
+    ends_partial: bool = False  # an answer that has begun is ended in its protocol when its time is up, not broken off
+
+    look_within_s: float = field(init=False)  # how soon a request's timer need look at it for the first time
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "look_within_s", min(self.timeouts.first_token_s, self.timeouts.idle_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +52,9 @@ class Route:
     name: str
     targets: tuple[Target, ...]
     in_turn: bool = False  # the first that is well, instead of the less busy of two
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    terms: Terms = field(default_factory=Terms)
     retry: RetryConfig = field(default_factory=RetryConfig)
+    fallback: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.targets:
@@ -42,17 +62,18 @@ class Route:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """route -> call: where one request goes, candidates best first."""
+    """route -> call: where one request goes, candidates best first, and who answers when none of them does."""
 
     route: Route
     prompt: Prompt
     candidates: tuple[Target, ...]
+    fallback: tuple[Target, ...] = ()
 
 
 class Source(Protocol):
     """Who answers: an attempt at an upstream, or a cache."""
 
-    first_at: float | None  # when the first content came, monotonic seconds
+    cadence: Cadence  # when its parts came
 
     @property
     def name(self) -> str:
@@ -64,7 +85,7 @@ class Source(Protocol):
         """Whether the answer comes in parts, so that a gap in it means something."""
         ...
 
-    def end(self, outcome: Outcome, fault: str | None = None) -> None:
+    def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
         """Release everything; only the first call counts. Never awaits."""
         ...
 

@@ -5,50 +5,82 @@ always add up to the whole and no time is lost between stages.
 from functools import lru_cache
 
 from stayfast.core.clock import Clock
-from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone
 from stayfast.core.types import Stage
+from stayfast.policy.budget import Budget
 
 
 class Ledger:
     """The stages of one request, in the order they ran. One task owns it."""
 
-    __slots__ = ("_allowance_s", "_began_at", "_clock", "_deadline", "_done", "stage")
+    __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "_n_told", "_told",
+                 "ends_at", "entered_at", "is_shared_out", "over_stage", "stage")
 
-    def __init__(self, clock: Clock, accepted_at: float, deadline: Deadline) -> None:
+    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: Budget) -> None:
         self._clock = clock
-        self._deadline = deadline
+        self._deadline_at = deadline_at
+        self._budget = budget
+        self._carried_s = 0.0
         self._done: list[StageDone] = []
         self._began_at = accepted_at  # the first stage pays for the wait between accept and its own start
         self._allowance_s = 0.0
+        self._told = ""  # of the first `_n_told` stages
+        self._n_told = 0
+        self.is_shared_out = bool(budget.parts_s or budget.reserve_s)
+        self.ends_at = deadline_at  # of the running stage: when it must be over
+        self.entered_at: float | None = None  # when the first stage looked at the request
+        self.over_stage: Stage | None = None  # the first that used all of its allowance, or more
         self.stage: Stage | None = None
 
     def enter(self, stage: Stage, cap_s: float | None = None) -> float:
-        """End the running stage, begin `stage`; returns the instant. Its allowance is what is left, at most `cap_s`."""
+        """End the running stage, begin `stage`; returns the instant. Its allowance is the budget's, at most `cap_s`."""
         now = self._clock.now()
         if self.stage is not None:
-            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
-            self._began_at = now
+            self._end(self.stage, now)
+        else:
+            self.entered_at = now
         self.stage = stage
-        left_s = self._deadline.at - now
-        self._allowance_s = left_s if cap_s is None or left_s < cap_s else cap_s
+        if self.is_shared_out:
+            self.ends_at = self._budget.ends_at(stage, self._began_at, self._deadline_at, self._carried_s)
+        ends_at, began_at = self.ends_at, self._began_at
+        allowance_s = ends_at - began_at if ends_at > began_at else 0.0
+        self._allowance_s = allowance_s if cap_s is None or allowance_s < cap_s else cap_s
         return now
 
     def finish(self) -> tuple[StageDone, ...]:
         """End the running stage for good; safe to call again."""
         if self.stage is not None:
-            self._done.append(StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s))
+            self._end(self.stage, self._clock.now())
             self.stage = None
         return tuple(self._done)
 
+    def _end(self, stage: Stage, now: float) -> None:
+        began_at, allowance_s = self._began_at, self._allowance_s
+        self._done.append(StageDone(stage, began_at, now, allowance_s))
+        spent_s = now - began_at
+        if spent_s >= allowance_s and self.over_stage is None:
+            self.over_stage = stage
+        if self.is_shared_out:
+            self._carried_s = self._budget.carried_s(stage, spent_s, self._carried_s)
+        self._began_at = now
+
     def server_timing(self) -> str:
-        """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now."""
-        stages = [done.stage for done in self._done]
-        spent_ms = [(done.ended_at - done.began_at) * 1e3 for done in self._done]
-        if self.stage is not None:
-            stages.append(self.stage)
-            spent_ms.append((self._clock.now() - self._began_at) * 1e3)
-        return _timing_format(*stages) % tuple(spent_ms)
+        """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now.
+
+        The description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`.
+        """
+        fresh = self._done[self._n_told:] if self._n_told else self._done
+        if fresh:
+            figures_ms: list[float] = []
+            for done in fresh:
+                figures_ms.append((done.ended_at - done.began_at) * 1e3)
+                figures_ms.append(done.allowance_s * 1e3)
+            self._told += _timing_format(*[done.stage for done in fresh]) % tuple(figures_ms)
+            self._n_told += len(fresh)
+        if self.stage is None:
+            return self._told[:-2]
+        spent_s = self._clock.now() - self._began_at
+        return self._told + _timing_format(self.stage)[:-2] % (spent_s * 1e3, self._allowance_s * 1e3)
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"
@@ -56,4 +88,4 @@ class Ledger:
 
 @lru_cache(maxsize=64)  # the ways through the stages are few, and one % is a third of the cost of a join
 def _timing_format(*stages: Stage) -> str:
-    return ", ".join(f"{stage.value};dur=%.2f" for stage in stages)
+    return "".join(f'{stage.value};dur=%.2f;desc="of %.0f", ' for stage in stages)

@@ -78,7 +78,7 @@ class Prober:
         body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
         deadline = Deadline(self._clock.now() + self._config.timeout_s)
         call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, self._config.connect_s)
-        attempt = Attempt(member, PROBE_ROUTE, 1, is_incremental=True, clock=self._clock, sink=self._sink)
+        attempt = Attempt(member, call, PROBE_ROUTE, 1, is_incremental=True, clock=self._clock, sink=self._sink)
         try:
             async with asyncio.timeout_at(deadline.at):
                 attempt.stream = await member.upstream.open(call)

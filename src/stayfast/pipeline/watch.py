@@ -3,12 +3,13 @@
 Why not `asyncio.timeout_at` around every wait: that arms and cancels a timer for each read of a stream. Here the timer
 stays armed at the earliest instant that was ever needed; when it fires early it looks at the wait that is under way and
 arms itself again. A stream of a thousand chunks costs one timer.
+
+Each stage bounds its own waits: none reaches beyond the stage's end, which is never later than the deadline.
 """
 
 import asyncio
 
 from stayfast.core.clock import Clock
-from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.types import Stage
 
@@ -16,36 +17,57 @@ from stayfast.core.types import Stage
 class Watch:
     """The limits of one request. Owned by the task that made it; only that task may wait under it."""
 
-    __slots__ = ("_armed_at", "_clock", "_deadline", "_due_at", "_handle", "_limit", "_loop", "_seconds", "_task",
-                 "_total_s", "fired")
+    __slots__ = ("_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_clock", "_deadline_at", "_due_at", "_handle",
+                 "_limit", "_loop", "_seconds", "_task", "_total_s", "fired")
 
-    def __init__(self, clock: Clock, deadline: Deadline, total_s: float) -> None:
+    def __init__(self, clock: Clock, deadline_at: float, total_s: float, look_at: float) -> None:
         self._clock = clock
-        self._deadline = deadline
+        self._deadline_at = deadline_at
         self._total_s = total_s
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._handle: asyncio.TimerHandle | None = None
-        self._armed_at = float("inf")
-        self._due_at: float | None = None  # None: nothing is being waited for
-        self._limit = "total_s"
-        self._seconds = total_s
+        self._armed_at = min(look_at, deadline_at)  # early enough for most waits, so that they need no timer of their own
+        self._handle: asyncio.TimerHandle | None = self._loop.call_at(self._armed_at, self._check)
+        self._due_at: float | None = deadline_at  # None: nothing is being waited for
+        self._bound_at = deadline_at
+        self._bound_limit = self._limit = "total_s"
+        self._bound_s = self._seconds = total_s
         self.fired = False
 
-    def arm(self, limit: str, seconds: float, now: float) -> None:
-        """A wait begins: of at most `seconds`, and never past the deadline."""
-        due_at = now + seconds
-        if due_at < self._deadline.at:
-            self._limit, self._seconds = limit, seconds
+    def bound(self, ends_at: float, now: float) -> None:
+        """From here on no wait reaches beyond `ends_at`, nor beyond the deadline."""
+        if ends_at < self._deadline_at:
+            self._bound_at, self._bound_s = ends_at, max(0.0, ends_at - now)
+            self._bound_limit = "budget_s"
         else:
-            due_at = self._deadline.at
-            self._limit, self._seconds = "total_s", self._total_s
+            self._bound_at, self._bound_s = self._deadline_at, self._total_s
+            self._bound_limit = "total_s"
+
+    def arm(self, limit: str, seconds: float, now: float) -> None:
+        """A wait begins: of at most `seconds`, and within the bound."""
+        due_at = now + seconds
+        if due_at < self._bound_at:
+            self._limit, self._seconds = limit, seconds
+            self._wait_until(due_at)
+        else:
+            self.arm_bound()
+
+    def arm_bound(self) -> None:
+        """A wait begins that only the bound ends."""
+        self._limit, self._seconds = self._bound_limit, self._bound_s
+        self._wait_until(self._bound_at)
+
+    def _wait_until(self, due_at: float) -> None:
         self._due_at = due_at
         if due_at < self._armed_at:
             if self._handle is not None:
                 self._handle.cancel()
             self._armed_at = due_at
             self._handle = self._loop.call_at(due_at, self._check)
+
+    def exceeded(self, stage: Stage) -> DeadlineExceeded:
+        """The error for a bound that has passed."""
+        return DeadlineExceeded(stage, self._bound_limit, self._bound_s)
 
     def disarm(self) -> None:
         """The wait is over; the timer may stay where it is."""

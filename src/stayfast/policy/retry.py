@@ -2,7 +2,8 @@
 
 Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
 pure load. Rule: another attempt is made only for faults that another attempt can mend, before any content has reached the
-client, up to `max_attempts`, and only if its wait still leaves `min_left_s` before the deadline. The wait is full jitter:
+client, up to `max_attempts`, and only if its wait still leaves `min_left_s` before the deadline, and what an attempt takes
+at the very least. The wait is full jitter:
 
     wait = U(0, min(cap_s, base_s * 2 ** (n_failed - 1)))        but at least the upstream's own Retry-After
 
@@ -38,10 +39,12 @@ class RetryConfig:
 
 
 def wait_before_next(config: RetryConfig, n_failed: int, remaining_s: float, rng: "Random", *,
-                     retry_after_s: float | None = None, goes_elsewhere: bool = False) -> float | None:
+                     retry_after_s: float | None = None, goes_elsewhere: bool = False,
+                     least_s: float = 0.0) -> float | None:
     """Seconds to wait before the attempt after `n_failed` failures; None when there must be no further attempt.
 
-    `retry_after_s` is what the failed upstream asked for: it binds only a return to the same upstream.
+    `retry_after_s` is what the failed upstream asked for: it binds only a return to the same upstream. `least_s` is what
+    the next attempt takes at the very least.
     """
     if n_failed >= config.max_attempts:
         return None
@@ -50,4 +53,4 @@ def wait_before_next(config: RetryConfig, n_failed: int, remaining_s: float, rng
     else:
         ceiling_s = min(config.cap_s, config.base_s * 2.0 ** (n_failed - 1))
         wait_s = max(rng.uniform(0.0, ceiling_s), retry_after_s or 0.0)
-    return wait_s if wait_s + config.min_left_s <= remaining_s else None
+    return wait_s if wait_s + max(config.min_left_s, least_s) <= remaining_s else None

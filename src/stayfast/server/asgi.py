@@ -46,7 +46,7 @@ async def bridge(edge: Edge, line: "Connection", inbound: Inbound) -> None:
 
 
 def scope_of(inbound: Inbound, request_id: str, peer: tuple[str, int] | None) -> Scope:
-    """ASGI's scope of one request. `state.request_id` is what every answer carries."""
+    """ASGI's scope of one request. `state` has what every answer carries, and whose key it was."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -60,7 +60,7 @@ def scope_of(inbound: Inbound, request_id: str, peer: tuple[str, int] | None) ->
         "headers": [(name.lower(), value) for name, value in inbound.raw_headers],
         "client": peer,
         "server": None,
-        "state": {"request_id": request_id},
+        "state": {"request_id": request_id, "tenant": inbound.tenant},
     }
 
 

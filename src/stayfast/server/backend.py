@@ -7,6 +7,8 @@ answers under way keep the one they began with.
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from stayfast.core.types import Chunk, Request, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.auth import Keys
@@ -33,6 +35,11 @@ class Reply(Protocol):
         ...
 
     @property
+    def degraded(self) -> str | None:
+        """What was done instead of failing: fallback, template or partial."""
+        ...
+
+    @property
     def deadline_at(self) -> float:
         """When its time is up, on the loop's clock."""
         ...
@@ -48,6 +55,14 @@ class Reply(Protocol):
     def server_timing(self) -> str:
         """Where the time went so far, as a `Server-Timing` value."""
         ...
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Which recent requests somebody wants to see."""
+
+    n: int = 50
+    is_notable: bool = False  # only those that were slow or went wrong, which are kept for longer
+    tenant: str | None = None  # only this one's; None: everybody's
 
 
 class Service(Protocol):
@@ -79,8 +94,16 @@ class Backend(Protocol):
         """Why it cannot serve yet; None when it can."""
         ...
 
-    def metrics(self) -> tuple[str, bytes]:
+    async def metrics(self) -> tuple[str, bytes]:
         """Content type and text for /metrics."""
+        ...
+
+    async def requests(self, asked: Asked) -> bytes:
+        """Recent requests as JSON, newest first."""
+        ...
+
+    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+        """One recent request in full, as JSON, if it is `tenant`'s (None: anybody's); None where it is not kept."""
         ...
 
 

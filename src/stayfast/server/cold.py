@@ -1,4 +1,4 @@
-"""The cold endpoints: health, models, metrics, the API's description. A plain ASGI application.
+"""The cold endpoints: health, models, metrics, recent requests, the API's description. A plain ASGI application.
 
 Whoever comes this far has been let in (`routes.admit`), with a method and a path that exist.
 """
@@ -6,15 +6,16 @@ Whoever comes this far has been let in (`routes.admit`), with a method and a pat
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
-from stayfast.server.backend import Current
+from stayfast.server.backend import Asked, Current
 from stayfast.server.edge import Message, Scope
 from stayfast.server.openapi import document
-from stayfast.server.routes import MODELS, dialect, model_id
+from stayfast.server.routes import MAX_LISTED, MODELS, REQUESTS, dialect, model_id, request_id_in
 from stayfast.wire.errors import render
 from stayfast.wire.models import model_list
 
@@ -38,7 +39,6 @@ class ColdApp:
             "/healthz": self._live,
             "/health": self._live,
             "/readyz": self._ready,
-            "/metrics": self._metrics,
             "/openapi.json": self._openapi,
         }
 
@@ -49,10 +49,13 @@ class ColdApp:
         page = self._pages.get(path)
         if page is not None:
             status, media, body = page()
-        elif path in MODELS:
-            status, media, body = _ok(model_list(self._current.backend.models(), self._created))
+        elif path == "/metrics":
+            status, (media, body) = HTTPStatus.OK, await self._current.backend.metrics()
         else:
-            status, media, body = self._model(scope["raw_path"].decode(), path, scope["state"]["request_id"])
+            try:
+                status, media, body = _ok(await self._found(scope))
+            except Rejected as error:
+                status, media, body = _refused(error, scope)
         headers = [(b"content-type", media.encode()), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -60,7 +63,7 @@ class ColdApp:
     def _root(self) -> Page:
         return _ok(msgspec.json.encode({
             "name": "stayfast", "version": self._version, "openapi": "/openapi.json", "models": "/v1/models",
-            "health": ["/livez", "/readyz"], "metrics": "/metrics",
+            "health": ["/livez", "/readyz"], "metrics": "/metrics", "requests": REQUESTS,
         }))
 
     def _live(self) -> Page:
@@ -72,22 +75,52 @@ class ColdApp:
             return _status(HTTPStatus.OK, "ready")
         return _status(HTTPStatus.SERVICE_UNAVAILABLE, "not ready", reason)
 
-    def _metrics(self) -> Page:
-        media, text = self._current.backend.metrics()
-        return HTTPStatus.OK, media, text
-
     def _openapi(self) -> Page:
         return _ok(msgspec.json.encode(document(self._version)))
 
-    def _model(self, raw_path: str, path: str, request_id: str) -> Page:
+    async def _found(self, scope: Scope) -> bytes:
+        """Models and requests, all or one. Raises Rejected."""
+        path = scope["path"]
+        if path in MODELS:
+            return model_list(self._current.backend.models(), self._created)
+        if path == REQUESTS:
+            return await self._current.backend.requests(self._asked(scope))
+        request_id = request_id_in(path)
+        return self._model(path) if request_id is None else await self._request(request_id, self._sees(scope))
+
+    def _model(self, path: str) -> bytes:
         name = model_id(path) or ""
-        if name in self._current.backend.models():
-            listed: dict[str, Any] = msgspec.json.decode(model_list([name], self._created))
-            return _ok(msgspec.json.encode(listed["data"][0]))
-        missing = Rejected("There is no model of this name: GET /v1/models lists them.", status=404,
+        if name not in self._current.backend.models():
+            raise Rejected("There is no model of this name: GET /v1/models lists them.", status=404,
                            code="model_not_found", param="model")
-        status, headers, body = render(missing, dialect(raw_path), request_id)
-        return status, dict(headers).get("content-type", _JSON), body
+        listed: dict[str, Any] = msgspec.json.decode(model_list([name], self._created))
+        return msgspec.json.encode(listed["data"][0])
+
+    async def _request(self, request_id: str, tenant: str | None) -> bytes:
+        found = await self._current.backend.request(request_id, tenant)
+        if found is None:
+            raise Rejected("No request of this id is kept any more, or it was another client's: GET /admin/requests lists "
+                           "what is.", status=404, code="request_not_found", param="id")
+        return found
+
+    def _sees(self, scope: Scope) -> str | None:
+        """Whose requests may be seen: one's own; everybody's for admins, and where nobody has a name."""
+        tenant: str | None = scope["state"]["tenant"]
+        return None if tenant in self._current.config.admins else tenant
+
+    def _asked(self, scope: Scope) -> Asked:
+        given = parse_qs(scope["query_string"].decode("latin-1"))
+        n, which = given.get("n", ["50"])[-1], given.get("which", ["all"])[-1]
+        if not (n.isascii() and n.isdigit() and len(n) <= 4 and 1 <= int(n) <= MAX_LISTED):
+            raise Rejected(f"n must be a whole number from 1 to {MAX_LISTED}.", param="n")
+        if which not in ("all", "notable"):
+            raise Rejected("which must be all or notable.", param="which")
+        return Asked(int(n), which == "notable", self._sees(scope))
+
+
+def _refused(error: Rejected, scope: Scope) -> Page:
+    status, headers, body = render(error, dialect(scope["raw_path"].decode()), scope["state"]["request_id"])
+    return status, dict(headers).get("content-type", _JSON), body
 
 
 def _ok(body: bytes) -> Page:

@@ -37,6 +37,7 @@ class ServerConfig:
     drain_s: float = 30.0  # what running answers get to finish
     auth: str = "auto"
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    admins: tuple[str, ...] = ()  # tenants that may look at everybody's recent requests; all others at their own
     metrics_open: bool = False  # /metrics without a key
 
     def __post_init__(self) -> None:
@@ -48,6 +49,9 @@ class ServerConfig:
                 raise ValueError(f"keys: {tenant!r} is no tenant name: 1 to 64 of letters, digits, '.', '_', '@', '-'")
             if not _DIGEST.fullmatch(digest):
                 raise ValueError(f"keys.{tenant} must be sha256: and 64 hex digits (`stayfast key` makes one)")
+        for tenant in self.admins:
+            if tenant not in self.keys:
+                raise ValueError(f"admins: {tenant!r} is none of the names in keys")
         if self.auth == "required" and not self.keys:
             raise ValueError("auth is required, but keys is empty: add one (`stayfast key` makes one)")
 

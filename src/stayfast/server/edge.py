@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
-from stayfast.core.events import RequestRefused, Sink
+from stayfast.core.events import RequestRefused, Sink, Trace
 from stayfast.server.backend import Current
 from stayfast.server.inbound import Inbound, asked_request_id
 from stayfast.server.respond import DateLine, RequestIds
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
 
 Scope = dict[str, Any]  # ASGI's own words; it gives no closer types
 Message = dict[str, Any]
+Place = Callable[[Trace | None], Trace | None]  # from the caller's place in a trace to the request's own
 AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
 class Edge:
     """The running system, the cold application, and everything that connections have in common. One loop's."""
 
-    __slots__ = ("clock", "cold", "connections", "current", "date", "ids", "is_draining", "is_empty", "sink", "tasks")
+    __slots__ = ("clock", "cold", "connections", "current", "date", "ids", "is_draining", "is_empty", "place", "sink",
+                 "tasks")
 
-    def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes,
-                 cold: AsgiApp) -> None:
+    def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
+                 place: Place) -> None:
         self.current = current
         self.clock = clock
         self.sink = sink
         self.tasks = tasks
         self.cold = cold
+        self.place = place
         self.ids = RequestIds(entropy)
         self.date = DateLine(clock)
         self.connections: set[Connection] = set()

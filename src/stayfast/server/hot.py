@@ -9,7 +9,7 @@ from stayfast.core.types import Api, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Reply
 from stayfast.server.edge import Edge
-from stayfast.server.inbound import Inbound, forwarded, patience_s
+from stayfast.server.inbound import Inbound, caller_trace, forwarded, patience_s, sdk_silence_s
 from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, json_answer
 from stayfast.wire.decode import decode
 from stayfast.wire.errors import render_event
@@ -58,7 +58,9 @@ class Answer:
         """Decode, serve, relay. Raises StayfastError."""
         inbound, current = self._inbound, self._edge.current
         fields = inbound.fields
-        arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields), patience_s(fields))
+        trace = self._edge.place(caller_trace(fields))
+        arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
+                          patience_s(fields), sdk_silence_s(fields), trace)
         request = decode(inbound.api or Api.CHAT, inbound.body, current.limits)
         keepalive_s = current.config.keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
@@ -124,6 +126,8 @@ class Answer:
                             await line.drained()
             chunk = await pull()
         last = comment("server-timing " + reply.server_timing())
+        if reply.degraded is not None:
+            last = comment(f"x-stayfast-degraded {reply.degraded}") + last
         if not self._has_begun:
             self._begin(_about(reply), last)
             last = b""
@@ -145,6 +149,7 @@ class Answer:
 
 
 def _about(reply: Reply) -> bytes:
-    """The headers that say who answered, after how many attempts, and where the time went."""
+    """The headers that say who answered, after how many attempts, where the time went, and what it is short of."""
+    degraded = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
     return (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"
-            f"x-stayfast-attempts: {reply.n_attempts}\r\n").encode("latin-1", "replace")
+            f"x-stayfast-attempts: {reply.n_attempts}\r\n{degraded}").encode("latin-1", "replace")

@@ -5,19 +5,33 @@ import re
 from collections.abc import Sequence
 
 from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.events import Trace
 from stayfast.core.types import Api
+from stayfast.wire.trace_context import caller_of
 
 _KNOWN = frozenset((
     b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"expect", b"connection",
     b"authorization", b"x-api-key", b"x-goog-api-key", b"sec-fetch-site",
-    b"x-request-id", b"x-request-timeout", b"x-litellm-timeout", b"x-stayfast-keepalive",
+    b"x-request-id", b"x-stayfast-keepalive",
+    b"x-request-timeout", b"x-stayfast-deadline", b"x-litellm-timeout", b"x-request-timeout-ms", b"x-stayfast-deadline-ms",
+    b"x-deadline-ms", b"x-envoy-expected-rq-timeout-ms", b"grpc-timeout",
+    b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
     b"x-stainless-retry-count",
 ))
-_LISTS = frozenset((b"anthropic-beta", b"tracestate", b"connection"))  # may come in several lines (RFC 9110, 5.3)
-_FORWARDED = (b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
-              b"x-stainless-retry-count")
-_PATIENCE = (b"x-request-timeout", b"x-litellm-timeout")
+_LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
+    b"anthropic-beta", b"tracestate", b"connection", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout"))
+_FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count")
+_TRACE_CONTEXT = (b"traceparent", b"tracestate")
+_FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # nobody here has a span: the caller's stays the parent
+_PATIENCE = {  # what the number is to be multiplied by, to be seconds
+    b"x-request-timeout": 1.0, b"x-stayfast-deadline": 1.0, b"x-litellm-timeout": 1.0, b"x-request-timeout-ms": 1e-3,
+    b"x-stayfast-deadline-ms": 1e-3, b"x-deadline-ms": 1e-3, b"x-envoy-expected-rq-timeout-ms": 1e-3}
+_GRPC_PATIENCE = b"grpc-timeout"
+_SAY_PATIENCE = frozenset((*_PATIENCE, _GRPC_PATIENCE))
+_GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -137,29 +151,71 @@ def asked_request_id(fields: dict[bytes, bytes]) -> str | None:
 
 
 def patience_s(fields: dict[bytes, bytes]) -> float | None:
-    """How long the client says it will wait, in seconds. Raises Rejected naming the header."""
-    for name in _PATIENCE:
+    """How long the client says it will wait, in seconds; the least of what it says. Raises Rejected naming the header."""
+    if _SAY_PATIENCE.isdisjoint(fields):
+        return None
+    least_s: float | None = None
+    for name, unit_s in _PATIENCE.items():
         said = fields.get(name)
-        if said is None:
-            continue
-        try:
-            seconds = math.nan if b"_" in said else float(said)  # float() takes Python's 1_000
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds <= _MAX_TIMEOUT_S:  # false for NaN
-            raise Rejected(f"{name.decode()} must be seconds, more than 0 and at most {_MAX_TIMEOUT_S:g}.",
-                           code="bad_timeout", param=name.decode())
-        return seconds
-    return None
+        if said is not None:
+            seconds = _number(said) * unit_s
+            if not 0 < seconds <= _MAX_TIMEOUT_S:  # false for NaN
+                unit = "seconds" if unit_s == 1.0 else "milliseconds"
+                raise _bad_timeout(name, f"{unit}, more than 0 and at most {_MAX_TIMEOUT_S / unit_s:.0f}")
+            least_s = seconds if least_s is None else min(seconds, least_s)
+    if (said := fields.get(_GRPC_PATIENCE)) is not None:
+        found = _GRPC_TIMEOUT.fullmatch(said)
+        seconds = float(found[1]) * _GRPC_UNITS_S[found[2]] if found is not None else 0.0
+        if seconds <= 0:
+            raise _bad_timeout(_GRPC_PATIENCE, "digits and a unit of H, M, S, m, u or n, and more than 0")
+        least_s = seconds if least_s is None else min(seconds, least_s)
+    return least_s
 
 
-def forwarded(fields: dict[bytes, bytes]) -> tuple[tuple[str, str], ...]:
-    """The headers that go on to an upstream; nothing secret is among them. Raises Rejected for one that is not ASCII."""
+def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:
+    """How long the client's SDK waits for the next byte, in seconds. Nobody wrote these headers, so nobody is refused for
+    them: what is no number is not there.
+    """
+    least_s: float | None = None
+    for name in _SDK_PATIENCE:
+        if name in fields:
+            seconds = _number(fields[name])
+            if seconds > 0 and (least_s is None or seconds < least_s):
+                least_s = seconds
+    return least_s
+
+
+def _number(said: bytes) -> float:
+    try:
+        return math.nan if b"_" in said else float(said)  # float() takes Python's 1_000
+    except ValueError:
+        return math.nan
+
+
+def _bad_timeout(name: bytes, wanted: str) -> Rejected:
+    return Rejected(f"{name.decode()} must be {wanted}.", code="bad_timeout", param=name.decode())
+
+
+def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
+    """The caller's place in its trace; None where it does not say, or says what is not valid."""
+    parent = fields.get(b"traceparent")
+    if parent is None:
+        return None
+    return caller_of(parent.decode("latin-1"), fields.get(b"tracestate", b"").decode("latin-1"))
+
+
+def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None) -> tuple[tuple[str, str], ...]:
+    """The headers that go on to an upstream; nothing secret is among them. Raises Rejected for one that is not ASCII.
+
+    With a span of our own in `trace`, each attempt's own `traceparent` takes the place of the caller's.
+    """
     found = []
-    for name in _FORWARDED:
+    for name in _FORWARDED if trace is not None and trace.span_id else _FORWARDED_UNTRACED:
         if name in fields:
             value = fields[name]
             if not value.isascii():
+                if name in _TRACE_CONTEXT:  # only about watching a request: that never fails it
+                    continue
                 raise Rejected(f"The header {name.decode()} holds bytes that are not ASCII.", code="bad_header",
                                param=name.decode())
             found.append((name.decode(), value.decode()))

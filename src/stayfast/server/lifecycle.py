@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed
-from stayfast.core.events import Sink
+from stayfast.core.events import Sink, Trace
 from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import check_exposure
-from stayfast.server.edge import AsgiApp, Edge
+from stayfast.server.edge import AsgiApp, Edge, Place
 from stayfast.server.protocol import Connection
 from stayfast.server.routes import RETRY_WHEN_DRAINING_S
 from stayfast.server.tasks import Tasks
@@ -26,6 +26,11 @@ from stayfast.server.tasks import Tasks
 BACKLOG = 4096
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _FAREWELL_S = 1.0  # for cancelled Tasks and closing sockets to go
+
+
+def as_it_came(caller: Trace | None) -> Trace | None:
+    """No tracing: the caller's place is all there is to know."""
+    return caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Host:
     on_reload: Callable[[], None]  # SIGHUP
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
     cold: AsgiApp | None = None  # in place of the built-in cold endpoints
+    place: Place = as_it_came
 
 
 class Server:
@@ -57,7 +63,7 @@ class Server:
         cold = host.cold or ColdApp(current, clock=host.clock, version=host.version,
                                     is_draining=lambda: self.edge.is_draining)
         self.edge = Edge(current, clock=host.clock, sink=host.sink, tasks=Tasks(host.on_error), entropy=host.entropy,
-                         cold=cold)
+                         cold=cold, place=host.place)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
         """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""

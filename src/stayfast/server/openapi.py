@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 
 from stayfast.core.types import Api
+from stayfast.observe.waterfall import Listed, Waterfall
 from stayfast.server.inbound import PATHS
-from stayfast.server.routes import HEALTH
+from stayfast.server.routes import HEALTH, MAX_LISTED, REQUESTS
 from stayfast.wire.chat.schema import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.schema import CountRequest, MessagesRequest
 from stayfast.wire.responses.schema import ResponsesRequest
@@ -46,6 +47,8 @@ _HEADERS: Json = {
     "server-timing": {"description": "Where the time went, by stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "Who answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Calls it took.", "schema": {"type": "string"}},
+    "x-stayfast-degraded": {"description": "What was done instead of failing: fallback, template or partial.",
+                            "schema": {"type": "string"}},
 }
 _PARAMETERS: list[Json] = [
     {"name": "x-request-timeout", "in": "header", "description": "Seconds that the client waits for the answer.",
@@ -80,6 +83,15 @@ _HEALTH: Json = {
     "type": "object", "required": ["status"],
     "properties": {"status": {"type": "string"}, "reason": {"type": "string"}},
 }
+_REQUESTS: Json = {
+    "type": "object", "required": ["object", "data"],
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": _REF.format(name="Listed")}}},
+}
+_LISTING: list[Json] = [
+    {"name": "n", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 50}},
+    {"name": "which", "in": "query", "description": "notable: those that were slow or went wrong, kept for longer.",
+     "schema": {"enum": ["all", "notable"], "default": "all"}},
+]
 _ABOUT = """\
 An LLM gateway that keeps its deadlines. Integers are written without a fraction: where one is asked for, 57.0 is refused, \
 although JSON Schema counts it as an integer. The prefixes /openai and /anthropic take the same paths."""
@@ -115,11 +127,16 @@ def document(version: str) -> Json:
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
-                                     "Models": _MODELS, "Health": _HEALTH},
+                                     "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS} | _waterfalls(),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
     }
+
+
+def _waterfalls() -> Json:
+    _, components = msgspec.json.schema_components([Waterfall, Listed], ref_template=_REF)
+    return components
 
 
 def _describable(body: type) -> type:
@@ -145,6 +162,13 @@ def _cold_paths() -> Json:
     paths["/v1/models/{model}"] = {
         "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
         "get": _cold("model", "One model.", "Model", refused | {"404": _REFUSALS["404"]}),
+    }
+    paths[REQUESTS] = {"get": _cold("requests", "Recent requests, newest first.", "Requests",
+                                    refused | {"400": _REFUSALS["400"]}) | {"parameters": _LISTING}}
+    paths[f"{REQUESTS}/{{id}}"] = {
+        "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
+        "get": _cold("request", "Where the time of one request went.", "Waterfall",
+                     refused | {"404": "It is not kept any more, or was another client's."}),
     }
     told: Json = {status: _error(said) for status, said in refused.items()}
     told["200"] = {"description": "OK", "content": {"text/plain": {}}}

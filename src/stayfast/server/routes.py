@@ -8,7 +8,9 @@ from stayfast.server.inbound import HOT, Inbound, check_media, check_name
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
 _OPEN = HEALTH | {"/", "/openapi.json"}
-_COLD = _OPEN | MODELS | {"/metrics"}
+REQUESTS = "/admin/requests"
+MAX_LISTED = 1000  # of them, at a time
+_COLD = _OPEN | MODELS | {"/metrics", REQUESTS}
 _READING = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -25,13 +27,15 @@ def allowed(path: str) -> tuple[str, ...]:
     """The methods of a path; none for a path that does not exist."""
     if path in HOT:
         return ("POST",)
-    return _READING if path in _COLD or model_id(path) is not None else ()
+    return _READING if path in _COLD or model_id(path) is not None or request_id_in(path) is not None else ()
 
 
 def label(path: str) -> str:
     """A path that may stand in a metric: known ones as they are, so that no client can add a series."""
     if path in HOT or path in _COLD:
         return path
+    if request_id_in(path) is not None:
+        return f"{REQUESTS}/{{id}}"
     return "/v1/models/{id}" if model_id(path) is not None else "other"
 
 
@@ -41,6 +45,12 @@ def model_id(path: str) -> str | None:
         if path.startswith(prefix + "/") and len(path) > len(prefix) + 1:
             return path[len(prefix) + 1:]
     return None
+
+
+def request_id_in(path: str) -> str | None:
+    """The id in `/admin/requests/{id}`, still quoted; clients may choose ids with slashes."""
+    head, _, request_id = path.partition(f"{REQUESTS}/")
+    return request_id if request_id and not head else None
 
 
 def admit(inbound: Inbound, current: Current, *, is_draining: bool) -> StayfastError | None:

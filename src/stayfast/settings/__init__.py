@@ -14,9 +14,10 @@ from stayfast.settings.tree import (
     Route,
     Settings,
     SimulatedUpstream,
+    Tracing,
     Upstream,
 )
 
 __all__ = ["BUILT_IN", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override", "Problem", "Route",
-           "Secret", "Settings", "SettingsError", "SimulatedUpstream", "Source", "Upstream", "environment", "find",
-           "load", "overrides", "why_not_embedded"]
+           "Secret", "Settings", "SettingsError", "SimulatedUpstream", "Source", "Tracing", "Upstream", "environment",
+           "find", "load", "overrides", "why_not_embedded"]

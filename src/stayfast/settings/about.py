@@ -17,6 +17,7 @@ class About:
     pattern: str | None = None
     form: str | None = None
     words: tuple[str, ...] = ()  # the only texts allowed, where the type does not say so
+    or_number: bool = False  # a bare number is such a text, too
     is_secret: bool = False  # a wrong value is never quoted
     is_inline: bool = False  # a record whose settings stand among its parent's
 

@@ -5,9 +5,15 @@ from typing import Any
 
 from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import EngineConfig
+from stayfast.observe.recent import RecentConfig
+from stayfast.observe.rules.config import AlertsConfig
+from stayfast.policy.budget import PART, PART_FORM, BudgetConfig
+from stayfast.policy.price import Price
 from stayfast.policy.retry import RetryConfig
+from stayfast.policy.slo import Latency, Slo
 from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About
+from stayfast.settings.described_simulated import DESCRIBED as SIMULATED
 
 _DAY_S = 86_400
 _MIB = 1 << 20
@@ -22,6 +28,21 @@ TIMEOUTS = {
     "first_token_s": _wait("From an attempt's start to the first token of content."),
     "idle_s": _wait("Between two reads of a running answer."),
     "connect_s": _wait("TCP and TLS."),
+}
+
+
+def _part(doc: str) -> About:
+    return About(doc, pattern=PART, form=PART_FORM, or_number=True)
+
+
+BUDGET = {
+    "admit": _part("From accept to a place: reading the request, the queue."),
+    "cache": _part("Looking for a known answer."),
+    "context": _part("Fitting the prompt."),
+    "route": _part("Choosing the upstream."),
+    "model": _part("All attempts, to the first token of a stream or to the whole of a whole answer."),
+    "relay": _part("From the first token of a stream to its last."),
+    "post": _part("What comes after the last byte."),
 }
 
 RETRY = {
@@ -55,6 +76,7 @@ SERVER = {
     "keys": About("Client keys: a tenant's name and the digest of its key; `stayfast key` makes both.",
                   pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)",
                   is_secret=True),
+    "admins": About("Names in `keys` that may see everybody's requests at /admin/requests; others see their own."),
     "metrics_open": About("Whether /metrics answers without a key."),
 }
 
@@ -72,6 +94,80 @@ ENGINE = {
     "healthy_after_s": About("Ready for so long, a crash counts as the first one again.", minimum=0),
 }
 
+def _share(doc: str) -> About:
+    return About(doc, minimum=0.5, maximum=0.99999)
+
+
+LATENCY = {
+    "under_s": About("Not longer than this, in seconds; /metrics counts at just this bound.", minimum=0.001, maximum=3600),
+    "share": _share("The share of requests that keep to it; a failed one does not."),
+}
+
+SLO = {
+    "availability": _share("The share of requests that are answered: no 5xx, no 429, no cut stream. null: no promise."),
+    "ttft": About("From accept to the first token of content. null: no promise."),
+    "usable": About("From accept to what can be used: the first token of a stream, the end of a whole answer."),
+    "e2e": About("From accept to the last byte."),
+    "tpot": About("Time for each token after the first."),
+    "window_days": About("The period that the promises are about. Prometheus must keep its data for so long.",
+                         minimum=28, maximum=92),
+}
+
+
+def _line(doc: str) -> About:
+    return About(doc, more_than=0)
+
+
+def _ratio(doc: str) -> About:
+    return About(doc, more_than=0, maximum=0.99999)
+
+
+ALERTS = {
+    "ttft_p95_s": _line("p95 of the time to the first token over 5 minutes, by route; null: no such alert."),
+    "ttft_p99_s": _line("The same for p99."),
+    "usable_p95_s": _line("p95 of the time to a usable answer; null: no such alert."),
+    "usable_p99_s": _line("The same for p99."),
+    "e2e_p95_s": _line("p95 of the whole time; unset: no such alert, for long answers take long."),
+    "e2e_p99_s": _line("The same for p99."),
+    "min_requests": About("With fewer requests in its long window, a burn of the error budget is not told.", minimum=1),
+    "min_bad": About("With fewer bad requests than this, neither.", minimum=1),
+    "min_requests_5m": About("With fewer requests in 5 minutes, no percentile and no ratio is judged.", minimum=1),
+    "cache_hit_ratio_min": _ratio("A lower share of cache hits over 30 minutes is told."),
+    "queue_depth": About("More requests waiting than this is told.", minimum=1),
+    "truncated_ratio": _ratio("Share of an upstream's attempts that end without their protocol's end."),
+    "stalled_ratio": _ratio("Stalls for each request of an upstream."),
+    "rate_limited_ratio": _ratio("Share of an upstream's attempts that meet 429 or 529."),
+    "failed_attempts_ratio": _ratio("Share of an upstream's attempts that fail."),
+    "retry_amplification": About("Attempts for each request, by route.", more_than=1),
+    "spike_factor": _line("p99 over p50 of the first token, by route."),
+    "loop_lag_s": _line("How late the gateway's own event loop runs, in seconds."),
+    "queue_wait_p95_s": _line("p95 of the wait between accept and the first look at a request, in seconds."),
+    "handshake_p95_s": _line("p95 of the time that new connections to an upstream take, in seconds."),
+    "job": About("The name of the gateway's job in Prometheus's scrape_configs.", pattern=r"[A-Za-z0-9_./-]+",
+                 form="letters, digits and _ . / -"),
+    "runbook": About("Where docs/alerts.md can be read by whoever is on call; each alert's own heading is added."),
+}
+
+def _usd(doc: str) -> About:
+    return About(doc, minimum=0, maximum=1_000_000)
+
+
+PRICE = {
+    "input_per_mtok": _usd("USD for a million tokens of input."),
+    "output_per_mtok": _usd("USD for a million tokens of output, reasoning included."),
+    "cached_read_per_mtok": _usd("The same for input read from the provider's cache; unset: as input."),
+    "cache_write_per_mtok": _usd("The same for input written to it (for five minutes, if it says); unset: as input."),
+    "cache_write_1h_per_mtok": _usd("The same for input written to it for an hour; unset: as any write."),
+}
+
+RECENT = {
+    "size": About("Requests kept, and as many again of those that were slow or went wrong; 0: none.", minimum=0,
+                  maximum=100_000),
+    "slow_s": About("A first token after this is slow.", more_than=0),
+    "max_bytes": About("Memory for each of the two, at most.", minimum=65_536, maximum=1_073_741_824),
+}
+
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
-    Timeouts: TIMEOUTS, RetryConfig: RETRY, ServerConfig: SERVER, EngineConfig: ENGINE,
+    Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, ServerConfig: SERVER, EngineConfig: ENGINE,
+    **SIMULATED, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
 }

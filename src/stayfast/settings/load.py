@@ -10,7 +10,10 @@ from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import TINY_ALIAS, EngineConfig, check_runnable
+from stayfast.observe.trace.config import why_not_otlp
+from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.retry import RetryConfig
+from stayfast.policy.slo import Slo
 from stayfast.server.config import check_exposure
 from stayfast.settings.declare import Record
 from stayfast.settings.decode import BAD, Decoder
@@ -18,7 +21,7 @@ from stayfast.settings.nodes import Listing, Node, Override, Scalar, parse, plac
 from stayfast.settings.nodes import Mapping as Tree
 from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean, quoted
 from stayfast.settings.references import expand
-from stayfast.settings.tree import Defaults, EmbeddedUpstream, HttpUpstream, Settings
+from stayfast.settings.tree import Defaults, EmbeddedUpstream, HttpUpstream, OnOverrun, Settings
 
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"
@@ -116,20 +119,34 @@ def _bases(tree: Tree, variables: Mapping[str, str]) -> dict[type, object]:
     if "defaults" in tree.entries:
         decoded = Decoder(variables).value(Record(Defaults), tree.entries["defaults"].value, ("defaults",))
         defaults = defaults if decoded is BAD else decoded
-    return {Timeouts: defaults.timeouts, RetryConfig: defaults.retry}
+    return {Timeouts: defaults.timeouts, BudgetConfig: defaults.budget, OnOverrun: defaults.on_overrun,
+            RetryConfig: defaults.retry, Slo: defaults.slo}
 
 
 def _unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem]:
     """Names in routes that no upstream has; read from the tree, so that they are found beside whatever else is wrong."""
     known = _entries(tree, "upstreams")
     problems: list[Problem] = []
-    for route, node in _entries(tree, "routes").items():
-        listing = node.entries["upstreams"].value if isinstance(node, Tree) and "upstreams" in node.entries else node
+    owners: dict[Path, Node] = {("routes", route): node for route, node in _entries(tree, "routes").items()}
+    fallbacks = {(*path, "on_overrun", "fallback"): _below(node, "on_overrun", "fallback") for path, node in owners.items()}
+    fallbacks["defaults", "on_overrun", "fallback"] = _below(tree, "defaults", "on_overrun", "fallback")
+    for path, node in {**owners, **fallbacks}.items():
+        listing = _below(node, "upstreams") or node
         for n, item in enumerate(listing.items if isinstance(listing, Listing) else ()):
             if isinstance(item, Scalar) and _expanded(item.text, variables) not in known:
                 message = f"there is no upstream {quoted(item.text)}{did_you_mean(item.text, known)}"
-                problems.append(Problem(item.place, ("routes", route, "upstreams", n), message))
+                problems.append(Problem(item.place, (*path, "upstreams", n), message))
     return problems
+
+
+def _below(node: Node | None, *names: str) -> Node | None:
+    """What stands at a path of names; None where the path ends before."""
+    for name in names:
+        entry = node.entries.get(name) if isinstance(node, Tree) else None
+        if entry is None:
+            return None
+        node = entry.value
+    return node
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
@@ -161,6 +178,9 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
             complain(("upstreams", name, "model"), reason.removeprefix("model "))
         if isinstance(known, HttpUpstream) and known.ca_file is not None and not FilePath(known.ca_file).is_file():
             complain(("upstreams", name, "ca_file"), "there is no such file")
+    missing = why_not_otlp() if settings.tracing.exporter == "otlp" else None
+    if missing is not None:
+        complain(("tracing", "exporter"), missing)
     try:
         check_exposure(settings.server)
     except ValueError as error:

@@ -105,7 +105,8 @@ def _plain(shape: Plain, about: About) -> dict[str, Any]:
     if shape.kind in ("string", "secret"):
         if about.pattern is None:
             return {"type": ["string", "number"]}  # a name like 4.10 needs no quotes here
-        return {"anyOf": [{"type": "string", "pattern": f"^({about.pattern})$"}, _REFERENCE]}
+        number = [{"type": "number", "minimum": 0}] if about.or_number else []
+        return {"anyOf": [{"type": "string", "pattern": f"^({about.pattern})$"}, *number, _REFERENCE]}
     bounds = {"minimum": about.minimum, "maximum": about.maximum, "exclusiveMinimum": about.more_than}
     own = {"type": shape.kind, **{name: bound for name, bound in bounds.items() if bound is not None}}
     return {"anyOf": [own, _REFERENCE]}
@@ -144,6 +145,10 @@ def _sections() -> Iterator[tuple[str, Record]]:
         title, shape = waiting.pop(0)
         if isinstance(shape, Table):
             waiting.insert(0, (f"{title}.NAME", shape.item))
+        elif isinstance(shape, Many):
+            waiting.insert(0, (f"{title}[N]", shape.item))
+        elif isinstance(shape, Maybe):
+            waiting.insert(0, (title, shape.inner))
         elif isinstance(shape, Variants):
             kinds: dict[type[Any], list[str]] = {}
             for kind, cls in shape.by_kind:

@@ -10,11 +10,18 @@ from urllib.parse import urlsplit
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
+from stayfast.observe.recent import RecentConfig
+from stayfast.observe.rules.config import AlertsConfig
+from stayfast.observe.trace.config import ENDPOINT, TraceConfig
+from stayfast.policy.budget import PART, BudgetConfig, share_out
+from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
+from stayfast.policy.slo import Slo
 from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About
 from stayfast.settings.declare import check_bounds
 from stayfast.settings.secret import Secret
+from stayfast.upstreams.simulated import ProviderConfig
 
 PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
@@ -25,10 +32,19 @@ URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = About("One token at start-up (and while it has never answered) tells whether it works; readiness waits for one "
               "such answer.")
 MODELS = About("Names of models here: what the client or the route calls it, and what this upstream calls it.")
+PRICES = About('What tokens cost here, by the model\'s name here; "*" stands for every other model.')
 
 
 def _nothing() -> Mapping[str, Any]:
     return MappingProxyType({})
+
+
+def _check_headers(headers: Mapping[str, Secret]) -> None:
+    for name, value in headers.items():
+        if not fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise ValueError(f"headers: {name!r} is not a header's name")
+        if not fullmatch(r"[ -~\t]*", value.reveal()):
+            raise ValueError(f"headers.{name} must be ASCII characters on one line")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +60,14 @@ class HttpUpstream:
     headers: Annotated[Mapping[str, Secret], About("Headers sent with every request to it.")] = field(
         default_factory=_nothing)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
+    prices: Annotated[Prices, PRICES] = field(default_factory=_nothing)
     apis: Annotated[tuple[Api, ...], About(
         "What it speaks natively; the rest is translated. Empty: by kind, and responses only at api.openai.com.")] = ()
     asks_usage: Annotated[bool, About(
         "Ask streams for token counts even when the client did not; the client never sees them.")] = False
+    sends_deadline: Annotated[bool, About(
+        "Tell it how many seconds a request has left, as x-request-timeout: for another Stayfast, and engines that read it."
+    )] = False
     probe: Annotated[bool, PROBE] = True
     http: Annotated[Literal["auto", "1.1", "2"], About("HTTP version.")] = "auto"
     max_connections: Annotated[int, About("Most connections to it at a time.", minimum=1, maximum=100_000)] = 1000
@@ -63,11 +83,7 @@ class HttpUpstream:
             if api not in allowed:
                 names = ", ".join(sorted(allowed))
                 raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
-        for name, value in self.headers.items():
-            if not fullmatch(r"[A-Za-z0-9_-]+", name):
-                raise ValueError(f"headers: {name!r} is not a header's name")
-            if not fullmatch(r"[ -~\t]*", value.reveal()):
-                raise ValueError(f"headers.{name} must be ASCII characters on one line")
+        _check_headers(self.headers)
         self._check_key()
 
     def _check_key(self) -> None:
@@ -114,16 +130,50 @@ class EmbeddedUpstream:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedUpstream:
-    """A provider that is played from a script: no network, no key."""
+    """A provider that is played, by a script or by a model of a real one: no network, no key."""
 
-    kind: Annotated[Literal["simulated"], About("A provider played from a script.")] = "simulated"
+    kind: Annotated[Literal["simulated"], About("A provider that is played.")] = "simulated"
     script: Annotated[Literal["jagged", "steady"], About(
-        "jagged: mostly quick, sometimes slow to start, sometimes halting. steady: always quick.")] = "jagged"
+        "Played where no setting of the model is given. jagged: mostly quick, sometimes slow to start, sometimes halting. "
+        "steady: always quick.")] = "jagged"
+    provider: Annotated[ProviderConfig, About("The model's own settings.", is_inline=True)] = field(
+        default_factory=ProviderConfig)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
+    prices: Annotated[Prices, PRICES] = field(default_factory=_nothing)
     probe: Annotated[bool, PROBE] = True
 
 
 Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Who answers when a route's own upstreams failed or took too long. A list alone means `upstreams`."""
+
+    SHORTHAND: ClassVar[str] = "upstreams"
+
+    upstreams: Annotated[tuple[str, ...], About("Names of upstreams, the first that is well first; may be the route's own.")]
+    model: Annotated[str | None, About(
+        "The model's name at these upstreams, a smaller one for example. Unset: as for the route's own.")] = None
+    reserve: Annotated[str, About(
+        "Time kept for them: the route's own upstreams have what is left of the model's.",
+        pattern=PART[1:], form="seconds, or a share of the model's time like 30%", or_number=True)] = "30%"
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise ValueError("upstreams must name at least one upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class OnOverrun:
+    """What is done instead of failing, when time runs out or all upstreams failed. Nothing: the request fails, at once."""
+
+    fallback: Annotated[Fallback | None, About("Others answer: before the first token.")] = None
+    template: Annotated[str, About(
+        "The answer given when nothing else is left, before the first token. Marked by x-stayfast-degraded.")] = ""
+    partial: Annotated[bool, About(
+        "An answer that has begun ends in its protocol, with the reason of a met length limit, instead of breaking off."
+    )] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +189,36 @@ class Route:
     model: Annotated[str | None, About(
         "The model's name at these upstreams, where their own `models` do not say. Unset: the name that the client sent."
     )] = None
+    deadline: Annotated[float | None, About(
+        "Seconds from accept to the last byte. Unset: timeouts.total_s.", more_than=0, maximum=86_400)] = None
+    budget: Annotated[BudgetConfig, About("How that time is shared; what is unset comes from defaults.budget.")] = field(
+        default_factory=BudgetConfig)
+    on_overrun: Annotated[OnOverrun, About(
+        "What is done instead of failing; what is unset comes from defaults.on_overrun.")] = field(default_factory=OnOverrun)
     timeouts: Annotated[Timeouts, About("How long to wait; what is unset comes from defaults.timeouts.")] = field(
         default_factory=Timeouts)
     retry: Annotated[RetryConfig, About("When to try again; what is unset comes from defaults.retry.")] = field(
         default_factory=RetryConfig)
+    slo: Annotated[Slo, About("What its users are promised; what is unset comes from defaults.slo.")] = field(
+        default_factory=Slo)
 
     def __post_init__(self) -> None:
         if not self.upstreams:
             raise ValueError("upstreams must name at least one upstream")
         if len(set(self.upstreams)) < len(self.upstreams):
             raise ValueError("upstreams must name each upstream once")
+        check_bounds(self)
+        share_out(self.budget, self.total_s)
+        if self.on_overrun.fallback is not None:
+            try:
+                share_out(self.budget, self.total_s, self.on_overrun.fallback.reserve)
+            except ValueError as error:
+                raise ValueError(f"on_overrun fallback.{error}") from None
+
+    @property
+    def total_s(self) -> float:
+        """The time of a request, from accept to its last byte."""
+        return self.timeouts.total_s if self.deadline is None else self.deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +226,11 @@ class Defaults:
     """What routes have where they say nothing else."""
 
     timeouts: Annotated[Timeouts, About("How long to wait.")] = field(default_factory=Timeouts)
+    budget: Annotated[BudgetConfig, About("How the time to the deadline is shared among the stages.")] = field(
+        default_factory=BudgetConfig)
+    on_overrun: Annotated[OnOverrun, About("What is done instead of failing.")] = field(default_factory=OnOverrun)
     retry: Annotated[RetryConfig, About("When to try again.")] = field(default_factory=RetryConfig)
+    slo: Annotated[Slo, About("What users are promised.")] = field(default_factory=Slo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +249,30 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Tracing:
+    """Spans of requests, as OpenTelemetry names them. They never hold prompts, answers or keys. Read at the start only."""
+
+    exporter: Annotated[Literal["none", "otlp"], About(
+        "otlp: to a collector, over HTTP in protobuf; needs pip install 'stayfast[otel]'. none: no spans, and a client's "
+        "trace context goes on to the upstream as it came.")] = "none"
+    endpoint: Annotated[str, About(
+        "The collector's address; /v1/traces is added unless it stands there.",
+        pattern=r"https?://[^\s@]+", form="like http://host:4318, without user and password",
+        is_secret=True)] = ENDPOINT
+    headers: Annotated[Mapping[str, Secret], About("Headers sent to the collector.")] = field(default_factory=_nothing)
+    sample: Annotated[float, About(
+        "The share of requests that is traced, where the caller has not decided already: its own decision is kept.",
+        minimum=0, maximum=1)] = 1.0
+    timeout_s: Annotated[float, About("For one batch of spans.", minimum=0.1, maximum=600)] = 10.0
+    service_name: Annotated[str, About("What this gateway is called in traces.")] = "stayfast"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        _check_headers(self.headers)
+        TraceConfig(self.endpoint)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything a gateway is told. Every name that a route uses is an upstream's."""
 
@@ -188,6 +286,11 @@ class Settings:
     defaults: Annotated[Defaults, About("What routes have where they say nothing else.")] = field(default_factory=Defaults)
     log: Annotated[Log, About("What is logged.")] = field(default_factory=Log)
     metrics: Annotated[Metrics, About("What is measured.")] = field(default_factory=Metrics)
+    tracing: Annotated[Tracing, About("What is traced, and where to.")] = field(default_factory=Tracing)
+    recent: Annotated[RecentConfig, About("The last requests, kept in memory for `stayfast explain REQUEST-ID`.")] = field(
+        default_factory=RecentConfig)
+    alerts: Annotated[AlertsConfig, About("Where the rules of `stayfast alerts` draw their lines.")] = field(
+        default_factory=AlertsConfig)
     workers: Annotated[int, About("Processes that share the port, for more than one core.", minimum=1, maximum=256)] = 1
 
     def __post_init__(self) -> None:
@@ -201,3 +304,13 @@ class Settings:
     def model_at(self, route: str, upstream: str) -> str | None:
         """The model's name at one upstream of one route; None: as the client said it."""
         return self.upstreams[upstream].models.get(route) or self.routes[route].model
+
+    def prices_at(self, upstream: str) -> Prices:
+        """What tokens cost at one upstream; nothing is known of the embedded model's."""
+        its = self.upstreams[upstream]
+        return {} if isinstance(its, EmbeddedUpstream) else its.prices
+
+    def fallback_model_at(self, route: str, upstream: str) -> str | None:
+        """The same for one upstream of a route's fallback, whose own word stands first."""
+        fallback = self.routes[route].on_overrun.fallback
+        return (fallback.model if fallback is not None else None) or self.model_at(route, upstream)

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.deadline import Deadline
+from stayfast.core.events import Trace
 from stayfast.core.types import Api, Chunk, Request, Sight
 
 
@@ -21,6 +22,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     deadline: Deadline  # of the request as a whole
     connect_s: float  # cap for TCP and TLS
     headers: tuple[tuple[str, str], ...] = ()  # of the client's, those that go on (lower-case names)
+    trace: Trace | None = None  # this attempt's own span, which the upstream is told of
 
 
 class Stream(Protocol):
@@ -33,6 +35,12 @@ class Stream(Protocol):
 
     async def next(self) -> Chunk | None:
         """The next chunk; None after a whole answer. Raises UpstreamFailed for any other end, the cut one included."""
+        ...
+
+    def cut(self) -> Chunk | None:
+        """End an answer that has begun here and now, as its protocol ends one that has met its length limit; the sight
+        says so after it. None where that cannot be said, or where the answer is whole. Nothing may be read after it.
+        """
         ...
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from stayfast.wire.errors import from_response
 from stayfast.wire.faults import error_in
 from stayfast.wire.secrets import Secrets
 from stayfast.wire.tokens import count_tokens_answer
+from stayfast.wire.trace_context import headers_of
 from stayfast.wire.transcode import Transcoder, can_translate, transcoder
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
@@ -33,6 +34,7 @@ class DialectConfig:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     always_streams: bool = False
     asks_usage: bool = False  # ask streams for token counts even when the client did not; the client never sees them
+    sends_deadline: bool = False  # tell it how long the request has, as `x-request-timeout`
 
     def __post_init__(self) -> None:
         if not self.apis:
@@ -92,6 +94,11 @@ class DialectUpstream:
     def _headers_for(self, call: Call, streams: bool) -> list[tuple[str, str]]:
         headers = [("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
                    ("accept-encoding", "identity"), ("x-request-id", call.request_id), *self._headers]
+        if self._config.sends_deadline:
+            left_s = max(0.001, call.deadline.remaining(self._clock.now()))
+            headers.append(("x-request-timeout", f"{left_s:.3f}"))
+        if call.trace is not None:
+            headers += headers_of(call.trace)
         if self.kind != "anthropic":
             headers += [pair for pair in call.headers if not pair[0].startswith("anthropic-")]
             return headers
@@ -186,6 +193,10 @@ class HttpStream:
             raise self._secrets.scrub(failure) if isinstance(failure, UpstreamFailed) else failure
         return None
 
+    def cut(self) -> Chunk | None:
+        """See `Stream.cut`."""
+        return self._transcoder.cut()
+
     def close(self) -> None:
         """Back to the pool when the answer is whole and its body ends with it, else closed at once."""
         if self.sight.is_complete:
@@ -208,6 +219,10 @@ class Estimate:
         """The answer, once."""
         chunk, self._chunk = self._chunk, None
         return chunk
+
+    def cut(self) -> Chunk | None:
+        """It is whole."""
+        return None
 
     def close(self) -> None:
         """Holds nothing."""

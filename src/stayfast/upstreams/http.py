@@ -139,9 +139,9 @@ class HttpClient:
             connection = None if is_fresh else self._pool.take()
             if connection is None:
                 connection, opened = await self._obtain(connect_by, is_fresh=is_fresh)
-            if opened is None:
-                self._sink.emit(self._reused)
             answer = connection.request(outgoing)
+            if opened is None:  # told while the upstream works, which costs nobody time
+                self._sink.emit(self._reused)
             try:
                 await answer.wait_head()
             except UpstreamFailed:

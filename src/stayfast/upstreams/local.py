@@ -126,6 +126,9 @@ class _LocalStream:
             raise UpstreamFailed(self._name, Fault.CRASHED, "the embedded model stopped while it answered; it is being "
                                  "restarted", retry_after_s=RESTART_TAKES_S) from failed
 
+    def cut(self) -> Chunk | None:
+        return self._stream.cut()
+
     def close(self) -> None:
         self._stream.close()
 

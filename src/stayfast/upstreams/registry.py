@@ -7,13 +7,14 @@ from stayfast.upstreams.base import Upstream
 
 N_FAILED_IN_ROW_IS_FAILING = 3
 N_FAILED_IN_ROW_UNPROVEN = 10
+QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
 BENCHED_S = 5.0  # after its last failure; then traffic tries it again, and its next failure benches it again
 
 
 class Member:
     """One upstream and its live state. Changed only on the event loop, without awaiting."""
 
-    __slots__ = ("is_proven", "last_failed_at", "n_failed_in_row", "n_in_flight", "upstream")
+    __slots__ = ("is_proven", "last_failed_at", "n_failed_in_row", "n_in_flight", "quickest_s", "upstream")
 
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
@@ -21,6 +22,7 @@ class Member:
         self.n_failed_in_row = 0
         self.last_failed_at = float("-inf")
         self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
+        self.quickest_s = 0.0  # about the shortest of its recent times to a first token; 0: none is known
 
     def load(self, now: float) -> Load:
         """What `policy.balance` wants to know."""
@@ -35,10 +37,13 @@ class Member:
         """A request is over, whatever its end."""
         self.n_in_flight -= 1
 
-    def succeeded(self) -> None:
-        """A real token came."""
+    def succeeded(self, ttft_s: float | None = None) -> None:
+        """A real token came, `ttft_s` after it was asked for."""
         self.n_failed_in_row = 0
         self.is_proven = True
+        if ttft_s is not None:
+            forgiven_s = self.quickest_s * QUICKEST_GROWS
+            self.quickest_s = ttft_s if ttft_s < forgiven_s or not forgiven_s else forgiven_s
 
     def failed(self, now: float) -> None:
         """An attempt failed by the upstream's fault."""

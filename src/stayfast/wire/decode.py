@@ -6,7 +6,10 @@ reads pass as they are. The body travels on verbatim.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
 
 from stayfast.core.types import Api, Request
 from stayfast.wire.chat import schema as chat
@@ -29,12 +32,34 @@ class DecodeLimits:
 
 
 _DEFAULT: Final = DecodeLimits()
+_EXTENSION_MARK: Final = b'"stayfast"'
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     """Validate `body`. Raises Rejected (400) with the path of the offending field as `param`."""
     check(body, limits.max_depth)
+    if _EXTENSION_MARK in body:
+        return _extended(api, body)
     return _DECODERS[api](body)
+
+
+class Extension(Struct, forbid_unknown_fields=True, gc=False):
+    """The member `stayfast` of a body: what the gateway is told and no upstream is. `deadline_ms`: the client's patience."""
+
+    deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
+
+
+def _extended(api: Api, body: bytes) -> Request:
+    said = typed(_OBJECT, body)
+    extension = said.pop("stayfast", None)
+    if extension is None:
+        return _DECODERS[api](body)
+    told = typed(_EXTENSION, bytes(extension), "stayfast")
+    request = _DECODERS[api](msgspec.json.encode(said))
+    if told is None or told.deadline_ms is None:
+        return request
+    return msgspec.structs.replace(request, patience_s=told.deadline_ms / 1e3)
 
 
 def _chat(body: bytes) -> Request:
@@ -111,6 +136,7 @@ def _check_blocks(said: messages.CountRequest) -> None:
                 required(block.tool_use_id, f"messages[{at}].content[{index}].tool_use_id")
 
 
+_EXTENSION: Final = msgspec.json.Decoder(Extension | None)
 _DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
     Api.CHAT: _chat,
     Api.COMPLETIONS: _completions,

@@ -92,6 +92,13 @@ class Source(WholeSource, Protocol):
         """The whole answer just seen, in the normal form."""
         ...
 
+    def ending(self) -> list[Json]:
+        """The events that end the answer here, in its own dialect, as if it had met its length limit.
+
+        Puts that reason into the sight.
+        """
+        ...
+
 
 class Writer(Protocol):
     """Says deltas in one dialect's events, as its official SDK expects them. One task owns it."""

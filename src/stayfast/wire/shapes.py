@@ -7,7 +7,7 @@ import msgspec
 
 from stayfast.core.types import Chunk, Sight
 from stayfast.wire import sse
-from stayfast.wire.deltas import Delta, Fold, Json, Source, WholeSource, Writer
+from stayfast.wire.deltas import Delta, Finish, Fold, Json, Source, WholeSource, Writer
 from stayfast.wire.faults import in_band, malformed, truncated
 from stayfast.wire.reading import object_in
 
@@ -16,6 +16,7 @@ MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, a
 _LF: Final = 0x0A
 _CR: Final = 0x0D
 _DONE: Final = b"data: [DONE]\n\n"
+_CUT: Final = Finish("length")  # what every dialect has a word for
 _ANY: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
 # What upstreams can make the code below raise by sending JSON of the wrong shape; anything else is our own fault.
@@ -57,6 +58,19 @@ class _Events(ABC):
             self._source.fail(malformed(self._upstream, "an event without end"))
             return []
 
+    def cut(self) -> Chunk | None:
+        """End the answer here."""
+        if self._source.ended:
+            return None
+        out: list[bytes] = []
+        try:
+            self._cut(out)
+        except _WRONG_SHAPE:
+            return None
+        self._source.ended = True
+        self.sight.is_cut = True
+        return Chunk(b"".join(out))
+
     def finish(self) -> Chunk | None:
         """The body ended cleanly."""
         out: list[bytes] = []
@@ -73,6 +87,10 @@ class _Events(ABC):
     @abstractmethod
     def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         """Read one event and append what the client gets; returns how much of it is content."""
+
+    @abstractmethod
+    def _cut(self, out: list[bytes]) -> None:
+        """Append what ends the answer before its end."""
 
     @abstractmethod
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
@@ -146,6 +164,9 @@ class Passthrough(_Events):
             out.append(sse.event(data, name.decode(errors="replace") or None))
         return n_content
 
+    def _cut(self, out: list[bytes]) -> None:
+        out.append(said_in_events(self._source.ending(), says_done=self._says_done))
+
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
         if self._says_done and not has_ended:
             out.append(_DONE)
@@ -174,16 +195,26 @@ class Translation(_Events):
             self._end(out, has_ended=True)
         return n_content
 
+    def _cut(self, out: list[bytes]) -> None:
+        if self.sight.finish_reason is None:
+            self.sight.finish_reason = _CUT.reason
+            self._say(self._writer.events(_CUT), out)
+        self._end(out, has_ended=True)
+
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
         if self._has_said_end:
             return
         self._has_said_end = True
-        self._say(self._writer.end(self.sight.usage), out)
-        if not self._is_named:
-            out.append(_DONE)
+        out.append(said_in_events(self._writer.end(self.sight.usage), says_done=not self._is_named))
 
     def _say(self, events: list[Json], out: list[bytes]) -> None:
         out += [sse.event(_ENCODER.encode(said), said["type"] if self._is_named else None) for said in events]
+
+
+def said_in_events(events: list[Json], *, says_done: bool) -> bytes:
+    """The end of a stream. `says_done`: its events have no names, and `[DONE]` is the last."""
+    said = [sse.event(_ENCODER.encode(one), None if says_done else one["type"]) for one in events]
+    return b"".join((*said, _DONE) if says_done else said)
 
 
 class Rewrite:
@@ -233,6 +264,17 @@ class Collection(_Events):
         elif data.strip() != b"[DONE]":
             self._fold.add(_ANY.decode(data))
 
+    def _cut(self, out: list[bytes]) -> None:
+        if isinstance(self._fold, Rewrite):
+            if self.sight.finish_reason is None:
+                self.sight.finish_reason = _CUT.reason
+                self._fold.add([_CUT])
+            out.append(self._fold.end(self.sight))
+        else:
+            for said in self._source.ending():
+                self._fold.add(said)
+            out.append(self._fold.body())
+
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
         try:
             out.append(self._fold.end(self.sight) if isinstance(self._fold, Rewrite) else self._fold.body())
@@ -268,6 +310,10 @@ class Whole:
             else:
                 self._source.fail(truncated(self._upstream))
         return self._answer(body) if self.sight.failure is None else None
+
+    def cut(self) -> Chunk | None:
+        """Half a JSON document is none."""
+        return None
 
     def _answer(self, body: bytes) -> Chunk | None:
         return Chunk(body, 1)

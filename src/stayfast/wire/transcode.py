@@ -7,11 +7,11 @@ are folded. Whole for whole: verbatim, or translated by way of the very same del
 
 from typing import Final, Protocol
 
-from stayfast.core.types import Api, Chunk, Request, Sight
+from stayfast.core.types import Api, Chunk, Request, Sight, Usage
 from stayfast.wire.chat.fold import ChatFold
 from stayfast.wire.chat.source import ChatSource
 from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
-from stayfast.wire.deltas import Fold, Source, Writer
+from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Source, TextDelta, Writer
 from stayfast.wire.encode import can_translate
 from stayfast.wire.in_turn import InTurn
 from stayfast.wire.messages.fold import MessagesFold
@@ -21,9 +21,9 @@ from stayfast.wire.plain import PlainSource
 from stayfast.wire.responses.fold import ResponsesFold
 from stayfast.wire.responses.source import ResponsesSource
 from stayfast.wire.responses.writer import ResponsesWriter
-from stayfast.wire.shapes import Collection, Passthrough, Rewrite, TranslatedWhole, Translation, Whole
+from stayfast.wire.shapes import Collection, Passthrough, Rewrite, TranslatedWhole, Translation, Whole, said_in_events
 
-__all__ = ["Transcoder", "can_translate", "transcoder"]
+__all__ = ["Transcoder", "can_translate", "recite", "transcoder"]
 
 _ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
 
@@ -44,6 +44,12 @@ class Transcoder(Protocol):
 
     def finish(self) -> Chunk | None:
         """The upstream's body ended cleanly. Where the answer is not whole, `sight.failure` says so after this."""
+        ...
+
+    def cut(self) -> Chunk | None:
+        """End an answer that has begun here, as its protocol ends one that has met its length limit; `sight.is_cut` says
+        so after this. None where that cannot be said, or where it has ended by itself.
+        """
         ...
 
 
@@ -78,9 +84,27 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
     return TranslatedWhole(reader, sight, upstream, rewrite)
 
 
+def recite(request: Request, text: str, *, answer_id: str, created_at: int) -> bytes:
+    """The whole body of an answer that is `text`, of no tokens, in the form that `request` asks for. `created_at`:
+    seconds since the epoch. Raises ValueError for requests that ask for no text.
+    """
+    if not request.api.can_stream:
+        raise ValueError(f"{request.api.value} requests ask for no text")
+    deltas: list[Delta] = [Begin(answer_id, request.model, created_at, Usage()), TextDelta(text), Finish("stop")]
+    writer = _writer(request, created_at)
+    if not request.stream:
+        sight = Sight()
+        sight.usage = Usage()
+        rewrite = Rewrite(writer, _fold(request.api))
+        rewrite.add(deltas)
+        return rewrite.end(sight)
+    events = [said for delta in deltas for said in writer.events(delta)] + writer.end(Usage())
+    return said_in_events(events, says_done=request.api in _ENDS_WITH_DONE)
+
+
 def _source(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
     if api in _ENDS_WITH_DONE:
-        return ChatSource(upstream, request.n_choices, sight)
+        return ChatSource(upstream, request.n_choices, sight, is_chat=api is Api.CHAT)
     return MessagesSource(upstream, sight) if api is Api.MESSAGES else ResponsesSource(upstream, sight)
 
 

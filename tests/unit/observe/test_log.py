@@ -3,12 +3,15 @@
 import os
 import select
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from stayfast.core.clock import SystemClock
+from stayfast.core.events import RequestDone, Stall
+from stayfast.core.types import Outcome, Stage
 from stayfast.observe.log import LineWriter, LogConfig, LogSink, _pieces
-from tests.unit.observe.test_metrics import done
+from tests.unit.observe.test_metrics import attempt, done
 
 
 def test_one_line_a_request(tmp_path: Path) -> None:
@@ -72,3 +75,35 @@ def test_a_reader_that_does_not_read_delays_nobody() -> None:
     os.close(read_fd)  # the blocked write fails, the thread ends
     writer.close()
     os.close(write_fd)
+
+
+def line_of(tmp_path: Path, fact: RequestDone) -> dict[str, Any]:
+    """The line that a request leaves, decoded."""
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    writer = LineWriter(LogConfig(fd=fd))
+    writer.start()
+    LogSink(LogConfig(fd=fd), writer, SystemClock()).emit(fact)
+    writer.close()
+    os.close(fd)
+    fields: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+    return fields
+
+
+def test_what_went_wrong_is_in_the_line(tmp_path: Path) -> None:
+    """The stage that broke its budget, what was done instead, and each attempt with what it did and cost."""
+    failed = {"ttft_s": None, "outcome": Outcome.DROPPED, "usage": None, "cost_usd": None}
+    attempts = (attempt(fault="status", upstream_status=429, **failed),
+                attempt(upstream="v", n_attempt=2, stalls=(Stall(1.2, 1.5),)))
+    fields = line_of(tmp_path, done(over_stage=Stage.CALL, degraded="fallback", attempts=attempts, gap_max_s=1.5))
+    assert (fields["over_stage"], fields["degraded"], fields["cost_usd"]) == ("call", "fallback", 0.25)
+    assert (fields["tpot_ms"], fields["gap_max_ms"], fields["queue_ms"]) == (15.0, 1500.0, 1.0)
+    assert fields["tries"] == [
+        {"upstream": "u", "ms": 400.0, "fault": "status", "status": 429},
+        {"upstream": "v", "ms": 400.0, "ttft_ms": 100.0, "input_tokens": 10, "output_tokens": 20, "cost_usd": 0.25,
+         "stalls_ms": [1500.0]}]
+
+
+def test_a_smooth_request_says_no_more_than_it_must(tmp_path: Path) -> None:
+    """One attempt without a stall is in the line's own fields."""
+    assert {"tries", "over_stage", "degraded", "error"}.isdisjoint(line_of(tmp_path, done()))

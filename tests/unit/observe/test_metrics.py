@@ -1,82 +1,175 @@
-"""observe.metrics: what is counted, and how it is exposed."""
+"""observe.metrics: what is counted for each fact."""
 
-from prometheus_client.parser import text_string_to_metric_families
+from typing import Any
 
-from stayfast.core.events import AttemptDone, ConnectionOpened, ConnectionReused, RequestDone, StageDone
+import pytest
+
+from stayfast.core.events import (
+    AttemptDone,
+    ConnectionOpened,
+    ConnectionReused,
+    GapsSeen,
+    LoopLag,
+    RequestDone,
+    StageDone,
+    Stall,
+)
 from stayfast.core.types import Api, Outcome, Stage, Usage
-from stayfast.observe.metrics import Metrics
+from stayfast.observe import families as known
+from stayfast.observe.families import Family
+from stayfast.observe.metrics import Metrics, outcome_of
+from stayfast.observe.totals import Labels
+
+
+class Still:
+    """A clock that stands still."""
+
+    def now(self) -> float:
+        """When `done()` ended."""
+        return 1.5
+
+    def wall(self) -> float:
+        """The epoch."""
+        return 0.0
+
+
+def attempt(**changes: object) -> AttemptDone:
+    """A good attempt of 0.4 s at u, whose first token came after 0.1 s."""
+    fields: dict[str, Any] = {
+        "route": "m", "upstream": "u", "began_at": 1.1, "ended_at": 1.5, "outcome": Outcome.SUCCESS, "ttft_s": 0.1,
+        "usage": Usage(10, 20, 5), "cost_usd": 0.25}
+    return AttemptDone(**{**fields, **changes})
 
 
 def done(**changes: object) -> RequestDone:
     """A request of 0.5 s whose first token came after 0.2 s."""
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "request_id": "r", "api": Api.CHAT, "route": "m", "model": "m", "stream": True, "status": 200, "accepted_at": 1.0,
         "ended_at": 1.5, "wall_at": 0.0, "stages": (StageDone(Stage.CALL, 1.0, 1.2, 10.0),), "upstream": "u", "ttft_s": 0.2,
-        "usage": Usage(10, 20, 5)}
-    return RequestDone(**{**fields, **changes})  # type: ignore[arg-type]
+        "usage": Usage(10, 20, 5), "tpot_s": 0.015, "queue_s": 0.001, "attempts": (attempt(),)}
+    return RequestDone(**{**fields, **changes})
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The exposition, parsed by Prometheus's own reader."""
-    text = metrics.text().decode()
-    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
-            for family in text_string_to_metric_families(text) for sample in family.samples}
+def counting(*facts: Any, **how: Any) -> Metrics:
+    """Metrics that have taken these facts."""
+    metrics = Metrics(Still(), **how)
+    for fact in facts:
+        metrics.emit(fact)
+    return metrics
+
+
+def counted(metrics: Metrics, family: Family) -> dict[Labels, float]:
+    """A counter's series, or how many values each of a histogram's has."""
+    if family.kind == "counter":
+        return dict(metrics.totals.counters[family.name])
+    return {labels: sum(one.counts) for labels, one in metrics.totals.histograms[family.name].items() if any(one.counts)}
+
+
+OK = ("m", "u", "ok")
 
 
 def test_a_request_is_counted_once_everywhere() -> None:
-    """One fact: a request, its latencies, its tokens."""
-    metrics = Metrics(lambda: [("u", 3)])
-    metrics.emit(done())
-    found = samples(metrics)
-    where = (("route", "m"), ("upstream", "u"))
-    assert found["stayfast_requests_total", (("api", "chat"), ("route", "m"), ("status", "200"))] == 1
-    assert found["stayfast_ttft_seconds_count", where] == 1
-    assert found["stayfast_ttft_seconds_sum", where] == 0.2
-    assert found["stayfast_e2e_seconds_sum", where] == 0.5
-    assert found["stayfast_tokens_total", (("kind", "output"), ("route", "m"))] == 20
-    assert found["stayfast_in_flight", (("upstream", "u"),)] == 3
+    """One fact: a request and its latencies."""
+    metrics = counting(done())
+    assert counted(metrics, known.REQUESTS) == {("m", "chat", "200"): 1}
+    for family in (known.TTFT, known.USABLE, known.E2E, known.TPOT):
+        assert counted(metrics, family) == {OK: 1}
+    assert counted(metrics, known.QUEUE_WAIT) == counted(metrics, known.OVERHEAD) == {("m",): 1}
+    assert counted(metrics, known.STAGE) == {("call",): 1}
+    assert metrics.totals.histograms[known.TTFT.name][OK].sum_s == 0.2
+    assert metrics.totals.histograms[known.E2E.name][OK].sum_s == 0.5
 
 
-def test_buckets_are_cumulative_and_end_in_inf() -> None:
-    """Classic histograms as Prometheus wants them."""
-    metrics = Metrics()
-    for ended_at in (1.005, 1.1, 500.0):
-        metrics.emit(done(ended_at=ended_at))
-    rows = [(labels, value) for (name, labels), value in samples(metrics).items() if name == "stayfast_e2e_seconds_bucket"]
-    by_bound = {float(dict(labels)["le"]): value for labels, value in rows}
-    bounds = sorted(by_bound)
-    assert [by_bound[bound] for bound in bounds] == sorted(by_bound.values())
-    assert by_bound[bounds[0]] == 1
-    assert by_bound[float("inf")] == 3
+def test_tokens_and_cost_are_the_attempts() -> None:
+    """Two attempts for one answer cost twice; the second is a retry."""
+    metrics = counting(attempt(fault="reset", outcome=Outcome.DROPPED, upstream="v"), attempt(n_attempt=2))
+    assert counted(metrics, known.COST) == {("m", "v"): 0.25, ("m", "u"): 0.25}
+    assert counted(metrics, known.TOKENS)["m", "u", "output"] == 20
+    assert counted(metrics, known.RETRIES) == {("m", "u"): 1}
+    assert counted(metrics, known.ATTEMPTS) == {("m", "v", "dropped", "reset", ""): 1, ("m", "u", "success", "", ""): 1}
+
+
+def test_attempts_by_what_the_upstream_said() -> None:
+    """429 is told from 500; truncated streams and stalls have counters of their own."""
+    metrics = counting(attempt(fault="status", outcome=Outcome.DROPPED, upstream_status=429, usage=None),
+                       attempt(fault="truncated", outcome=Outcome.DROPPED, stalls=(Stall(1.2, 1.5), Stall(3.0, 2.0))))
+    assert ("m", "u", "dropped", "status", "429") in counted(metrics, known.ATTEMPTS)
+    assert counted(metrics, known.TRUNCATED) == {("u",): 1}
+    assert counted(metrics, known.STALLS) == {("m", "u"): 2}
+
+
+@pytest.mark.parametrize(("changes", "outcome"), [
+    ({}, "ok"), ({"degraded": "template"}, "degraded"), ({"status": 499}, "left"), ({"status": 502}, "failed"),
+    ({"status": 504, "error": "total_s_exceeded"}, "failed"), ({"status": 429}, "failed"), ({"status": 404}, "rejected")])
+def test_every_request_has_an_end_to_end_time_by_outcome(changes: dict[str, object], outcome: str) -> None:
+    """So a failed one can be counted as bad in every promise about latency: it is in the total, never in `ok`."""
+    assert outcome_of(done(**changes)) == outcome
+    metrics = counting(done(**changes, ttft_s=None, tpot_s=None))
+    assert counted(metrics, known.E2E) == {("m", "u", outcome): 1}
+    assert counted(metrics, known.TTFT) == counted(metrics, known.USABLE) == {}
+
+
+def test_usable_means_the_first_token_or_the_whole() -> None:
+    """A stream can be read from its first token on, a whole answer when it is there, a failed one never."""
+    metrics = counting(done(), done(stream=False), done(stream=False, status=502))
+    usable = metrics.totals.histograms[known.USABLE.name][OK]
+    assert sum(usable.counts) == 2
+    assert usable.sum_s == pytest.approx(0.2 + 0.5)
+    assert ("m", "u", "failed") not in counted(metrics, known.USABLE)
+
+
+def test_overhead_is_the_time_without_an_attempt() -> None:
+    """0.1 s before the first attempt, a failed one, 0.05 s of back-off, then 0.1 s to the token: 0.15 s are ours."""
+    attempts = (attempt(ttft_s=None, ended_at=1.2, fault="reset"), attempt(began_at=1.25, ended_at=2.0, n_attempt=2))
+    assert done(ttft_s=0.35, attempts=attempts).own_s == pytest.approx(0.15)
+    racing = (attempt(began_at=1.1, ended_at=1.4, ttft_s=None), attempt(began_at=1.2, ended_at=2.0, ttft_s=0.1))
+    assert done(ttft_s=0.3, attempts=racing).own_s == pytest.approx(0.1), "attempts side by side count once"
+    assert done(ttft_s=None).own_s is None
 
 
 def test_unknown_models_add_no_series() -> None:
     """A client that makes up model names cannot grow the metrics."""
-    metrics = Metrics()
-    for number in range(50):
-        metrics.emit(done(route=None, model=f"made-up-{number}", status=404, upstream=None, ttft_s=None))
-    assert len(metrics.requests) == 1
-    assert metrics.requests["none", "chat", "404"] == 50
+    metrics = counting(*(done(route=None, model=f"made-up-{n}", status=404, upstream=None, ttft_s=None) for n in range(50)))
+    assert counted(metrics, known.REQUESTS) == {("none", "chat", "404"): 50}
+    assert len(metrics.totals.histograms[known.E2E.name]) == 1
 
 
 def test_clients_that_left_and_limits_that_fired() -> None:
-    """Who gave up waiting, and when; which limit ended a request."""
-    metrics = Metrics()
-    metrics.emit(done(status=499, ttft_s=None))
-    metrics.emit(done(status=499))
-    metrics.emit(done(status=504, error="idle_s_exceeded"))
-    assert metrics.client_left == {("m", "before_first_token"): 1, ("m", "mid_answer"): 1}
-    assert metrics.deadline_exceeded == {("m", "idle_s_exceeded"): 1}
+    """Who gave up waiting, and when; which limit ended a request and in which stage; an upstream's own 504 is none."""
+    stages = (*done().stages, StageDone(Stage.RELAY, 1.2, 1.5, 1.0), StageDone(Stage.SETTLE, 1.5, 1.5, 1.0))
+    metrics = counting(done(status=499, ttft_s=None), done(status=499), done(status=504, error="whatever it said"),
+                       done(status=504, error="idle_s_exceeded", stages=stages))
+    assert counted(metrics, known.CLIENT_LEFT) == {("m", "before_first_token"): 1, ("m", "mid_answer"): 1}
+    assert counted(metrics, known.DEADLINE_EXCEEDED) == {("m", "relay", "idle_s_exceeded"): 1}
 
 
-def test_connections_and_attempts() -> None:
-    """Handshakes paid and saved; attempts by what they taught."""
-    metrics = Metrics()
-    metrics.emit(ConnectionOpened("u", 0.01, "1.1", tls=True, tls_resumed=True))
-    metrics.emit(ConnectionOpened("u", 0.01, "2"))
-    metrics.emit(ConnectionReused("u"))
-    metrics.emit(AttemptDone("m", "u", 0, 1, Outcome.DROPPED, fault="truncated"))
-    assert metrics.opened == {("u", "1.1", "resumed"): 1, ("u", "2", "none"): 1}
-    assert metrics.reused == {("u",): 1}
-    assert metrics.truncated == {("u",): 1}
-    assert metrics.attempts == {("u", "dropped", "truncated"): 1}
+def test_budgets_broken_and_lesser_answers() -> None:
+    """By stage, and by what was done instead."""
+    metrics = counting(done(over_stage=Stage.CALL), done(over_stage=Stage.CALL, degraded="fallback"))
+    assert counted(metrics, known.STAGE_OVERRUNS) == {("m", "call"): 2}
+    assert counted(metrics, known.DEGRADED) == {("m", "fallback"): 1}
+
+
+def test_connections_gaps_and_lag() -> None:
+    """Handshakes paid and saved; every gap of a batch; the loop's lateness."""
+    metrics = counting(ConnectionOpened("u", 0.01, "1.1", tls=True, tls_resumed=True), ConnectionOpened("u", 0.01, "2"),
+                       ConnectionReused("u"), GapsSeen("m", "u", [0.3, 0.0005, 5.0]), LoopLag(0.2))
+    assert counted(metrics, known.OPENED) == {("u", "1.1", "resumed"): 1, ("u", "2", "none"): 1}
+    assert counted(metrics, known.REUSED) == {("u",): 1}
+    gaps = metrics.totals.histograms[known.GAP.name]["m", "u"]
+    assert (sum(gaps.counts), gaps.counts[0], gaps.counts[-1]) == (3, 1, 1)
+    assert gaps.sum_s == pytest.approx(5.3005)
+    assert counted(metrics, known.LOOP_LAG) == {(): 1}
+
+
+def test_promises_get_exact_buckets() -> None:
+    """0.5 s and 0.033 s are bounds of their families only; a wrong family is refused."""
+    metrics = counting(done(ttft_s=0.5), done(ttft_s=0.50001), slo_bounds_s={"ttft": [0.5, 0.5], "tpot": (0.033,)})
+    histogram = metrics.totals.histograms[known.TTFT.name][OK]
+    at = histogram.bounds_s.index(0.5)
+    assert (sum(histogram.counts[:at + 1]), histogram.bounds_s.count(0.5)) == (1, 1)
+    assert list(histogram.bounds_s) == sorted(histogram.bounds_s)
+    assert 0.033 in metrics.totals.bounds_s[known.TPOT.name]
+    assert 0.5 not in metrics.totals.bounds_s[known.E2E.name]
+    with pytest.raises(ValueError, match="nonsense"):
+        Metrics(Still(), {"nonsense": [1.0]})

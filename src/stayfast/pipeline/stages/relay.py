@@ -6,11 +6,12 @@ from collections.abc import Callable
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Chunk, Outcome, Sight, Stage
+from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Started
 from stayfast.pipeline.held import Held
 
-Settled = Callable[[Exchange, BaseException | None, Sight | None, float | None, int], None]
+Settled = Callable[[Exchange, BaseException | None, Sight | None, Cadence | None, int], None]
 
 
 class Reply:
@@ -19,19 +20,22 @@ class Reply:
     A class, not an async generator: one closed before its first item never runs its `finally`.
     """
 
-    __slots__ = ("_clock", "_ex", "_held", "_idle_s", "_is_over", "_lead", "_n_chunks", "_settle", "_source",
-                 "_stream", "_watch")
+    __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_held", "_idle_s", "_is_over", "_lead", "_n_chunks", "_settle",
+                 "_source", "_stream", "_watch")
 
     def __init__(self, ex: Exchange, started: Started, held: Held, settle: Settled, clock: Clock) -> None:
         self._ex = ex
         self._source = started.source
+        self._cadence = started.source.cadence
         self._stream = started.stream
         self._lead: Chunk | None = started.lead
         self._held = held
         self._settle = settle
         self._clock = clock
         self._watch = ex.watch
-        self._idle_s = ex.timeouts.idle_s if started.source.is_incremental else ex.timeouts.total_s
+        timeouts = ex.terms.timeouts
+        self._idle_s = timeouts.idle_s if started.source.is_incremental else timeouts.total_s
+        self._ends_at = ex.ledger.ends_at
         self._n_chunks = 0
         self._is_over = False
 
@@ -48,28 +52,31 @@ class Reply:
     @property
     def n_attempts(self) -> int:
         """Attempts made for this request."""
-        return self._ex.n_attempts
+        return len(self._ex.attempts)
 
     @property
     def deadline_at(self) -> float:
         """When its time is up, on the loop's clock."""
-        return self._ex.deadline.at
+        return self._ends_at
+
+    @property
+    def degraded(self) -> str | None:
+        """What the route did instead of failing: fallback, template or partial."""
+        return self._ex.degraded
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value."""
         return self._ex.ledger.server_timing()
 
     async def next(self) -> Chunk | None:
-        """The next bytes for the client; None after a whole answer. Raises StayfastError for a cut one."""
+        """The next bytes for the client; None after the last. Raises StayfastError for an answer that was broken off."""
         if self._lead is not None:
-            lead, self._lead = self._lead, None
-            self._n_chunks = 1
-            return lead
+            return self._take_lead(self._lead)
         if self._is_over:
             return None
         now = self._clock.now()
-        if self._ex.deadline.has_passed(now):  # a source that is always ready never waits under the watch
-            raise self._too_late()
+        if now >= self._ends_at and not self._stream.sight.is_complete:  # a source that is always ready never waits
+            return self._overrun(self._watch.exceeded(Stage.RELAY), Outcome.IGNORED)
         self._watch.arm("idle_s", self._idle_s, now)
         try:
             chunk = await self._stream.next()
@@ -77,8 +84,7 @@ class Reply:
             verdict = self._watch.verdict(Stage.RELAY)
             if verdict is None:
                 raise
-            self._end(verdict, Outcome.DROPPED, Fault.TIMEOUT.value)
-            raise verdict from None
+            return self._overrun(verdict, Outcome.DROPPED, Fault.TIMEOUT.value)
         except UpstreamFailed as failed:
             self._end(failed, Outcome.DROPPED, failed.fault.value)
             raise
@@ -86,14 +92,26 @@ class Reply:
         if chunk is None:
             self._end(None, Outcome.SUCCESS)
             return None
+        if chunk.n_content:
+            self._cadence.content(self._clock.now())
         if chunk.data:
             self._n_chunks += 1
         return chunk
 
-    def _too_late(self) -> DeadlineExceeded:
-        late = DeadlineExceeded(Stage.RELAY, "total_s", self._ex.total_s)
-        self._end(late, Outcome.IGNORED)
-        return late
+    def _take_lead(self, lead: Chunk) -> Chunk:
+        self._lead = None
+        self._n_chunks = 1
+        if self._stream.sight.is_cut:  # a whole answer of which only a part came in time
+            self._end(None, Outcome.DROPPED, Fault.TIMEOUT.value)
+        return lead
+
+    def _overrun(self, late: DeadlineExceeded, outcome: Outcome, fault: str | None = None) -> Chunk:
+        """How an answer ends whose time is up: in its own protocol where the route wants that, else it raises."""
+        ending = self._stream.cut() if self._ex.terms.ends_partial else None
+        self._end(late if ending is None else None, outcome, fault)
+        if ending is None:
+            raise late from None
+        return ending
 
     def close(self) -> None:
         """The reader is done: after a whole answer a no-op, before it the client has left and the upstream is closed."""
@@ -108,9 +126,12 @@ class Reply:
              fault: str | None = None) -> None:
         self._is_over = True
         self._lead = None
-        self._source.end(outcome, fault)
+        if self._stream.sight.is_cut:
+            self._ex.degraded = "partial"
+        said = why.upstream_status if isinstance(why, UpstreamFailed) else None
+        self._source.end(outcome, fault, upstream_status=said)
         self._held.release()
-        self._settle(self._ex, why, self._stream.sight, self._source.first_at, self._n_chunks)
+        self._settle(self._ex, why, self._stream.sight, self._cadence, self._n_chunks)
 
     def __repr__(self) -> str:
         return f"<Reply {self._ex!r} {'over' if self._is_over else 'running'}, {self._n_chunks} chunks>"

@@ -53,16 +53,17 @@ _REASONS: Final[dict[str, Reason]] = {
 class ChatSource:
     """One chat or completions answer. One task owns it."""
 
-    __slots__ = ("_calls", "_chunk", "_finished", "_has_begun", "_n_calls", "_n_choices", "_upstream", "_whole", "ended",
-                 "is_only_usage", "sight")
+    __slots__ = ("_calls", "_chunk", "_finished", "_has_begun", "_is_chat", "_n_calls", "_n_choices", "_upstream", "_whole",
+                 "ended", "is_only_usage", "sight")
 
-    def __init__(self, upstream: str, n_choices: int, sight: Sight) -> None:
+    def __init__(self, upstream: str, n_choices: int, sight: Sight, *, is_chat: bool = True) -> None:
         self.sight = sight
         self.ended = False
         self.is_only_usage = False
         self._upstream = upstream
         self._whole: Json = {}
         self._n_choices = n_choices
+        self._is_chat = is_chat  # else completions
         self._finished: set[int] = set()
         self._chunk = ChatChunk()
         self._has_begun = False
@@ -179,6 +180,17 @@ class ChatSource:
             arguments = msgspec.json.encode(arguments).decode()
         if isinstance(arguments, str) and arguments:
             found.append(ToolDelta(known[0], arguments))
+
+    def ending(self) -> list[Json]:
+        """A finish reason for each choice that has none."""
+        sight, chunk = self.sight, self._chunk
+        sight.finish_reason = sight.finish_reason or "length"
+        begin = _begin(sight.response_id, chunk.model, chunk.created)
+        head = {"id": begin.id, "object": "chat.completion.chunk" if self._is_chat else "text_completion",
+                "created": begin.created_at or 0, "model": begin.model}
+        empty: Json = {"delta": {}} if self._is_chat else {"text": ""}
+        return [{**head, "choices": [{"index": index, **empty, "logprobs": None, "finish_reason": "length"}]}
+                for index in range(self._n_choices) if index not in self._finished]
 
     def see_whole(self, body: bytes) -> None:
         """Read a whole chat or completions answer."""

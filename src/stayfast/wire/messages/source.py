@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from stayfast.core.errors import UpstreamFailed
-from stayfast.core.types import Sight
+from stayfast.core.types import Sight, Usage
 from stayfast.wire import usage
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
 from stayfast.wire.faults import in_band, malformed, truncated
@@ -48,7 +48,8 @@ _REASONS: Final[dict[str, Reason]] = {
 class MessagesSource:
     """One messages answer. One task owns it."""
 
-    __slots__ = ("_calls", "_event", "_n_calls", "_silent", "_upstream", "_whole", "ended", "is_only_usage", "sight")
+    __slots__ = ("_calls", "_event", "_n_calls", "_open_index", "_silent", "_upstream", "_whole", "ended", "is_only_usage",
+                 "sight")
 
     def __init__(self, upstream: str, sight: Sight) -> None:
         self.sight = sight
@@ -60,6 +61,7 @@ class MessagesSource:
         self._calls: dict[int, int] = {}  # the block's index: our ordinal
         self._silent: set[int] = set()  # blocks of calls whose arguments have not begun
         self._n_calls = 0
+        self._open_index: int | None = None  # of the running block
 
     def see(self, data: bytes, name: bytes) -> int:
         """Read one event; returns 1 if it holds content."""
@@ -75,6 +77,10 @@ class MessagesSource:
             if delta is not None and (delta.text or delta.thinking or delta.type == "input_json_delta"):
                 self.sight.n_content += 1
                 return 1
+        elif kind == "content_block_start":
+            self._open_index = event.index
+        elif kind == "content_block_stop":
+            self._open_index = None
         elif kind in ("message_delta", "message_start"):
             self._see_message(event)
         elif kind == "message_stop":
@@ -154,6 +160,18 @@ class MessagesSource:
                 self._silent.discard(index)
                 return [ToolDelta(self._calls[index], text)]
         return []
+
+    def ending(self) -> list[Json]:
+        """The end of the running block, the reason, and the last word."""
+        sight = self.sight
+        events: list[Json] = []
+        if self._open_index is not None:
+            events.append({"type": "content_block_stop", "index": self._open_index})
+        if sight.finish_reason is None:
+            sight.finish_reason = "max_tokens"
+            events.append({"type": "message_delta", "delta": {"stop_reason": "max_tokens", "stop_sequence": None},
+                           "usage": usage.to_messages(sight.usage or Usage())})
+        return [*events, {"type": "message_stop"}]
 
     def see_whole(self, body: bytes) -> None:
         """Read a whole messages answer."""

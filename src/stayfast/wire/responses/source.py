@@ -14,6 +14,7 @@ from stayfast.wire import usage
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
 from stayfast.wire.faults import in_band, malformed, truncated
 from stayfast.wire.reading import object_in
+from stayfast.wire.responses.so_far import SoFar
 
 
 class Incomplete(Struct, gc=False):
@@ -38,6 +39,7 @@ class ResponsesEvent(Struct, gc=False):
     output_index: int = 0
     arguments: Any = None
     error: Any = None
+    sequence_number: Any = None
 
 
 _EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
@@ -50,7 +52,7 @@ _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", 
 class ResponsesSource:
     """One responses answer. One task owns it."""
 
-    __slots__ = ("_calls", "_event", "_has_arguments", "_upstream", "_whole", "ended", "is_only_usage", "sight")
+    __slots__ = ("_calls", "_event", "_has_arguments", "_so_far", "_upstream", "_whole", "ended", "is_only_usage", "sight")
 
     def __init__(self, upstream: str, sight: Sight) -> None:
         self.sight = sight
@@ -61,6 +63,7 @@ class ResponsesSource:
         self._event = ResponsesEvent()
         self._calls: dict[int, int] = {}  # output_index: our ordinal
         self._has_arguments: set[int] = set()
+        self._so_far = SoFar()
 
     def see(self, data: bytes, name: bytes) -> int:
         """Read one event; returns 1 if it holds content."""
@@ -74,9 +77,12 @@ class ResponsesSource:
             return 0
         if event.delta and event.type.endswith(".delta"):
             self.sight.n_content += 1
+            self._so_far.grow(event.delta)
             return 1
         if event.response is not None:
             self._see_response(event.type, event.response, data)
+        elif event.item is not None:
+            self._so_far.see_item(event.item, event.output_index, is_done=event.type == "response.output_item.done")
         elif event.type == "error" or event.error or name == b"error":
             self.fail(in_band(self._upstream, _ANY.decode(data)))
         return 0
@@ -85,6 +91,8 @@ class ResponsesSource:
         sight = self.sight
         if isinstance(head.id, str):
             sight.response_id = head.id
+        if kind == "response.created":
+            self._so_far.created = data
         if kind not in _ENDS:
             return
         sight.usage = usage.from_openai(head.usage) or sight.usage
@@ -146,6 +154,11 @@ class ResponsesSource:
         if incomplete is not None and incomplete.reason is not None:
             return "content_filter" if incomplete.reason == "content_filter" else "length"
         return "tool_calls" if self._calls else "stop"
+
+    def ending(self) -> list[Json]:
+        """The end of the open item, and the terminal event with all that there is."""
+        self.sight.finish_reason = "max_output_tokens"
+        return self._so_far.ending(self._event.sequence_number)
 
     def see_whole(self, body: bytes) -> None:
         """Read a whole responses answer."""

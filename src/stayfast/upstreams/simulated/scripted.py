@@ -199,6 +199,10 @@ class _ScriptedStream:
         return UpstreamFailed(self._upstream.name, fail.fault, f"scripted {fail.fault.value}",
                               upstream_status=fail.status, retry_after_s=fail.retry_after_s)
 
+    def cut(self) -> Chunk | None:
+        self._steps.clear()
+        return self._transcoder.cut()
+
     def close(self) -> None:
         if self._is_closed:
             return

@@ -1,0 +1,57 @@
+"""Figures as people read them: three digits, a unit, a dash for what does not exist. The table and the page share these."""
+
+from math import isfinite
+
+DASH = "-"
+
+
+def seconds(value_s: float) -> str:
+    """0.000578 -> "578 us", 0.0421 -> "42.1 ms", 4.4914 -> "4.49 s"."""
+    if not isfinite(value_s):
+        return DASH if value_s != float("inf") else "never"
+    size = abs(value_s)
+    if size >= 0.9995:
+        return f"{three(value_s)} s"
+    if size >= 0.0009995:
+        return f"{three(value_s * 1e3)} ms"
+    return f"{three(value_s * 1e6)} us" if size >= 5e-8 else "0"
+
+
+def three(value: float) -> str:
+    """Three significant digits, never in exponents: 0.123, 1.23, 12.3, 123, 1234."""
+    size = abs(value)
+    for bound, digits in ((99.95, 0), (9.995, 1), (0.9995, 2)):
+        if size >= bound:
+            return f"{value:.{digits}f}"
+    return f"{value:.3f}"
+
+
+def share(value: float) -> str:
+    """0.98434 -> "98.4 %"; never rounded up to 100 %, nor down to 0 %."""
+    if not isfinite(value):
+        return DASH
+    if 0.9995 <= value < 1:
+        return f"{min(value, 0.99999) * 100:.3f} %"
+    if 0 < value < 0.0005:
+        return f"{max(value, 0.00001) * 100:.3f} %"
+    return f"{value * 100:.1f} %"
+
+
+def rate(value: float) -> str:
+    """Of a second."""
+    return f"{three(value)}/s" if isfinite(value) else DASH
+
+
+def count(n: int) -> str:
+    """1234567 -> "1,234,567"."""
+    return f"{n:,}"
+
+
+def factor(value: float) -> str:
+    """7.75 -> "7.8x"."""
+    return f"{value:.1f}x" if isfinite(value) else DASH
+
+
+def printable(text: str) -> str:
+    """Text of another, on one line and without anything that a terminal would act on."""
+    return "".join(char if char.isprintable() else "?" for char in text)

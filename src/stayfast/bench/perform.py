@@ -1,0 +1,185 @@
+"""A whole measurement: the schedule, the run, what the client knows of itself, and one `Result` a target.
+
+The same for HTTP targets on real time and for the pipeline in virtual time; the caller brings targets and a clock.
+"""
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from stayfast.bench.durations import said
+from stayfast.bench.goodput import Slo
+from stayfast.bench.health import LoopLag, health_of
+from stayfast.bench.result import Mode, Result, Subject
+from stayfast.bench.run import Record, RunConfig, Runner, in_turn, rounds
+from stayfast.bench.schedule import Limit, Shot, Workload, shots
+from stayfast.bench.target import Target
+from stayfast.core.clock import Clock
+
+SPIN_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. `n_concurrent`: callers of a closed loop; 0 is an open loop. `block_s`: see `run.in_turn`."""
+
+    workload: Workload
+    limit: Limit
+    seed: int = 0
+    n_concurrent: int = 0
+    timeout_s: float = 60.0
+    block_s: float = 5.0
+    slo: Slo = field(default_factory=Slo)
+
+    def __post_init__(self) -> None:
+        RunConfig(self.timeout_s)
+        limit = self.limit
+        if limit.until_s is None and limit.n_requests is None and not self.workload.trace:
+            raise ValueError("a run needs an end: a duration or a number of requests")
+        if self.n_concurrent and limit.until_s is None and limit.n_requests is None:
+            raise ValueError("a closed loop needs a duration or a number of requests")
+        for name, value in (("duration", limit.until_s), ("block", self.block_s), ("number of requests", limit.n_requests)):
+            if value is not None and value <= 0:
+                raise ValueError(f"the {name} must be more than 0")
+        if limit.warmup_s < 0:
+            raise ValueError("the warm-up must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a report comes from."""
+
+    command: str = ""
+    machine: dict[str, str] = field(default_factory=dict)
+
+
+async def perform(plan: Plan, subjects: Sequence[tuple[Subject, Target]], clock: Clock, origin: Origin, *,
+                  is_virtual: bool = False, on_start: Callable[[Runner], None] | None = None) -> list[Result]:
+    """Run the plan; one result a subject. `on_start` gets the runner, to watch or to stop it."""
+    config = RunConfig(plan.timeout_s, 0.0 if is_virtual else SPIN_S, plan.limit.until_s, plan.limit.n_requests)
+    runner = Runner([target for _, target in subjects], clock, config)
+    fixed = [] if plan.n_concurrent else list(shots(plan.workload, plan.seed, plan.limit))
+    began_at_wall, began_at, cpu_before_s = clock.wall(), clock.now(), cpu_s()
+    lag = LoopLag(clock)
+    with frozen_garbage():
+        async with asyncio.TaskGroup() as group:
+            watching = None if is_virtual else group.create_task(lag.watch())
+            if on_start is not None:
+                on_start(runner)
+            try:
+                await _load(plan, runner, fixed, len(subjects))
+            finally:
+                if watching is not None:
+                    watching.cancel()
+    for _, target in subjects:
+        target.close()
+    cpu_share = 0.0 if is_virtual else (cpu_s() - cpu_before_s) / max(1e-9, clock.now() - began_at)
+    measured = _Measured(plan, runner, fixed, lag, cpu_share)
+    return [measured.result(n, subject, target.counted_by, origin, began_at_wall, is_virtual=is_virtual)
+            for n, (subject, target) in enumerate(subjects)]
+
+
+async def _load(plan: Plan, runner: Runner, fixed: Sequence[Shot], n_targets: int) -> None:
+    rng = Random(plan.seed + 2)
+    warmup_s = plan.limit.warmup_s
+    if not plan.n_concurrent:
+        await runner.open_loop(in_turn(fixed, n_targets, warmup_s, plan.block_s, rng))
+        return
+    until_s = plan.limit.until_s
+    turns = rounds(1e9 if until_s is None else until_s, n_targets, warmup_s, plan.block_s, rng)
+    endless = [shots(plan.workload, plan.seed, Limit()) for _ in range(n_targets)]
+    await runner.closed_loop(turns, endless, plan.n_concurrent)
+
+
+class _Measured:
+    """Makes results."""
+
+    def __init__(self, plan: Plan, runner: Runner, fixed: Sequence[Shot], lag: LoopLag, cpu_share: float) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._n_targets = len(runner.records)
+        self._fixed_at_s = [shot.at_s for shot in fixed if shot.at_s >= 0]
+        self._lag = lag
+        self._cpu_share = cpu_share
+
+    def result(self, n: int, subject: Subject, counted_by: str, origin: Origin, began_at_wall: float, *,
+               is_virtual: bool) -> Result:
+        """What came of one subject."""
+        plan, record = self._plan, self._runner.records[n]
+        seconds = self._seconds(record)
+        n_scheduled = 0 if plan.n_concurrent else max(len(record.lateness_s), 0 if self._runner.is_stopped else len(
+            self._fixed_at_s))
+        health = health_of(record, self._lag.lags_s, n_scheduled=n_scheduled, seconds=seconds, cpu_share=self._cpu_share)
+        return Result(
+            label=subject.name, subject=subject, command=origin.command, machine=origin.machine, began_at_wall=began_at_wall,
+            seed=plan.seed, mode=Mode.CLOSED if plan.n_concurrent else Mode.OPEN, workload=described(plan, self._n_targets),
+            counted_by=counted_by, duration_s=seconds, offered_rps=n_scheduled / seconds, n_concurrent=plan.n_concurrent,
+            is_virtual=is_virtual, samples=record.samples, gaps=record.gaps, health=health, slo=plan.slo,
+            notes=self._notes(record))
+
+    def _seconds(self, record: Record) -> float:
+        """The measured part: of an open loop its schedule, of a closed one until its last answer."""
+        limit = self._plan.limit
+        floats = record.samples.floats
+        if self._plan.n_concurrent:
+            return max((at_s for at_s in floats["ended_s"] if at_s == at_s), default=limit.until_s or 1.0)
+        if limit.until_s is not None and not self._runner.is_stopped and not self._plan.workload.trace:
+            return limit.until_s
+        n, last_s = len(record.lateness_s), record.last_at_s
+        return max(1e-3, last_s * n / (n - 1) if n > 1 else last_s)
+
+    def _notes(self, record: Record) -> tuple[str, ...]:
+        notes = []
+        if self._runner.is_stopped:
+            notes.append("The run was interrupted: what had not been sent by then was not offered.")
+        if self._runner.is_cut:
+            notes.append("It was cut short: answers on their way then count as time-outs.")
+        if record.n_unsent:
+            notes.append(f"{record.n_unsent} requests were never sent; each is a failed request at its t0.")
+        if not len(record.samples):
+            notes.append("No request was measured.")
+        return tuple(notes)
+
+
+def described(plan: Plan, n_targets: int = 1) -> dict[str, str]:
+    """The workload for people."""
+    workload, limit = plan.workload, plan.limit
+    if plan.n_concurrent:
+        arrivals = f"closed loop, {plan.n_concurrent} at once: a slow target slows the load down"
+    else:
+        arrivals = f"trace of {len(workload.trace)} requests" if workload.trace else str(workload.arrivals)
+    lengths = {"input": "as in the trace", "output": "as in the trace"} if workload.trace else {
+        "input": str(workload.input), "output": f"at most {workload.output}"}
+    found = {"arrivals": arrivals, **lengths, "prompts": str(workload.pool)}
+    if workload.n_system:
+        found["system prompt"] = f"{workload.n_system} tokens, shared by all"
+    if workload.turns.n_turns > 1:
+        found["turns"] = f"{workload.turns.n_turns} a conversation, {said(workload.turns.think_s)} to think on average"
+    if n_targets > 1:
+        found["targets"] = f"{n_targets}, in turns of {said(plan.block_s)}: the same requests for each, each in its own time"
+    if limit.warmup_s:
+        found["warm-up"] = f"{said(limit.warmup_s)}, not measured"
+    found["time-out"] = f"{said(plan.timeout_s)} from the intended start"
+    return found
+
+
+@contextmanager
+def frozen_garbage() -> Iterator[None]:
+    """What lives now is left alone by the collector, whose look at a million shots would be seen as the target's tail."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def cpu_s() -> float:
+    """Seconds of CPU that this process has used."""
+    times = os.times()
+    return times.user + times.system
+

@@ -1,0 +1,305 @@
+"""`stayfast bench`: load, a report, and whether the figures can be trusted."""
+
+import argparse
+import asyncio
+import os
+import platform
+import resource
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+
+import uvloop
+
+from stayfast import __version__
+from stayfast.bench import files, selftest, table
+from stayfast.bench.assertions import Checked, check
+from stayfast.bench.client import HttpTarget
+from stayfast.bench.compare import CompareConfig, Comparison, compare
+from stayfast.bench.html.page import page
+from stayfast.bench.perform import Origin, Plan, perform
+from stayfast.bench.progress import progress
+from stayfast.bench.result import Result
+from stayfast.bench.run import Runner
+from stayfast.bench.schedule import Prompts
+from stayfast.bench.stats import Measured
+from stayfast.bench.sweep import Step, is_past_knee, step_of, told
+from stayfast.bench.table import Ink
+from stayfast.cli import say
+from stayfast.cli.bench_options import RUN_EXAMPLES, Job, Misused, add_run_options, at_load, job_of
+from stayfast.cli.bench_virtual import VirtualSession
+from stayfast.core.clock import SystemClock
+from stayfast.settings import environment
+
+EXIT_BAD = 1
+EXIT_MISUSED = 2
+COMMANDS = ("run", "compare", "report", "selftest")
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options after `stayfast bench`; without a command they are those of `run`."""
+    words = list(words)
+    if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help")):
+        words.insert(0, "run")
+    given = _parser().parse_args(words)
+    given.words = words
+    return given
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out what was parsed; returns the exit status."""
+    command: Callable[[argparse.Namespace], int] = arguments.perform
+    try:
+        return command(arguments)
+    except Misused as why:
+        say(f"stayfast bench: {why}")
+        return EXIT_MISUSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="stayfast bench", description="Measure a gateway or a provider under load.",
+                                     epilog=RUN_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    running = commands.add_parser("run", help="measure (may be left out: `stayfast bench --rate ...`)", epilog=RUN_EXAMPLES,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_run_options(running)
+    running.set_defaults(perform=_run)
+    comparing = commands.add_parser("compare", help="set a result against another; exit 1 where it is worse")
+    comparing.add_argument("files", nargs="*", metavar="FILE[:LABEL]", help="two results of --json, or one with both")
+    comparing.add_argument("--threshold", default="0.05", metavar="SHARE", help="a change must exceed it (default: 0.05)")
+    comparing.add_argument("--level", default="0.95", metavar="SHARE", help="of the intervals (default: 0.95)")
+    comparing.add_argument("--seed", default="0", metavar="N", help="same seed, same intervals (default: 0)")
+    comparing.add_argument("--html", metavar="FILE", help="write a report with both")
+    comparing.set_defaults(perform=_compare)
+    again = commands.add_parser("report", help="show results of --json again")
+    again.add_argument("files", nargs="*", metavar="FILE[:LABEL]")
+    again.add_argument("--html", metavar="FILE", help="write a report that needs no network")
+    again.add_argument("--csv", metavar="FILE", help="write a row a request")
+    again.set_defaults(perform=_report)
+    testing = commands.add_parser("selftest", help="how wrong this instrument is, on this machine, now")
+    testing.add_argument("--rate", default="200", metavar="R", help="requests a second (default: 200)")
+    testing.add_argument("--duration", default="3", metavar="SECONDS", help="(default: 3)")
+    testing.set_defaults(perform=_selftest)
+    return parser
+
+
+def _run(given: argparse.Namespace) -> int:
+    variables = environment()
+    job = job_of(given, variables)
+    ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=variables.get("NO_COLOR"))
+    origin = Origin(command_line(given.words), machine())
+    session: Session | VirtualSession
+    if given.virtual:
+        session = VirtualSession(job, given.config, origin, is_quiet=given.quiet)
+        runs = [Measured(result) for result in session.perform()]
+    else:
+        allow_sockets()
+        session = Session(job, origin, is_quiet=given.quiet)
+        runs = [Measured(result) for result in uvloop.run(session.perform())]
+    sys.stdout.write(table.report(runs, ink))
+    compared = None
+    if job.sweep is not None:
+        sys.stdout.write(told(job.sweep, session.steps) + "\n")
+    elif len(runs) == 2:
+        compared = compare(runs[0], runs[1], Random(job.plan.seed))
+        sys.stdout.write(table.comparison(compared, ink))
+    checks: list[Checked] = []
+    for run in runs if job.assertions else ():
+        found = check(job.assertions, run)
+        sys.stdout.write(f"{run.result.label}:\n" * (len(runs) > 1) + table.assertions(found, ink))
+        checks += found
+    _write_plain(runs, given.json, given.csv)
+    _write_html(runs, given.html, compared, checks)
+    is_bad = not runs or any(not run.result.health.is_valid or run.error_share == 1 for run in runs)
+    return EXIT_BAD if is_bad or not all(checked.holds for checked in checks) else 0
+
+
+class Session:
+    """One command's measurements, on one loop."""
+
+    def __init__(self, job: Job, origin: Origin, *, is_quiet: bool) -> None:
+        self.steps: list[Step] = []
+        self._job = job
+        self._origin = origin
+        self._is_quiet = is_quiet
+        self._clock = SystemClock()
+        self._runner: Runner | None = None
+        self._began_at = 0.0
+        self._is_over = False
+
+    async def perform(self) -> list[Result]:
+        """All results. The first interrupt ends the sending, the second the waiting."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt)
+        async with asyncio.TaskGroup() as group:
+            watching = None if self._is_quiet else group.create_task(self._watch())
+            results = await (self._sweep() if self._job.sweep is not None else self._once(self._job.plan))
+            if watching is not None:
+                watching.cancel()
+        self._erase()
+        return results
+
+    async def _once(self, plan: Plan) -> list[Result]:
+        prompts = Prompts(plan.seed, plan.workload.n_system)
+        subjects = [(subject, HttpTarget(subject.name, config, prompts, self._clock))
+                    for subject, config in self._job.subjects]
+        results = await perform(plan, subjects, self._clock, self._origin, on_start=self._begin)
+        for result, (_, config) in zip(results, self._job.subjects, strict=True):
+            result.workload["answers"] = "streamed" if config.asking.stream else "in one piece"
+        return results
+
+    async def _sweep(self) -> list[Result]:
+        results: list[Result] = []
+        sweep = self._job.sweep
+        assert sweep is not None
+        for load in sweep.steps():
+            [result] = await self._once(at_load(self._job, load))
+            result.label = sweep.label(load)
+            if not len(result.samples):
+                break
+            results.append(result)
+            self.steps.append(step_of(load, Measured(result)))
+            if self._is_over or (not sweep.loads and is_past_knee(self.steps)):
+                break
+        return results
+
+    def _begin(self, runner: Runner) -> None:
+        self._runner = runner
+        self._began_at = self._clock.now()
+
+    def _interrupt(self) -> None:
+        if self._runner is None:
+            return
+        if self._is_over:
+            self._runner.cut()
+        else:
+            say("\nstayfast bench: no more is sent; waiting for the answers on their way (again: do not wait)")
+            self._is_over = True
+            self._runner.stop()
+
+    async def _watch(self) -> None:
+        is_terminal = sys.stderr.isatty()
+        while True:
+            await asyncio.sleep(0.5 if is_terminal else 10.0)
+            if self._runner is not None:
+                line = progress(self._runner, self._clock.now() - self._began_at)
+                sys.stderr.write(f"\r\x1b[K{line}" if is_terminal else f"{line}\n")
+                sys.stderr.flush()
+
+    def _erase(self) -> None:
+        if not self._is_quiet and sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+
+
+def _compare(given: argparse.Namespace) -> int:
+    runs = _loaded(given.files)
+    if len(runs) != 2:
+        raise Misused(f"compare takes two results, not {len(runs)}: choose by FILE:LABEL "
+                      f"(there are {', '.join(run.result.label for run in runs)})")
+    try:
+        config = CompareConfig(float(given.level), float(given.threshold))
+        found = compare(runs[0], runs[1], Random(int(given.seed)), config)
+    except ValueError as why:
+        raise Misused(str(why)) from None
+    sys.stdout.write(table.comparison(found, _ink()))
+    _write_html(runs, given.html, found)
+    return found.exit_status
+
+
+def _report(given: argparse.Namespace) -> int:
+    runs = _loaded(given.files)
+    sys.stdout.write(table.report(runs, _ink()))
+    _write_plain(runs, None, given.csv)
+    _write_html(runs, given.html)
+    return 0
+
+
+def _selftest(given: argparse.Namespace) -> int:
+    try:
+        rate_rps, seconds = float(given.rate), float(given.duration)
+    except ValueError:
+        raise Misused("selftest takes numbers") from None
+    if not (0 < rate_rps <= 1e5 and 0 < seconds <= 3600):
+        raise Misused("selftest takes a rate of at most 100000 and at most 3600 seconds")
+    allow_sockets()
+    found = uvloop.run(selftest.selftest(SystemClock(), rate_rps=rate_rps, seconds=seconds))
+    sys.stdout.write("\n".join(selftest.lines(found)) + "\n")
+    return 0 if found.result.health.is_valid else EXIT_BAD
+
+
+def _ink() -> Ink:
+    return Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"))
+
+
+def _loaded(names: Sequence[str]) -> list[Measured]:
+    if not names:
+        raise Misused("name a file that --json wrote")
+    found = []
+    for name in names:
+        path, label = (name, "") if Path(name).exists() else name.rpartition(":")[::2]
+        try:
+            results = files.from_json(Path(path).read_bytes())
+        except (OSError, ValueError) as why:
+            raise Misused(f"{path or name}: {why.strerror if isinstance(why, OSError) else why}") from None
+        chosen = [result for result in results if label in ("", result.label)]
+        if not chosen:
+            raise Misused(f"{path} has no result {label!r}; there are {', '.join(result.label for result in results)}")
+        found += [Measured(result) for result in chosen]
+    return found
+
+
+def _write_plain(runs: Sequence[Measured], json: str | None, csv: str | None) -> None:
+    if json is not None:
+        _write(json, [files.to_json(runs)])
+    if csv is not None:
+        _write(csv, (line.encode() for line in files.csv_lines(runs)))
+
+
+def _write_html(runs: Sequence[Measured], html: str | None, compared: Comparison | None = None,
+                checks: Sequence[Checked] = ()) -> None:
+    if html is not None and runs:
+        _write(html, [page(runs, compared, checks).encode()])
+
+
+def _write(path: str, parts: Iterable[bytes]) -> None:
+    try:
+        with Path(path).open("wb") as file:
+            file.writelines(parts)
+    except OSError as why:
+        raise Misused(f"{path} cannot be written: {why.strerror}") from None
+
+
+def machine() -> dict[str, str]:
+    """What this ran on, for the report."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {"CPU": f"{model or platform.machine()}, {os.cpu_count()} cores", "memory": f"{pages / 2**30:.1f} GiB",
+            "system": f"{platform.system()} {platform.release()}", "Python": platform.python_version(),
+            "event loop": f"uvloop {version('uvloop')}", "Stayfast": __version__}
+
+
+def command_line(words: Sequence[str]) -> str:
+    """What to type to run it again. Values of headers, which may be keys, are left out."""
+    shown = []
+    for before, word in zip(("", *words), words, strict=False):
+        name, colon, _ = (word.removeprefix("--header=") if word.startswith("--header=") else word).partition(":")
+        is_header = before == "--header" or word.startswith("--header=")
+        shown.append(("--header=" * word.startswith("--header=") + f"{name}:...") if is_header and colon else word)
+    return shlex.join(["stayfast", "bench", *(shown[1:] if shown[:1] == ["run"] else shown)])
+
+
+def allow_sockets() -> None:
+    """An open loop needs a socket for each answer on its way: as many as the system lets us have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS has a lower limit than it says; what is short shows as unsent
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

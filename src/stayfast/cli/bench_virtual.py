@@ -1,0 +1,114 @@
+"""`stayfast bench --virtual`: the same load on the same pipeline and policies, on a clock that skips the waiting."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+
+import msgspec
+
+from stayfast.bench.perform import Origin, Plan, perform
+from stayfast.bench.pipeline import PipelineTarget
+from stayfast.bench.progress import progress
+from stayfast.bench.result import Result
+from stayfast.bench.run import Runner
+from stayfast.bench.schedule import Prompts
+from stayfast.bench.stats import Measured
+from stayfast.bench.sweep import Step, is_past_knee, step_of
+from stayfast.cli.bench_options import Job, Misused, at_load
+from stayfast.compose.virtual import check_simulated, virtual
+from stayfast.settings import Settings, SettingsError, Source, environment, find, load
+from stayfast.testing.simloop import SimLoop, run
+
+SCENARIO = Source("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
+                  'routes: {"*": [provider]}\n')
+TOLD_EVERY_S = 60.0  # of virtual time
+
+
+class VirtualSession:
+    """One command's measurements, each on a loop of its own."""
+
+    def __init__(self, job: Job, config: str | None, origin: Origin, *, is_quiet: bool) -> None:
+        """Raises Misused for settings that cannot be read or are not all simulated."""
+        self.steps: list[Step] = []
+        self._job = job
+        self._origin = origin
+        self._is_quiet = is_quiet
+        self._settings = _settings(config)
+        self._where = config or SCENARIO.name
+        self._runner: Runner | None = None
+        self._is_over = False
+
+    def perform(self) -> list[Result]:
+        """All results. An interrupt ends the sending; what was done until then is reported."""
+        with self._interruptible():
+            return self._sweep() if self._job.sweep is not None else [self._once(self._job.plan)]
+
+    def _once(self, plan: Plan) -> Result:
+        return run(lambda loop: self._on(loop, plan))
+
+    async def _on(self, loop: SimLoop, plan: Plan) -> Result:
+        [(subject, config)] = self._job.subjects
+        system = virtual(self._settings, loop, plan.seed)
+        target = PipelineTarget(system.gateway, config.asking, Prompts(plan.seed, plan.workload.n_system), loop)
+        subject = msgspec.structs.replace(subject, name="virtual", url=self._where)
+        async with asyncio.TaskGroup() as group:
+            telling = None if self._is_quiet else group.create_task(self._tell(loop))
+            [result] = await perform(plan, [(subject, target)], loop, self._origin, is_virtual=True, on_start=self._begin)
+            if telling is not None:
+                telling.cancel()
+        result.workload["answers"] = "streamed" if config.asking.stream else "in one piece"
+        return result
+
+    def _sweep(self) -> list[Result]:
+        results: list[Result] = []
+        sweep = self._job.sweep
+        assert sweep is not None
+        for at in sweep.steps():
+            result = self._once(at_load(self._job, at))
+            result.label = sweep.label(at)
+            results.append(result)
+            self.steps.append(step_of(at, Measured(result)))
+            if self._is_over or (not sweep.loads and is_past_knee(self.steps)):
+                break
+        return results
+
+    def _begin(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def _tell(self, loop: SimLoop) -> None:
+        is_terminal = sys.stderr.isatty()
+        while True:
+            await asyncio.sleep(TOLD_EVERY_S if is_terminal else 10 * TOLD_EVERY_S)
+            if self._runner is not None:
+                line = f"virtual {progress(self._runner, loop.now())}"
+                sys.stderr.write(f"\r\x1b[K{line}" if is_terminal else f"{line}\n")
+                sys.stderr.flush()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The virtual loop never looks at file descriptors, so the signal's own handler has to do it."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._is_over = True
+            if self._runner is not None:
+                self._runner.stop()
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _settings(config: str | None) -> Settings:
+    variables = environment()
+    try:
+        settings = load(find(config, variables) if config is not None else SCENARIO, variables)
+        check_simulated(settings)
+    except (SettingsError, ValueError) as why:
+        raise Misused(str(why)) from None
+    return replace(settings, workers=1)

@@ -1,0 +1,144 @@
+"""`stayfast explain REQUEST-ID`: where the time of one request went, asked of a running gateway."""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from stayfast.cli import say
+from stayfast.observe.waterfall import Lane, Waterfall
+from stayfast.settings import environment
+
+_TIMEOUT_S = 5.0
+_MOST_BYTES = 16 * 1024 * 1024
+_BROKE = "  broke its budget"
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+_WAITING, _RUNNING, _STALLED, _FIRST = "·█▒▶"
+_ASCII = str.maketrans({_WAITING: ".", _RUNNING: "=", _STALLED: "~", _FIRST: ">"})
+_N_NAME, _N_FIGURES = 18, 26
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the picture; 1 where the request is not known (any more), 2 where the gateway cannot be asked."""
+    try:
+        status, body = _get(arguments)
+    except (OSError, HTTPException, ValueError) as error:
+        say(f"stayfast explain: {arguments.url} cannot be asked: {error}")
+        return 2
+    if status != 200:
+        say(f"stayfast explain: {_reason(status, body)}")
+        return 1 if status == 404 else 2
+    if arguments.json:
+        sys.stdout.write(body.decode() + "\n")
+        return 0
+    is_seen = sys.stdout.isatty() and "NO_COLOR" not in environment()
+    text = picture(msgspec.json.decode(body, type=Waterfall), shutil.get_terminal_size((100, 24)).columns, is_red=is_seen)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        text = text.translate(_ASCII).encode("ascii", "replace").decode()
+    sys.stdout.write(text)
+    return 0
+
+
+def _get(arguments: argparse.Namespace) -> tuple[int, bytes]:
+    url = urlsplit(arguments.url)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ValueError("--url must be like http://127.0.0.1:8090")
+    headers = {}
+    if arguments.key_env is not None:
+        key = environment().get(arguments.key_env)
+        if not key:
+            raise ValueError(f"the variable {arguments.key_env} is not set")
+        headers["authorization"] = f"Bearer {key}"
+    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+    connection = kind(url.hostname, url.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", f"/admin/requests/{quote(arguments.request_id, safe='')}", headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read(_MOST_BYTES)
+    finally:
+        connection.close()
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        return f"{status}: {json.loads(body)['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"it answered with status {status}; is it a Stayfast gateway?"
+
+
+def picture(told: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
+    """The waterfall and the verdict, for a terminal of so many columns."""
+    n_bar = max(20, min(n_columns, 160) - _N_NAME - _N_FIGURES - 2)
+    whole_ms = max(told.ms, 0.001)
+
+    def at(ms: float) -> int:
+        return min(n_bar, max(0, round(ms / whole_ms * n_bar)))
+
+    margin = " " * _N_NAME
+    lines = [_title(told), "", f"{margin}0{_ms(told.ms):>{n_bar - 1}}"]
+    for stage in told.stages:
+        bar = _bar(n_bar, at(stage.began_ms), at(stage.began_ms + stage.spent_ms), _RUNNING)
+        figures = f"{_ms(stage.spent_ms)} of {_ms(stage.allowance_ms)}"
+        lines.append(f"  {stage.stage:{_N_NAME - 2}}{bar}  {figures}{_BROKE if stage.is_over else ''}")
+    for number, lane in enumerate(told.attempts, 1):
+        name = f"{number} {lane.upstream}"[:_N_NAME - 3]
+        bar = _lane_bar(lane, n_bar, at)
+        lines.append(f"  {name:{_N_NAME - 2}}{bar}  {_of_lane(lane)}".rstrip())
+    if told.attempts:
+        lines.append(f"{margin}{_WAITING} waits for a token  {_FIRST} the first one  {_RUNNING} answers  {_STALLED} stalls")
+    printed = [_printable(line) for line in (*lines, "", *told.verdict)]
+    return "\n".join(f"{_RED}{line}{_PLAIN}" if is_red and line.endswith(_BROKE) else line for line in printed) + "\n"
+
+
+def _printable(line: str) -> str:
+    """Names and codes may be a client's or an upstream's choice: none of them may steer the terminal."""
+    return "".join(char if char.isprintable() else "?" for char in line)
+
+
+def _title(told: Waterfall) -> str:
+    who = " -> ".join(name for name in (told.route or told.model, told.upstream) if name)
+    parts = [told.request_id, who, told.api, f"{told.status} {told.outcome}", _ms(told.ms)]
+    if told.deadline_ms is not None:
+        parts[-1] += f" of {_ms(told.deadline_ms)}"
+    if told.cost_usd is not None:
+        parts.append(f"{told.cost_usd:.6f} USD")
+    return "  ".join(parts)
+
+
+def _bar(n_bar: int, begin: int, end: int, mark: str) -> str:
+    end = max(end, begin + 1) if begin < n_bar else n_bar
+    begin = min(begin, n_bar - 1)
+    return (" " * begin + mark * (end - begin)).ljust(n_bar)
+
+
+def _lane_bar(lane: Lane, n_bar: int, at: Callable[[float], int]) -> str:
+    first_ms = lane.first_token_ms
+    cells = list(_bar(n_bar, at(lane.began_ms), at(lane.ended_ms), _WAITING))
+    if first_ms is not None:
+        first = min(at(first_ms), n_bar - 1)
+        for cell in range(first, max(at(lane.ended_ms), first + 1)):
+            cells[cell] = _RUNNING
+        for stall in lane.stalls:
+            for cell in range(at(stall.at_ms), at(stall.at_ms + stall.ms)):
+                cells[cell] = _STALLED
+        cells[first] = _FIRST
+    return "".join(cells)
+
+
+def _of_lane(lane: Lane) -> str:
+    status = f" {lane.upstream_status}" if lane.upstream_status is not None else ""
+    parts = [f"{lane.fault}{status}" if lane.fault is not None else lane.outcome]
+    if lane.output_tokens is not None:
+        parts.append(f"{lane.output_tokens} tokens")
+    return ", ".join(parts)
+
+
+def _ms(ms: float) -> str:
+    return f"{ms / 1e3:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.2f} ms"

@@ -1,0 +1,160 @@
+"""`stayfast sim`: simulated providers on a port of this machine."""
+
+import argparse
+import errno
+import gc
+import json
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import uvloop
+
+from stayfast import __version__
+from stayfast.cli import say
+from stayfast.core.clock import SystemClock
+from stayfast.server.workers import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE
+from stayfast.settings import SettingsError, environment
+from stayfast.settings.about import About
+from stayfast.settings.declare import Record
+from stayfast.settings.decode import Decoder
+from stayfast.settings.nodes import parse
+from stayfast.sim.config import ListenConfig
+from stayfast.sim.listener import Listener, until_signal
+from stayfast.sim.site import Site, check_name
+from stayfast.upstreams.simulated import PRESETS, ProviderConfig
+
+EXIT_USAGE = 2
+FIRST_PRESET = "gpt-4o-like"
+_CANNOT_LISTEN = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
+
+Providers = dict[str, ProviderConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class ProvidersFile:
+    """What `--config` reads. A provider's settings are those of an upstream of kind `simulated`."""
+
+    providers: Annotated[Mapping[str, ProviderConfig], About("Each provider's name and settings.")]
+
+    def __post_init__(self) -> None:
+        if not self.providers:
+            raise ValueError("providers must not be empty")
+        for name in self.providers:
+            try:
+                check_name(name)
+            except ValueError as error:
+                raise ValueError(f"providers.{error}") from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate until a signal; returns the exit status."""
+    if arguments.list_presets:
+        sys.stdout.write(presets())
+        return 0
+    try:
+        listen = ListenConfig(arguments.host, arguments.port, arguments.key, arguments.control_anywhere)
+        base = ProviderConfig(FIRST_PRESET, arguments.seed)
+        providers = _asked(arguments.provider, base)
+    except ValueError as error:
+        say(f"stayfast sim: {error}")
+        return EXIT_USAGE
+    try:
+        if arguments.config is not None:
+            providers |= in_file(Path(arguments.config), base)
+    except SettingsError as error:
+        say(str(error))
+        return EXIT_BAD_SETTINGS
+    except (OSError, UnicodeDecodeError) as error:
+        say(f"stayfast sim: {arguments.config}: {error}")
+        return EXIT_BAD_SETTINGS
+    providers = providers or {"sim": base}
+    try:
+        return uvloop.run(_serve(listen, providers, as_json=arguments.json))
+    except OSError as error:
+        if error.errno not in _CANNOT_LISTEN:
+            raise
+        say(f"stayfast sim: cannot listen on {listen.host} port {listen.port}: {error.strerror}; choose another --port")
+        return EXIT_PORT_IN_USE
+
+
+def presets() -> str:
+    """The presets as a table."""
+    lines = [f"{'preset':24}{'vendor':12}{'TTFT p50':>10}{'p95':>8}{'p99':>8}{'tokens/s':>10}"]
+    for name, preset in PRESETS.items():
+        p50, p95, p99 = (f"{preset.ttft.quantile(p):.3f}" for p in (0.5, 0.95, 0.99))
+        pace = f"{1 / preset.gaps.median_s:.0f}" if preset.gaps.median_s else "-"
+        lines.append(f"{name:24}{preset.vendor:12}{p50:>10}{p95:>8}{p99:>8}{pace:>10}")
+    return "\n".join([*lines, "TTFT in seconds, small prompts: fits to third-party pings, not ground truth.", ""])
+
+
+def in_file(path: Path, base: ProviderConfig) -> Providers:
+    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError."""
+    tree, problems = parse(path.read_text(encoding="utf-8"), str(path))
+    decoder = Decoder(environment(), {ProviderConfig: base})
+    found = decoder.value(Record(ProvidersFile), tree, ())
+    if problems or decoder.problems:
+        raise SettingsError([*problems, *decoder.problems])
+    return dict(found.providers)
+
+
+def _asked(given: list[str], base: ProviderConfig) -> Providers:
+    """What `--provider` asks for: NAME=PRESET, or a preset alone, which is then its name as well."""
+    providers = {}
+    for text in given:
+        name, _, preset = text.rpartition("=")
+        name = name or preset
+        check_name(name)
+        if preset not in PRESETS:
+            raise ValueError(f"--provider {text}: there is no preset {preset!r}; `--list-presets` lists them")
+        if name in providers:
+            raise ValueError(f"--provider {text}: {name!r} is given twice")
+        providers[name] = replace(base, preset=preset)
+    return providers
+
+
+async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -> int:
+    listener = Listener(Site(listen, providers, SystemClock(), _report))
+    gc.collect()
+    gc.freeze()  # a full collection over what was imported takes 10 ms, which would count as a provider's
+    port = await listener.listen()
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    url = f"http://{host}:{port}"
+    if as_json:
+        _tell({"url": url, "port": port, "providers": {name: f"{url}/{name}/v1" for name in providers}})
+    else:
+        sys.stdout.write(f"{url}/v1\n")
+        sys.stdout.flush()
+        say(_hello(listener.site, url))
+    try:
+        await until_signal()
+    finally:
+        listener.close()
+    if as_json:
+        _tell(listener.site.control.counts())
+    return 0
+
+
+def _hello(site: Site, url: str) -> str:
+    body = json.dumps({"model": "any", "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
+    key = ' -H "authorization: Bearer $KEY"' if site.config.key is not None else ""
+    return "\n".join([
+        f"stayfast {__version__} simulates:",
+        *(f"  {url}/{name}/v1  {config.preset or 'instant'}" for name, config in site.control.configs.items()),
+        "try:", f"  curl -i -N {url}/v1/chat/completions{key} -d '{body}'",
+        *([f"  curl {url}/_sim/counts{key}"] if site.config.has_control else [])])
+
+
+def _tell(value: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _report(error: BaseException) -> None:
+    """An exception that nobody expected: its place, never its message, which may quote a prompt."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    say(f"stayfast sim: unexpected {type(error).__name__}\n{where}")

@@ -1,0 +1,204 @@
+"""What the board shows, row by row: what users feel first, what may be behind it next."""
+
+from stayfast.observe.board.panel import PROMISED, Panel, Query
+from stayfast.observe.rules.promql import ANSWERED, COUNTED, FAILED
+
+ROUTE = 'route=~"$route"'
+BOTH = f'{ROUTE},upstream=~"$upstream"'
+ANSWERS = f"{BOTH},{ANSWERED}"
+UPSTREAM = 'upstream=~"$upstream"'
+WINDOW = "[$__rate_interval]"
+
+Row = tuple[str, tuple[Panel, ...]]
+
+
+def _rate(by: str, metric: str, matchers: str) -> str:
+    """A counter's rate; summed by `by`, or over all where that is empty."""
+    which = f"{{{matchers}}}" if matchers else ""
+    return f"sum {f'by ({by}) ' if by else ''}(rate({metric}{which}{WINDOW}))"
+
+
+def _quantile(q: float, by: str, metric: str, matchers: str) -> str:
+    buckets = _rate(f"{by}, le" if by else "le", f"stayfast_{metric}_seconds_bucket", matchers)
+    return f"histogram_quantile({q}, {buckets})"
+
+
+def _percentiles(by: str, metric: str, matchers: str, *quantiles: int) -> tuple[Query, ...]:
+    return tuple(Query(_quantile(q / 100, by, metric, matchers), f"p{q} {{{{{by}}}}}") for q in quantiles)
+
+
+def _promised(slo: str) -> Query:
+    return Query(f'max by (route) (stayfast:slo_under:seconds{{slo="{slo}",{ROUTE}}})', f"{PROMISED} {{{{route}}}}")
+
+
+def _share(part: str, whole: str) -> str:
+    """`part` of `whole`; 0 for what has never happened, and so has no series yet."""
+    return f"({part} or 0 * {whole}) / {whole}"
+
+
+def _stat(title: str, about: str, unit: str, expr: str, *steps: tuple[float | None, str]) -> Panel:
+    return Panel(title, about, unit, (Query(expr),), "stat", 3, 4, steps=steps or ((None, "blue"),))
+
+
+def _now() -> Row:
+    line = ((None, "green"), (2.0, "orange"), (5.0, "red"))
+    failed = _share(_rate("", "stayfast_requests_total", f'{ROUTE},status=~"{FAILED}"'),
+                    _rate("", "stayfast_requests_total", f'{ROUTE},status=~"{COUNTED}"'))
+    return "Now", (
+        _stat("Requests", "Requests that end, a second.", "reqps", _rate("", "stayfast_requests_total", ROUTE)),
+        _stat("TTFT p50", "Half of all requests have their first token within this.", "s",
+              _quantile(0.5, "", "ttft", ANSWERS), *line),
+        _stat("TTFT p95", "One in twenty waits longer for its first token.", "s",
+              _quantile(0.95, "", "ttft", ANSWERS), *line),
+        _stat("TTFT p99", "One in a hundred waits longer for its first token.", "s",
+              _quantile(0.99, "", "ttft", ANSWERS), *line),
+        _stat("Failed", "Share of requests that end with 5xx, 429 or a cut stream; what clients did wrong does not count.",
+              "percentunit", f"({failed}) / {_rate('', 'stayfast_requests_total', f'{ROUTE},status=~{COUNTED!r}')}",
+              (None, "green"), (0.01, "orange"), (0.05, "red")),
+        _stat("Spike factor", "p99 over p50 of the first token, the worst route: above 8 the tail has a cause of its own.",
+              "none", f"max(stayfast_spike_factor{{{ROUTE}}})", (None, "green"), (5, "orange"), (8, "red")),
+        _stat("In flight", "Requests that upstreams are working on at this moment.", "none",
+              f"sum(stayfast_in_flight{{{UPSTREAM}}})"),
+        _stat("Budget left", "What is left of the error budget that has least left. Needs the rules of `stayfast alerts`.",
+              "percentunit", f"min(slo:period_error_budget_remaining:ratio{{{ROUTE}}})",
+              (None, "red"), (0.0, "red"), (0.25, "orange"), (0.5, "green")),
+    )
+
+
+def _latency() -> Row:
+    return "Latency over time", (
+        Panel("Time to first token", "From accept, queueing included. The dashed line is the route's promise.", "s",
+              (*_percentiles("route", "ttft", ANSWERS, 50, 95, 99), _promised("ttft"))),
+        Panel("Time to a usable answer", "The first token of a stream, the end of a whole answer: what users wait for.", "s",
+              _percentiles("route", "usable", ANSWERS, 50, 95, 99)),
+        Panel("Whole answer", "From accept to the last byte.", "s", _percentiles("route", "e2e", ANSWERS, 50, 95, 99)),
+        Panel("Pace", "Time for each output token after the first (TPOT), and the gaps between chunks.", "s",
+              (*_percentiles("route", "tpot", ANSWERS, 50, 99),
+               Query(_quantile(0.99, "route", "gap", BOTH), "gap p99 {{route}}"))),
+    )
+
+
+def _heat() -> Row:
+    def heat(title: str, metric: str, about: str) -> Panel:
+        buckets = f"sum by (le) (increase(stayfast_{metric}_seconds_bucket{{{ANSWERS}}}{WINDOW}))"
+        return Panel(title, about, "s", (Query(buckets, "{{le}}"),), "heatmap", height=9)
+
+    return "Heat maps", (
+        heat("Time to first token", "ttft", "Two bands are two kinds of requests (a cache, a slow upstream): percentiles "
+             "hide them."),
+        heat("Whole answer", "e2e", "Mostly the length of answers; a band at a round number is a time-out."),
+    )
+
+
+def _stages() -> Row:
+    mean = (f'{_rate("stage", "stayfast_stage_seconds_sum", "")} / ignoring (stage) group_left '
+            f'{_rate("", "stayfast_requests_total", "")}')
+    return "Where the time goes", (
+        Panel("Time by stage, mean request", "Sums of stages over the number of requests: they add up to the mean request.",
+              "s", (Query(mean, "{{stage}}"),), is_stacked=True),
+        Panel("Time by stage, p99 of each", "Each stage's own p99; they do not add up.", "s",
+              (Query(_quantile(0.99, "stage", "stage", ""), "{{stage}}"),)),
+    )
+
+
+def _upstreams() -> Row:
+    dropped = _share(_rate("upstream", "stayfast_attempts_total", f'{UPSTREAM},outcome="dropped"'),
+                     _rate("upstream", "stayfast_attempts_total", UPSTREAM))
+    return "Upstreams", (
+        Panel("First token by upstream", "The same requests as above, by who answered.", "s",
+              _percentiles("upstream", "ttft", ANSWERS, 50, 95), width=8),
+        Panel("Attempts", "Calls by outcome: dropped ones failed and count against the upstream, ignored ones do not.",
+              "reqps", (Query(_rate("upstream, outcome", "stayfast_attempts_total", UPSTREAM),
+                              "{{upstream}} {{outcome}}"),), width=8),
+        Panel("Failed attempts", "Share of each upstream's attempts that were dropped.", "percentunit",
+              (Query(dropped, "{{upstream}}"),), width=8),
+        Panel("Faults", "What went wrong, by upstream.", "reqps",
+              (Query(_rate("upstream, fault", "stayfast_attempts_total", f'{UPSTREAM},fault!=""'),
+                     "{{upstream}} {{fault}}"),), width=8),
+        Panel("Stalls and cut streams", "Halts in the middle of answers, and answers without their end.", "reqps",
+              (Query(_rate("upstream", "stayfast_stalls_total", UPSTREAM), "stalls {{upstream}}"),
+               Query(_rate("upstream", "stayfast_truncated_streams_total", UPSTREAM), "cut {{upstream}}")), width=8),
+        Panel("In flight", "Requests that each upstream is working on.", "none",
+              (Query(f"sum by (upstream) (stayfast_in_flight{{{UPSTREAM}}})", "{{upstream}}"),), width=8),
+        Panel("Connections", "New ones cost a handshake, pooled ones do not.", "cps",
+              (Query(_rate("upstream", "stayfast_connections_opened_total", UPSTREAM), "new {{upstream}}"),
+               Query(_rate("upstream", "stayfast_connections_reused_total", UPSTREAM), "pooled {{upstream}}")), width=8),
+        Panel("Handshakes, p95", "TCP and TLS of new connections.", "s",
+              (Query(_quantile(0.95, "upstream", "handshake", UPSTREAM), "{{upstream}}"),), width=8),
+        Panel("Breakers", "0 closed, 1 half-open, 2 open.", "none",
+              (Query(f"max by (upstream) (stayfast_breaker_state{{{UPSTREAM}}})", "{{upstream}}"),), width=8),
+    )
+
+
+def _ends() -> Row:
+    return "Errors, clients that left, deadlines", (
+        Panel("Requests by status", "499 is a client that left first.", "reqps",
+              (Query(_rate("status", "stayfast_requests_total", ROUTE), "{{status}}"),), width=8, is_stacked=True),
+        Panel("Clients that left", "Before the first token: too slow for them. In mid-answer: seen enough, or stalled.",
+              "reqps", (Query(_rate("route, when", "stayfast_client_left_total", ROUTE), "{{route}} {{when}}"),), width=8),
+        Panel("Deadlines", "Requests that ran out of time, by the stage that had it.", "reqps",
+              (Query(_rate("route, stage", "stayfast_deadline_exceeded_total", ROUTE), "{{route}} {{stage}}"),), width=8),
+        Panel("Retries", "Second and further attempts, a second.", "reqps",
+              (Query(_rate("route", "stayfast_retries_total", ROUTE), "{{route}}"),), width=8),
+        Panel("Refused at the door", "Requests that the edge answered by itself: bad HTTP, no key, draining.", "reqps",
+              (Query(_rate("code", "stayfast_refused_total", ""), "{{code}}"),), width=8),
+        Panel("Hedges and sheds", "Second attempts in parallel, and requests turned away to protect the others.", "reqps",
+              (Query(_rate("route, result", "stayfast_hedges_total", ROUTE), "hedge {{route}} {{result}}"),
+               Query(_rate("route, reason", "stayfast_sheds_total", ROUTE), "shed {{route}} {{reason}}")), width=8),
+    )
+
+
+def _tokens() -> Row:
+    cost = _rate("route, upstream", "stayfast_cost_usd_total", BOTH)
+    requests = _rate("route", "stayfast_requests_total", ROUTE)
+    return "Tokens and cost", (
+        Panel("Tokens", "As upstreams reported them; cached ones are a part of input.", "none",
+              (Query(_rate("kind", "stayfast_tokens_total", ROUTE), "{{kind}} a second"),), width=6),
+        Panel("Cost an hour", "By the prices in the settings.", "currencyUSD",
+              (Query(f"{cost} * 3600", "{{route}} at {{upstream}}"),), width=6, is_stacked=True),
+        Panel("Cost of a thousand requests", "Failed attempts included: they are paid for as well.", "currencyUSD",
+              (Query(f"1000 * {_rate('route', 'stayfast_cost_usd_total', ROUTE)} / {requests}",
+                     "{{route}}"),), width=6),
+        Panel("Cache hits", "Share of look-ups that the cache answered.", "percentunit",
+              (Query(f"{_rate('route', 'stayfast_cache_hits_total', ROUTE)} / "
+                     f"({_rate('route', 'stayfast_cache_hits_total', ROUTE)} + "
+                     f"{_rate('route', 'stayfast_cache_misses_total', ROUTE)})", "{{route}}"),), width=6),
+    )
+
+
+def _budgets() -> Row:
+    note = " Needs the rules of `stayfast alerts`."
+    colours = ((None, "red"), (0.25, "orange"), (0.5, "green"))
+    return "Promises and budgets", (
+        Panel("Budget left", "Of the error budget of each promise, over its window." + note, "percentunit",
+              (Query(f"slo:period_error_budget_remaining:ratio{{{ROUTE}}}", "{{route}} {{slo}}"),), "bargauge", 8,
+              steps=colours, extra={"max": 1}),
+        Panel("Burn rate", "1: the budget lasts exactly as long as its window. 14.4 for an hour pages." + note, "none",
+              (Query(f"slo:current_burn_rate:ratio{{{ROUTE}}}", "{{route}} {{slo}}"),), width=8),
+        Panel("Bad requests over an hour", "Share of requests that broke the promise." + note, "percentunit",
+              (Query(f"slo:sli_error:ratio_rate1h{{{ROUTE}}}", "{{route}} {{slo}}"),), width=8),
+    )
+
+
+def _gateway() -> Row:
+    return "The gateway itself", (
+        Panel("Own time", "What the gateway adds to the time of upstreams.", "s",
+              (Query(_quantile(0.5, "instance", "overhead", ""), "p50 {{instance}}"),
+               Query(_quantile(0.99, "instance", "overhead", ""), "p99 {{instance}}")), width=8),
+        Panel("Event loop", "How late it runs. Above 50 ms everything is late.", "s",
+              (Query(_quantile(0.5, "instance", "loop_lag", ""), "p50 {{instance}}"),
+               Query(_quantile(0.99, "instance", "loop_lag", ""), "p99 {{instance}}")), width=8),
+        Panel("Wait before the handler, p95", "From accept to the first look at a request.", "s",
+              (Query(_quantile(0.95, "instance", "queue_wait", ""), "{{instance}}"),), width=8),
+        Panel("Workers", "Processes that answer, and those that do not.", "none",
+              (Query("sum by (instance, state) (stayfast_workers)", "{{instance}} {{state}}"),), width=8),
+        Panel("Instances", "Scrapes that are answered.", "none", (Query('up{job=~"$job"}', "{{instance}}"),), width=8),
+        Panel("Queues and limits", "Requests that wait, and how many may run at a time.", "none",
+              (Query("sum by (upstream) (stayfast_queue_depth)", "waiting for {{upstream}}"),
+               Query("sum by (upstream) (stayfast_limit)", "limit {{upstream}}")), width=8),
+    )
+
+
+def rows() -> tuple[Row, ...]:
+    """The board from top to bottom."""
+    return (_now(), _latency(), _heat(), _stages(), _upstreams(), _ends(), _tokens(), _budgets(), _gateway())

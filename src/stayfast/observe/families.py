@@ -1,0 +1,92 @@
+"""Every metric there is: names, labels and buckets. docs/telemetry.md and docs/reference/metrics.md explain each (tested).
+
+Labels are routes, upstreams, stages, outcomes and the like, all of them named in the settings or in the code: no client can
+add a series.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+LATENCY_BOUNDS_S = tuple(0.01 * 2 ** (i / 2) for i in range(29))  # 10 ms to 164 s, about 41 % apart
+GAP_BOUNDS_S = tuple(0.001 * 2 ** (i / 2) for i in range(23))  # 1 ms to 2 s
+OWN_BOUNDS_S = tuple(0.0001 * 2**i for i in range(17))  # 0.1 ms to 6.6 s
+
+_WHERE = ("route", "upstream")
+_WHO = ("route", "upstream", "outcome")
+
+
+class Family(NamedTuple):
+    """One metric. `bounds_s` are a histogram's own; `slo` names it where a promise may add exact ones."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    labels: tuple[str, ...] = ()
+    bounds_s: tuple[float, ...] = ()
+    slo: str = ""
+
+
+def _counter(name: str, text: str, *labels: str) -> Family:
+    return Family(f"stayfast_{name}_total", "counter", text, labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> Family:
+    return Family(f"stayfast_{name}", "gauge", text, labels)
+
+
+REQUESTS = _counter("requests", "Requests by route, API and status (499: the client left).", "route", "api", "status")
+REFUSED = _counter("refused", "Requests that the edge answered by itself.", "status", "code")
+CLIENT_LEFT = _counter("client_left", "Clients that hung up first.", "route", "when")
+DEADLINE_EXCEEDED = _counter("deadline_exceeded", "Requests that a limit ended, by the stage that it ended.", "route",
+                             "stage", "limit")
+STAGE_OVERRUNS = _counter("stage_overruns", "Requests by the first stage that used more than its allowance.", "route",
+                          "stage")
+DEGRADED = _counter("degraded", "Requests served by fallback, template or in part, instead of failing.", "route", "how")
+ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and the upstream's error status.", "route", "upstream",
+                    "outcome", "fault", "status")
+RETRIES = _counter("retries", "Calls to upstreams after the first one of their request.", *_WHERE)
+STALLS = _counter("stalls", "Waits in the middle of an answer that were felt.", *_WHERE)
+TRUNCATED = _counter("truncated_streams", "Streams cut before the protocol's end.", "upstream")
+TOKENS = _counter("tokens", "Tokens that upstreams reported.", "route", "upstream", "kind")
+COST = _counter("cost_usd", "What attempts cost by the prices in the settings, USD.", *_WHERE)
+OPENED = _counter("connections_opened", "New upstream connections: handshakes paid.", "upstream", "http_version", "tls")
+REUSED = _counter("connections_reused", "Requests on a pooled connection: handshakes saved.", "upstream")
+ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
+LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
+
+TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
+USABLE = Family("stayfast_usable_seconds", "histogram", "Accept to first token of a stream, to the end of a whole answer.",
+                _WHO, LATENCY_BOUNDS_S, "usable")
+E2E = Family("stayfast_e2e_seconds", "histogram", "Accept to last byte.", _WHO, LATENCY_BOUNDS_S, "e2e")
+TPOT = Family("stayfast_tpot_seconds", "histogram", "Time for each token after the first.", _WHO, GAP_BOUNDS_S, "tpot")
+GAP = Family("stayfast_gap_seconds", "histogram", "Waits between the parts of running answers.", _WHERE, GAP_BOUNDS_S, "gap")
+QUEUE_WAIT = Family("stayfast_queue_wait_seconds", "histogram", "Accept to the first look at a request.", ("route",),
+                    OWN_BOUNDS_S)
+OVERHEAD = Family("stayfast_overhead_seconds", "histogram", "Time to first token in which no upstream was at work.",
+                  ("route",), OWN_BOUNDS_S)
+STAGE = Family("stayfast_stage_seconds", "histogram", "Time spent by stage.", ("stage",), OWN_BOUNDS_S)
+HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of new upstream connections.", ("upstream",),
+                   OWN_BOUNDS_S)
+LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "How late a timer of the event loop ran, sampled.", (),
+                  OWN_BOUNDS_S)
+
+IN_FLIGHT = _gauge("in_flight", "Requests in flight by upstream.", "upstream")
+SPIKE_FACTOR = _gauge("spike_factor", "p99 over p50 of the time to the first token in the last five minutes.", "route")
+WORKERS = _gauge("workers", "Worker processes that this scrape heard from (answered) and did not (silent).", "state")
+BUILD_INFO = _gauge("build_info", "1; the labels say which program this is.", "version", "python")
+
+FAMILIES = (
+    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, STALLS, TRUNCATED,
+    TOKENS, COST, OPENED, REUSED, ENGINE_STATES, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
+    HANDSHAKE, LOOP_LAG, IN_FLIGHT, SPIKE_FACTOR, WORKERS, BUILD_INFO,
+)
+SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
+
+
+def bounds_of(slo_bounds_s: Mapping[str, Iterable[float]]) -> dict[str, tuple[float, ...]]:
+    """The buckets of every histogram: its own bounds and, exact, those of the promises. ValueError for an unknown name."""
+    unknown = set(slo_bounds_s) - SLO_FAMILIES
+    if unknown:
+        raise ValueError(f"slo_bounds_s names {', '.join(sorted(unknown))}; there are {', '.join(sorted(SLO_FAMILIES))}")
+    return {family.name: tuple(sorted({*family.bounds_s, *map(float, slo_bounds_s.get(family.slo, ()))}))
+            for family in FAMILIES if family.kind == "histogram"}

@@ -1,0 +1,211 @@
+"""A request told after the fact: where its time went, stage by stage and attempt by attempt, and in words, why.
+
+All times are milliseconds after the first byte of the request was read. Names, codes and numbers only: nothing that was
+asked or answered is in a fact, so none can be here.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.types import Outcome
+from stayfast.observe.metrics import ended_in, outcome_of
+from stayfast.policy.histogram import LogHistogram
+
+MAX_MODEL_CHARS = 128
+MIN_FOR_NORMAL = 20
+
+
+class StageSpent(msgspec.Struct, omit_defaults=True):
+    """One stage: what it took of what it might have taken."""
+
+    stage: str
+    began_ms: float
+    spent_ms: float
+    allowance_ms: float
+    is_over: bool = False  # this is the stage that broke the budget
+
+
+class StallSeen(msgspec.Struct):
+    """A wait that was felt."""
+
+    at_ms: float
+    ms: float
+
+
+class Lane(msgspec.Struct, omit_defaults=True):
+    """One attempt at one upstream."""
+
+    upstream: str
+    model: str
+    began_ms: float
+    ended_ms: float
+    outcome: str
+    first_token_ms: float | None = None
+    fault: str | None = None
+    upstream_status: int | None = None
+    finish: str | None = None
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    stalls: list[StallSeen] = []
+
+
+class Normal(msgspec.Struct):
+    """What is usual: times to the first token on this route in the last hour, in the process that answered."""
+
+    n: int
+    p50_ms: float
+    p99_ms: float
+
+
+class Waterfall(msgspec.Struct, omit_defaults=True):
+    """One request."""
+
+    request_id: str
+    ended_at: float  # seconds since the epoch
+    status: int
+    outcome: str
+    ms: float
+    verdict: list[str]
+    api: str
+    model: str
+    stream: bool = False
+    route: str | None = None
+    upstream: str | None = None
+    tenant: str | None = None
+    error: str | None = None
+    degraded: str | None = None
+    over_stage: str | None = None
+    deadline_ms: float | None = None
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    own_ms: float | None = None
+    tpot_ms: float | None = None
+    gap_max_ms: float | None = None
+    chunks: int = 0
+    cost_usd: float | None = None
+    trace_id: str | None = None
+    normal: Normal | None = None
+    stages: list[StageSpent] = []
+    attempts: list[Lane] = []
+
+
+class Listed(msgspec.Struct, omit_defaults=True):
+    """One request in a list."""
+
+    request_id: str
+    ended_at: float
+    status: int
+    outcome: str
+    ms: float
+    verdict: str
+    route: str | None = None
+    upstream: str | None = None
+    ttft_ms: float | None = None
+
+
+def listed(fact: RequestDone) -> Listed:
+    """A request in one line."""
+    return Listed(fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - fact.accepted_at),
+                  next(verdict(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s))
+
+
+def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
+    """A request in full. `usual` holds its route's times to the first token, in seconds."""
+    start = fact.accepted_at
+    normal = _normal(usual)
+    return Waterfall(
+        fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - start),
+        list(verdict(fact, normal)),
+        fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route, fact.upstream, fact.tenant, fact.error,
+        fact.degraded, fact.over_stage, _ms_or_none(fact.total_s), _ms_or_none(fact.queue_s), _ms_or_none(fact.ttft_s),
+        _ms_or_none(fact.own_s), _ms_or_none(fact.tpot_s), _ms_or_none(fact.gap_max_s), fact.n_chunks, fact.cost_usd,
+        fact.trace.trace_id if fact.trace is not None else None, normal,
+        [StageSpent(done.stage.value, _ms(done.began_at - start), _ms(done.spent_s), _ms(done.allowance_s),
+                    done.stage is fact.over_stage) for done in fact.stages],
+        [_lane(attempt, start) for attempt in fact.attempts])
+
+
+def verdict(fact: RequestDone, normal: Normal | None) -> Iterator[str]:
+    """What happened and what took the time, a sentence each; the first one says how it ended."""
+    yield _ending(fact)
+    over = next((done for done in fact.stages if done.stage is fact.over_stage), None)
+    if over is not None:
+        yield f"Stage {over.stage.value} broke its budget: {_said(over.spent_s)} of {_said(over.allowance_s)}."
+    for number, attempt in enumerate(fact.attempts, 1):
+        yield from _of_attempt(number, attempt, is_last=number == len(fact.attempts))
+    longest = max(fact.stages, key=lambda done: done.spent_s, default=None)
+    whole_s = fact.ended_at - fact.accepted_at
+    if longest is not None and whole_s > 0:
+        yield f"Most of the time went to stage {longest.stage.value}: {_said(longest.spent_s)} of {_said(whole_s)}."
+    if fact.own_s is not None:
+        yield f"Of the time to the first token {_said(fact.own_s)} were the gateway's own."
+    if normal is not None and fact.ttft_s is not None:
+        ratio = fact.ttft_s * 1e3 / normal.p50_ms
+        yield (f"Usual on this route: first token after {_said(normal.p50_ms / 1e3)} (p50) to {_said(normal.p99_ms / 1e3)} "
+               f"(p99); this one took {ratio:.1f} times the p50.")
+
+
+def _ending(fact: RequestDone) -> str:
+    whole = _said(fact.ended_at - fact.accepted_at)
+    first = "no token had come" if fact.ttft_s is None else f"the first token came after {_said(fact.ttft_s)}"
+    match outcome_of(fact):
+        case "ok":
+            return f"Answered in {whole}; {first}."
+        case "degraded":
+            return f"Served in a lesser form ({fact.degraded}) in {whole}; {first}."
+        case "left":
+            return f"The client left after {whole}, in stage {ended_in(fact.stages)}; {first}."
+        case "rejected":
+            return f"Refused with {fact.status} {fact.error} after {whole}."
+        case _:
+            return f"Failed with {fact.status} {fact.error} after {whole}, in stage {ended_in(fact.stages)}; {first}."
+
+
+def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator[str]:
+    took = _said(attempt.ended_at - attempt.began_at)
+    if attempt.fault is not None:
+        status = f" {attempt.upstream_status}" if attempt.upstream_status is not None else ""
+        yield f"Attempt {number} at {attempt.upstream} failed after {took}: {attempt.fault}{status}."
+    elif attempt.outcome is not Outcome.SUCCESS and not is_last:
+        yield f"Attempt {number} at {attempt.upstream} was given up after {took}."
+    if attempt.stalls:
+        longest = max(attempt.stalls, key=lambda stall: stall.seconds)
+        times = "once" if len(attempt.stalls) == 1 else f"{len(attempt.stalls)} times"
+        yield f"{attempt.upstream} stalled {times} in the middle of its answer, at most for {_said(longest.seconds)}."
+
+
+def _lane(attempt: AttemptDone, start: float) -> Lane:
+    usage = attempt.usage
+    began_ms = _ms(attempt.began_at - start)
+    return Lane(
+        attempt.upstream, attempt.model[:MAX_MODEL_CHARS], began_ms, _ms(attempt.ended_at - start), attempt.outcome.value,
+        _ms(attempt.began_at + attempt.ttft_s - start) if attempt.ttft_s is not None else None, attempt.fault,
+        attempt.upstream_status, attempt.finish_reason, usage.input_total if usage is not None else None,
+        usage.cached_read if usage is not None else None, usage.output if usage is not None else None, attempt.cost_usd,
+        [StallSeen(_ms(stall.at - start), _ms(stall.seconds)) for stall in attempt.stalls])
+
+
+def _normal(usual: LogHistogram) -> Normal | None:
+    p50, p99 = usual.quantile(0.5), usual.quantile(0.99)
+    if p50 is None or p99 is None or usual.n < MIN_FOR_NORMAL:
+        return None
+    return Normal(usual.n, _ms(p50), _ms(p99))
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)
+
+
+def _ms_or_none(seconds: float | None) -> float | None:
+    return None if seconds is None else _ms(seconds)
+
+
+def _said(seconds: float) -> str:
+    """A duration as a person would say it: 0.41 ms, 812 ms, 2.31 s."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"

@@ -1,0 +1,88 @@
+"""When an answer's parts came: the gaps between them, and the stalls among those.
+
+A gap is the time between two reads that held content; it is counted when the later one comes. A stall is a gap that was
+felt: longer than STALL_AFTER_S, and longer than STALL_TIMES_MEAN times the mean of the gaps before it, stalls left out where
+there are others (a model that always takes its time does not stall). The wait in which an answer was cut off is judged for
+a stall as well, but is no gap: nothing came at its end.
+"""
+
+from stayfast.core.events import GapsSeen, Sink, Stall
+
+STALL_AFTER_S = 1.0  # about when a reader's attention leaves (Nielsen, 1993)
+STALL_TIMES_MEAN = 8.0
+N_GAPS_TOLD = 256  # sorted at once, gaps cost listeners a tenth of a microsecond each
+
+
+class Cadence:
+    """The instants of one answer. Owned by the task that reads it; costs two additions and a comparison a part."""
+
+    __slots__ = ("_gaps_s", "_longest_s", "_n_gaps", "_route", "_sink", "_stalled_s", "_upstream", "first_at", "last_at",
+                 "stalls")
+
+    def __init__(self, route: str, upstream: str, sink: Sink) -> None:
+        self._route = route
+        self._upstream = upstream
+        self._sink = sink
+        self._gaps_s: list[float] = []
+        self._n_gaps = 0  # told already
+        self._longest_s = 0.0
+        self._stalled_s = 0.0
+        self.first_at: float | None = None
+        self.last_at = 0.0
+        self.stalls: list[Stall] = []
+
+    def begin(self, now: float) -> None:
+        """The first content came."""
+        self.first_at = self.last_at = now
+
+    def content(self, now: float) -> None:
+        """More content came."""
+        gap_s = now - self.last_at
+        if gap_s > STALL_AFTER_S:
+            self._judge(gap_s)
+        self.last_at = now
+        gaps_s = self._gaps_s
+        gaps_s.append(gap_s)
+        if len(gaps_s) == N_GAPS_TOLD:
+            self._tell()
+
+    def end(self, now: float, *, is_whole: bool) -> None:
+        """Nothing more will come. An answer that is not whole ended in the middle of a wait."""
+        if self._gaps_s:
+            self._tell()
+        if self.first_at is not None and not is_whole:
+            wait_s = now - self.last_at
+            if wait_s > STALL_AFTER_S:
+                self._judge(wait_s)
+                self._longest_s = max(self._longest_s, wait_s)
+
+    @property
+    def gap_max_s(self) -> float | None:
+        """The longest wait; None where all came at once."""
+        longest_s = max(self._gaps_s, default=0.0)
+        return max(longest_s, self._longest_s) or None
+
+    def tpot_s(self, n_output_tokens: int) -> float | None:
+        """Seconds for each token after the first; None where that cannot be known."""
+        if self.first_at is None or self.last_at <= self.first_at or n_output_tokens < 2:
+            return None
+        return (self.last_at - self.first_at) / (n_output_tokens - 1)
+
+    def _judge(self, gap_s: float) -> None:
+        assert self.first_at is not None
+        n_before = self._n_gaps + len(self._gaps_s)
+        before_s = self.last_at - self.first_at
+        if n_before > len(self.stalls):
+            n_before, before_s = n_before - len(self.stalls), before_s - self._stalled_s
+        if not n_before or gap_s > STALL_TIMES_MEAN * before_s / n_before:
+            self._stalled_s += gap_s
+            self.stalls.append(Stall(self.last_at, gap_s))
+
+    def _tell(self) -> None:
+        gaps_s, self._gaps_s = self._gaps_s, []
+        self._n_gaps += len(gaps_s)
+        self._longest_s = max(self._longest_s, *gaps_s)
+        self._sink.emit(GapsSeen(self._route, self._upstream, gaps_s))
+
+    def __repr__(self) -> str:
+        return f"<Cadence of {self._upstream}: {self._n_gaps + len(self._gaps_s)} gaps, {len(self.stalls)} stalls>"

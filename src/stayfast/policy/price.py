@@ -1,0 +1,58 @@
+"""What an answer cost.
+
+Problem: two attempts for one answer cost twice, a cached prefix a tenth, and a bill by the month names neither. Rule: each
+attempt is charged by the token counts that its upstream reported:
+
+    usd = (uncached - written) * input + cached_read * cached_read + written_5m * cache_write + written_1h * cache_write_1h
+          + output * output          each price in USD per million tokens
+
+A price that is not set is the one it is a variant of: reads and writes of the cache cost what input costs, one-hour writes
+what five-minute writes cost. Reasoning is output.
+Source: the providers' price lists (Anthropic's writes are 1.25 and 2 times input, its reads 0.1 times).
+When wrong: a cut-off stream reports no usage, so its tokens are billed but not counted here; batch rates, tiers by length
+of context and volume discounts are unknown to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stayfast.core.types import Usage
+
+ANY_MODEL = "*"
+TOKENS_PER_PRICE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD for a million tokens of each kind."""
+
+    input_per_mtok: float = 0.0
+    output_per_mtok: float = 0.0  # embeddings have none
+    cached_read_per_mtok: float | None = None
+    cache_write_per_mtok: float | None = None
+    cache_write_1h_per_mtok: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            usd = getattr(self, name)
+            if usd is not None and not 0 <= usd <= TOKENS_PER_PRICE:
+                raise ValueError(f"{name} must be from 0 to {TOKENS_PER_PRICE} USD, not {usd}")
+
+    def cost_usd(self, usage: Usage) -> float:
+        """USD for one answer."""
+        inputs = self.input_per_mtok
+        read = inputs if self.cached_read_per_mtok is None else self.cached_read_per_mtok
+        write = inputs if self.cache_write_per_mtok is None else self.cache_write_per_mtok
+        write_1h = write if self.cache_write_1h_per_mtok is None else self.cache_write_1h_per_mtok
+        n_plain = max(0, usage.uncached - usage.cache_write_5m - usage.cache_write_1h)
+        usd = (n_plain * inputs + usage.cached_read * read + usage.cache_write_5m * write + usage.cache_write_1h * write_1h
+               + usage.output * self.output_per_mtok)
+        return usd / TOKENS_PER_PRICE
+
+
+Prices = Mapping[str, Price]  # by the upstream's own name for a model; ANY_MODEL: the rest
+
+
+def price_of(prices: Prices, model: str) -> Price | None:
+    """The price of a model; None: not set."""
+    return prices.get(model) or prices.get(ANY_MODEL)

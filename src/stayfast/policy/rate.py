@@ -1,0 +1,62 @@
+"""How much may pass in a time: a bucket that refills evenly.
+
+Problem: "so many a minute" as a counter that is reset each minute lets two minutes' worth pass around the reset. Rule: a
+bucket holds at most `capacity`, `per_s` of it come back each second, and what is taken must be there:
+
+    level(now) = min(capacity, level(then) + (now - then) * per_s)
+    in any window of t seconds, at most capacity + t * per_s is admitted
+
+What a request costs is often known only at its end: `take` an estimate, then `charge` the difference, which may be negative
+(something comes back) and may leave a debt (later requests wait longer), but is never refused.
+Source: the token bucket of RFC 2697; reserve and reconcile as in GCRA with a signed correction.
+When wrong: several processes that share one quota each see a bucket of their own.
+"""
+
+
+class Bucket:
+    """One limit. Pure state, starting full; changed only by its owner. Instants are seconds and never go backwards."""
+
+    __slots__ = ("_at", "_level", "capacity", "per_s")
+
+    def __init__(self, capacity: float, per_s: float, now: float) -> None:
+        if not (capacity > 0 and per_s > 0):
+            raise ValueError(f"capacity and per_s must be more than 0, not {capacity} and {per_s}")
+        self.capacity = capacity
+        self.per_s = per_s
+        self._level = capacity
+        self._at = now
+
+    def level(self, now: float) -> float:
+        """What is there; negative while a debt is paid off."""
+        if now > self._at:
+            self._level = min(self.capacity, self._level + (now - self._at) * self.per_s)
+            self._at = now
+        return self._level
+
+    def has(self, cost: float, now: float) -> bool:
+        """Whether `cost` could be taken."""
+        return cost <= self.level(now)
+
+    def take(self, cost: float, now: float) -> bool:
+        """Take `cost` (0 or more) if it is there; whether it was."""
+        if not self.has(cost, now):
+            return False
+        self._level -= cost
+        return True
+
+    def charge(self, cost: float, now: float) -> None:
+        """Correct an estimate: take `cost` whether it is there or not; what is negative comes back, up to the capacity."""
+        self._level = min(self.capacity, self.level(now) - cost)
+
+    def wait_s(self, cost: float, now: float) -> float | None:
+        """Seconds until `cost` will be there if nothing else is taken; None: it never will, it is above the capacity."""
+        if cost > self.capacity:
+            return None
+        return max(0.0, (cost - self.level(now)) / self.per_s)
+
+    def full_in_s(self, now: float) -> float:
+        """Seconds until it is full again."""
+        return (self.capacity - self.level(now)) / self.per_s
+
+    def __repr__(self) -> str:
+        return f"<Bucket {self._level:g} of {self.capacity:g}, {self.per_s:g}/s>"

@@ -1,0 +1,131 @@
+"""What a route promises its users, and how fast a broken promise must be noticed.
+
+Problem: an alert on p99 wakes people for three slow requests at night and sleeps through a week of slow bleeding. Rule: a
+promise (objective) is a share of good requests over a window; what is left of it is the error budget; what is watched is
+how fast that is spent, over a long window (it matters) and a short one (it still goes on):
+
+    burn = share of bad requests / (1 - share promised)          1: the budget lasts exactly as long as the window
+    fires when burn > factor over both,  factor = spent * window / long,  short = long / 12
+
+So a fire never means less than `spent` of the budget gone. With 30 days the factors are 14.4, 6, 3 and 1.
+Source: "The Site Reliability Workbook" (2018), chapter 5; the table is that of sloth and pyrra.
+When wrong: with few requests one failure is a large share; hence `n_requests_needed`. With a modest promise
+(budget * factor >= 1) even a total outage cannot burn that fast: such an alert could never fire, and `alerts` omits it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal, NamedTuple
+
+HOUR_S = 3600
+DAY_S = 24 * HOUR_S
+SHORTEST_S, LONGEST_S = 0.001, 3600
+LOWEST_SHARE = 0.5
+
+Severity = Literal["page", "ticket"]
+Metric = Literal["ttft", "e2e", "tpot", "usable"]
+
+
+def _check_share(name: str, share: float) -> None:
+    if not LOWEST_SHARE <= share <= 0.99999:
+        raise ValueError(f"{name} must be from {LOWEST_SHARE} to 0.99999, not {share}")
+
+
+class Burn(NamedTuple):
+    """A speed of spending that somebody must hear of: `spent` of the budget within `long_s`."""
+
+    severity: Severity
+    spent: float
+    long_s: int
+
+    @property
+    def short_s(self) -> int:
+        """The window that tells whether it still goes on; seconds."""
+        return self.long_s // 12
+
+    def factor(self, window_days: int) -> float:
+        """How many times faster than sustainable."""
+        return self.spent * window_days * DAY_S / self.long_s
+
+
+BURNS = (
+    Burn("page", 0.02, HOUR_S),
+    Burn("page", 0.05, 6 * HOUR_S),
+    Burn("ticket", 0.10, DAY_S),
+    Burn("ticket", 0.10, 3 * DAY_S),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """`share` of the requests take at most `under_s` seconds. A request that failed took too long."""
+
+    under_s: float = 2.0
+    share: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not SHORTEST_S <= self.under_s <= LONGEST_S:
+            raise ValueError(f"under_s must be from {SHORTEST_S} to {LONGEST_S}, not {self.under_s}")
+        _check_share("share", self.share)
+
+
+class Objective(NamedTuple):
+    """One promise of one route. `metric` is None for availability, and so is `under_s`."""
+
+    name: str
+    share: float
+    window_days: int
+    metric: Metric | None = None
+    under_s: float | None = None
+
+    @property
+    def budget(self) -> float:
+        """The share of requests that may be bad."""
+        return 1.0 - self.share
+
+    @property
+    def alerts(self) -> tuple[Burn, ...]:
+        """The burns that can happen: a total outage burns 1 / budget times as fast as sustainable, and nothing faster."""
+        return tuple(burn for burn in BURNS if self.bad_share(burn) < 1.0)
+
+    def bad_share(self, burn: Burn) -> float:
+        """The share of bad requests above which `burn` fires."""
+        return burn.factor(self.window_days) * self.budget
+
+    def n_requests_needed(self, burn: Burn, min_requests: int, min_bad: int) -> int:
+        """Requests in the long window below which `burn` is silent: so many that `min_bad` bad ones are needed to fire."""
+        return max(min_requests, ceil(min_bad / self.bad_share(burn)))
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What one route promises over `window_days`. null: nothing is promised in this respect."""
+
+    availability: float | None = 0.99
+    ttft: Latency | None = Latency()
+    usable: Latency | None = None
+    e2e: Latency | None = None
+    tpot: Latency | None = None
+    window_days: int = 30
+
+    def __post_init__(self) -> None:
+        if self.availability is not None:
+            _check_share("availability", self.availability)
+        if not 28 <= self.window_days <= 92:
+            raise ValueError(f"window_days must be from 28 to 92, not {self.window_days}")
+
+    def objectives(self) -> Iterator[Objective]:
+        """Every promise made."""
+        if self.availability is not None:
+            yield Objective("availability", self.availability, self.window_days)
+        for metric, latency in self.latencies():
+            yield Objective(metric, latency.share, self.window_days, metric, latency.under_s)
+
+    def latencies(self) -> Iterator[tuple[Metric, Latency]]:
+        """The promises about time; each `under_s` must be a bound of that metric's histogram, to be counted exactly."""
+        given: tuple[tuple[Metric, Latency | None], ...] = (
+            ("ttft", self.ttft), ("usable", self.usable), ("e2e", self.e2e), ("tpot", self.tpot))
+        for metric, latency in given:
+            if latency is not None:
+                yield metric, latency

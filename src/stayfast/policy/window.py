@@ -1,0 +1,66 @@
+"""What was true in the last minutes: a ring of histograms by time.
+
+Problem: counters since the start answer "how was it ever", a dashboard and a hedge ask "how is it now". Rule: values go to
+the histogram of their slot of 5 s; a minute after its end a slot is folded into the one of its minute; after an hour it is
+forgotten. A question about the last `seconds` merges the slots that touch them, the running one included:
+
+    covered = seconds + at most one slot (5 s up to a minute back, 60 s beyond)
+
+Memory: at most 24 + 61 histograms a series, however much traffic there is.
+When wrong: at the seams a slot counts as a whole, so "5 m" is 5 m to 6 m; rates must come from counters instead.
+"""
+
+from collections import deque
+
+from stayfast.policy.histogram import LogHistogram
+
+FINE_S, COARSE_S, KEPT_S = 5.0, 60.0, 3600.0
+
+
+class Window:
+    """One series. Instants must not go back; not task-safe by itself, as nothing here awaits."""
+
+    __slots__ = ("_coarse", "_ends_at", "_fine", "_open")
+
+    def __init__(self) -> None:
+        self._fine: deque[tuple[float, LogHistogram]] = deque()  # (when the slot begins, its values), oldest first
+        self._coarse: deque[tuple[float, LogHistogram]] = deque()
+        self._ends_at = float("-inf")
+        self._open = LogHistogram()
+
+    def add(self, seconds: float, now: float) -> None:
+        """Count one value at the instant `now`."""
+        if now >= self._ends_at:
+            self._turn(now)
+        self._open.add(seconds)
+
+    def last(self, seconds: float, now: float) -> LogHistogram:
+        """The values of the last `seconds`, at most KEPT_S."""
+        since = now - seconds
+        whole = LogHistogram()
+        for began_at, values in self._coarse:
+            if began_at + COARSE_S > since:
+                whole.merge(values)
+        for began_at, values in self._fine:
+            if began_at + FINE_S > since:
+                whole.merge(values)
+        return whole
+
+    def _turn(self, now: float) -> None:
+        """Open the slot of `now`; fold away what is older than a minute, forget what is older than an hour."""
+        began_at = now // FINE_S * FINE_S
+        self._ends_at = began_at + FINE_S
+        self._open = LogHistogram()
+        fine, coarse = self._fine, self._coarse
+        fine.append((began_at, self._open))
+        while fine[0][0] + FINE_S + COARSE_S <= now:
+            at, values = fine.popleft()
+            minute_at = at // COARSE_S * COARSE_S
+            if not coarse or coarse[-1][0] != minute_at:
+                coarse.append((minute_at, LogHistogram()))
+            coarse[-1][1].merge(values)
+        while coarse and coarse[0][0] + COARSE_S + KEPT_S <= now:
+            coarse.popleft()
+
+    def __repr__(self) -> str:
+        return f"<Window of {len(self._fine)} + {len(self._coarse)} slots>"

@@ -1,0 +1,1 @@
+"""`stayfast prove`: every published number as a named claim that anyone can run again."""

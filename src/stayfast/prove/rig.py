@@ -1,0 +1,173 @@
+"""The servers of a proof: a simulator, a gateway, a bare proxy, each its own process on a free loopback port.
+
+They are the very commands that a user types, so a proof measures what is shipped. Whatever happens, they end with the rig.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from stayfast.prove.claim import SetUpFailed
+from stayfast.settings import environment
+
+START_WITHIN_S = 20.0
+STOP_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 10.0
+MAX_LINE_BYTES = 4 * 1024 * 1024  # of what a server prints
+_URL = re.compile(rb"http://127\.0\.0\.1:\d+")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_MODEL = "m"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One running process. `url` is without a path."""
+
+    url: str
+    process: asyncio.subprocess.Process
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that it has used, all threads. NaN where the system does not tell (not Linux)."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return float("nan")
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    def freeze(self) -> None:
+        """Stop it in its tracks: it takes connections (the kernel does) and answers nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    async def get(self, path: str, method: str = "GET") -> Any:
+        """The JSON at a path; for control endpoints. Raises SetUpFailed."""
+        return await asyncio.to_thread(_ask, self.url, path, method)
+
+
+class Rig:
+    """Starts servers and ends them. `async with Rig() as rig`."""
+
+    def __init__(self) -> None:
+        self._directory = TemporaryDirectory(prefix="stayfast-prove-")
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._readers: set[asyncio.Task[None]] = set()
+        self._n_files = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        traceback: TracebackType | None) -> None:
+        running = [process for process in self._processes if process.returncode is None]
+        try:
+            for process in running:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                    process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_WITHIN_S):
+                    for process in running:
+                        await process.wait()
+        finally:
+            stubborn = [process for process in running if process.returncode is None]
+            for process in stubborn:
+                process.kill()
+            for task in self._readers:
+                task.cancel()
+            self._directory.cleanup()
+        for process in stubborn:
+            await process.wait()
+
+    async def simulator(self, providers: Mapping[str, Any], seed: int) -> Server:
+        """`stayfast sim` with these providers; each answers at `{url}/NAME/v1`."""
+        file = self._write({"providers": providers})
+        return await self.start("-m", "stayfast", "sim", "--config", file, "--port", "0", "--seed", str(seed), "--json")
+
+    async def gateway(self, settings: Mapping[str, Any]) -> Server:
+        """`stayfast serve` with these settings."""
+        return await self.start("-m", "stayfast", "serve", "--config", self._write(settings), "--port", "0")
+
+    async def floor(self, upstream: str) -> Server:
+        """The bare proxy in front of `upstream` (a URL)."""
+        return await self.start("-m", "stayfast.prove.floor", upstream)
+
+    def _write(self, content: Mapping[str, Any]) -> str:
+        self._n_files += 1
+        path = Path(self._directory.name) / f"{self._n_files}.yaml"
+        path.write_text(json.dumps(content, default=dict))  # JSON is YAML
+        return str(path)
+
+    async def start(self, *arguments: str) -> Server:
+        """Run this Python on `arguments`; it is up when it prints where it listens. Raises SetUpFailed with its output."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT, limit=MAX_LINE_BYTES, env=_variables())
+        self._processes.append(process)
+        output = process.stdout
+        assert output is not None
+        said = bytearray()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_WITHIN_S):
+                while line := await output.readline():
+                    said += line
+                    if (found := _URL.search(line)) is not None:
+                        self._drain(output)
+                        return Server(found[0].decode(), process)
+        raise SetUpFailed(f"`{shlex.join(('python', *arguments))}` did not start:\n{said.decode(errors='replace')}")
+
+    def _drain(self, output: asyncio.StreamReader) -> None:
+        """Read and forget what it prints, its log lines above all, or it would wait for a reader."""
+        task = asyncio.get_running_loop().create_task(_to_the_end(output))
+        self._readers.add(task)
+        task.add_done_callback(self._readers.discard)
+
+
+async def _to_the_end(output: asyncio.StreamReader) -> None:
+    while await output.read(1 << 16):
+        pass
+
+
+def _variables() -> dict[str, str]:
+    """The environment, less what would change the settings of a server."""
+    return {name: value for name, value in environment().items() if name != "PORT" and not name.startswith("STAYFAST_")}
+
+
+def _ask(url: str, path: str, method: str) -> Any:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_WITHIN_S)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        said = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise SetUpFailed(f"{method} {path}: {type(error).__name__}: {error}") from None
+    finally:
+        connection.close()
+    if answer.status >= 300:
+        raise SetUpFailed(f"{method} {path} answered {answer.status}: {said[:200].decode(errors='replace')}")
+    return json.loads(said)
+
+
+def gateway_settings(upstreams: Mapping[str, str], **route: Any) -> dict[str, Any]:
+    """Settings of a gateway with one route, "m", to upstreams that speak OpenAI's protocol at these URLs."""
+    return {
+        "upstreams": {name: {"kind": "openai", "base_url": url, "key": "none", "probe": False, "apis": ["chat"]}
+                      for name, url in upstreams.items()},
+        "routes": {_MODEL: {"upstreams": list(upstreams), **route}},
+    }

@@ -1,0 +1,187 @@
+"""Every knob of a simulated provider, with its default and its range.
+
+A preset gives the numbers of a known provider; what is set beside it replaces its part. "assumed" marks what no public
+figure supports: stalls, incidents, cold starts, queues and prices are there to be turned, not to be believed.
+"""
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from stayfast.upstreams.simulated.engine import EngineModel
+from stayfast.upstreams.simulated.faults import FaultRule
+from stayfast.upstreams.simulated.latency import Gaps, Mixture
+from stayfast.upstreams.simulated.quota import Quota
+from stayfast.upstreams.simulated.regimes import Regimes
+from stayfast.upstreams.simulated.vendor import Vendor
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One provider's numbers: TTFT fitted to published percentiles of small prompts; gaps from published tokens a second,
+    where there are any, else assumed.
+    """
+
+    ttft: Mixture
+    gaps: Gaps
+    vendor: Vendor = "openai"
+
+
+def _fit(median_ms: float, sigma: float, tail_share: float, tail_median_ms: float) -> Mixture:
+    return Mixture(median_ms / 1000, sigma, tail_share, tail_median_ms / 1000, 0.45)
+
+
+def _pace(tokens_per_s: float, tokens_per_chunk: int = 1) -> Gaps:
+    return Gaps(1 / tokens_per_s, 0.3, tokens_per_chunk)
+
+
+# TTFT: fits of modelstats.ai pings (24 h, one place, n = 288 a model), not ground truth. Pace: costhawk's medians of
+# March 2026 for gpt-4o (90 tokens/s), gpt-4o-mini (120), gemini-flash (150), sonnet (80), opus (40); the others assumed.
+PRESETS: Final = MappingProxyType({
+    "gpt-4o-like": Preset(_fit(632, .29, .03, 3721), _pace(90)),
+    "gpt-4o-mini-like": Preset(_fit(531, .23, .03, 3675), _pace(120)),
+    "gpt-4.1-like": Preset(_fit(719, .28, .03, 1591), _pace(90)),
+    "gpt-4.1-mini-like": Preset(_fit(655, .26, .03, 1787), _pace(120)),
+    "haiku-4.5-like": Preset(_fit(530, .55, .03, 3380), _pace(150, 4), "anthropic"),
+    "sonnet-4.6-like": Preset(_fit(918, .64, .03, 3154), _pace(80, 4), "anthropic"),
+    "opus-4.6-like": Preset(_fit(1611, .20, .05, 2599), _pace(40, 4), "anthropic"),
+    "gemini-flash-like": Preset(_fit(474, .27, .02, 1303), _pace(150, 16)),
+    "gemini-flash-lite-like": Preset(_fit(301, .51, .05, 2109), _pace(250, 16)),
+    "deepseek-v3-like": Preset(_fit(1475, .15, .02, 2463), _pace(40)),
+    "instant": Preset(Mixture(0.0), Gaps(0.0, 0.0)),
+    "steady": Preset(Mixture(0.2), Gaps(0.01, 0.0)),
+})
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How many tokens answers have, where the request does not say: a lognormal, cut at `most`.
+
+    The defaults are a fit to the answers of Azure's conversation trace of 2023.
+    """
+
+    median: float = 151.0
+    sigma: float = 0.86
+    most: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.median <= 1_000_000:
+            raise ValueError(f"median must be from 1 to 1000000 tokens, not {self.median}")
+        if not 0 <= self.sigma <= 3:
+            raise ValueError(f"sigma must be from 0 to 3, not {self.sigma}")
+        if not 1 <= self.most <= 1_000_000:
+            raise ValueError(f"most must be from 1 to 1000000 tokens, not {self.most}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Pauses inside a running answer: before each chunk with probability `share`. All assumed."""
+
+    share: float = 0.0
+    duration: Mixture = field(default_factory=lambda: Mixture(1.0, 0.8))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be from 0 to 1, not {self.share}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sag:
+    """A share of answers slows down at a random point: tokens come at `rate_factor` of their pace from there. Assumed."""
+
+    share: float = 0.0
+    rate_factor: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be from 0 to 1, not {self.share}")
+        if not 0 < self.rate_factor <= 1:
+            raise ValueError(f"rate_factor must be more than 0 and at most 1, not {self.rate_factor}")
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """After `after_idle_s` seconds without a request, the next ones wait for a container and then for the model.
+
+    Both take uniform times between their bounds, in seconds. How often this happens at providers is not public.
+    """
+
+    after_idle_s: float = 300.0
+    is_cold_at_first: bool = True
+    container_min_s: float = 2.0
+    container_max_s: float = 5.0
+    load_min_s: float = 3.0
+    load_max_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.after_idle_s <= 86_400:
+            raise ValueError(f"after_idle_s must be more than 0 and at most 86400, not {self.after_idle_s}")
+        for name in ("container", "load"):
+            least, most = getattr(self, f"{name}_min_s"), getattr(self, f"{name}_max_s")
+            if not 0 <= least <= most <= 3600:
+                raise ValueError(f"{name}_min_s must be at most {name}_max_s, both from 0 to 3600, not {least} and {most}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """US dollars for a million tokens. Assumed: prices are the user's to fill in."""
+
+    input_usd_per_mtok: float = 1.0
+    output_usd_per_mtok: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name in ("input_usd_per_mtok", "output_usd_per_mtok"):
+            if not 0 <= getattr(self, name) <= 1_000_000:
+                raise ValueError(f"{name} must be from 0 to 1000000, not {getattr(self, name)}")
+
+    def usd(self, n_input: int, n_output: int) -> float:
+        """What so many tokens cost."""
+        return (n_input * self.input_usd_per_mtok + n_output * self.output_usd_per_mtok) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """One simulated provider. Everything that is drawn comes from `seed`, the provider's name and a request's number."""
+
+    preset: str = ""  # one of PRESETS; "": the numbers of `instant`
+    seed: int = 0
+    vendor: Vendor | None = None  # whose headers and overload statuses; None: the preset's
+    ttft: Mixture | None = None  # from the request to the first token, without queue and prefill; None: the preset's
+    gaps: Gaps | None = None  # None: the preset's
+    output: Lengths = field(default_factory=Lengths)
+    fills_max_tokens: bool = False  # answers are as long as they may be, as with `ignore_eos`
+    head_share: float = 1.0  # of the TTFT passes before the response head; assumed: both come together
+    prefill_per_token: float = 0.0  # share by which a prompt token lengthens the TTFT; 0.0001: 10,000 double it
+    embedding_share: float = 0.3  # an embedding takes this share of a TTFT; assumed
+    tail_correlation: float = 0.0  # of two requests of one session: correlation of their being in the tail; assumed
+    luck_holds_s: float = 60.0  # a session's luck is drawn anew after so many seconds; assumed
+    stalls: Stalls = field(default_factory=Stalls)
+    sag: Sag = field(default_factory=Sag)
+    regimes: Regimes | None = None  # None: always normal
+    cold_start: ColdStart | None = None
+    quota: Quota | None = None
+    engine: EngineModel | None = None  # an engine's queue, prefill and batch; then gaps are the engine's
+    faults: tuple[FaultRule, ...] = ()
+    notices_hangup: bool = True  # a caller that leaves ends the work at once; else it runs on to its end
+    tariff: Tariff = field(default_factory=Tariff)
+
+    def __post_init__(self) -> None:
+        if self.preset and self.preset not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}")
+        for name in ("head_share", "embedding_share", "tail_correlation", "prefill_per_token"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        if not 0 < self.luck_holds_s <= 86_400:
+            raise ValueError(f"luck_holds_s must be more than 0 and at most 86400, not {self.luck_holds_s}")
+
+    @property
+    def numbers(self) -> Preset:
+        """The preset with what replaces its parts."""
+        of = PRESETS[self.preset or "instant"]
+        return Preset(self.ttft or of.ttft, self.gaps or of.gaps, self.vendor or of.vendor)
+
+    def ttft_for(self, n_prompt_tokens: int) -> Mixture:
+        """The TTFT of a prompt of this length in normal times without an engine's queue, in closed form."""
+        return self.numbers.ttft.scaled(1 + n_prompt_tokens * self.prefill_per_token)

@@ -1,0 +1,84 @@
+"""Ways to fail: what goes wrong, for which share of the requests, and when."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from stayfast.core.types import Api
+
+
+class Kind(StrEnum):
+    """What goes wrong. "Whole" answers are those that are not streamed."""
+
+    REFUSED = "refused"  # no connection
+    RESET = "reset"  # the connection is reset before the response head
+    HANG = "hang"  # the request is taken and never answered
+    SLOW_HEADERS = "slow_headers"  # the head comes `seconds` later
+    STATUS = "status"  # an error answer: `status`, in the dialect's form
+    SILENT = "silent"  # a good head, then nothing
+    RESET_MID = "reset_mid"  # the connection is reset inside the body
+    CUT = "cut"  # the connection is closed inside the body, without the last chunk
+    TRUNCATED = "truncated"  # the body ends cleanly, the protocol's own end never comes
+    IN_BAND = "in_band"  # an error event inside the stream; for whole answers, an error body with status 200
+    MALFORMED = "malformed"  # JSON that is none
+    STALL = "stall"  # a pause of `seconds` inside the body
+    SLOW = "slow"  # every gap is `factor` times as long
+
+
+BEFORE_BODY: Final = frozenset({Kind.REFUSED, Kind.RESET, Kind.HANG, Kind.STATUS})
+Form = Literal["usual", "flat", "nested", "failed", "named"]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRule:
+    """One way to fail. The first rule that strikes a request is the one it gets.
+
+    rate: share of the requests. from_s, until_s: seconds of the provider's life. n_at_most: strikes so often and no more.
+    after_chunks: content chunks that pass before a fault inside a body; a shorter answer fails before its end.
+    form: of an error event; usual: as the dialect's own provider sends it. chat: flat, or named (with `event: error`).
+    responses: nested (seen in production), flat (documented) or failed (`response.failed`).
+    """
+
+    kind: Kind = Kind.STATUS
+    rate: float = 1.0
+    from_s: float = 0.0
+    until_s: float | None = None
+    n_at_most: int | None = None
+    api: Api | None = None  # only these requests
+    status: int = 500
+    code: str = ""  # of an error; "": the usual one of its status
+    retry_after_s: float | None = None
+    seconds: float = 10.0
+    factor: float = 3.3
+    after_chunks: int = 3
+    form: Form = "usual"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"rate must be more than 0 and at most 1, not {self.rate}")
+        if not (self.from_s >= 0 and (self.until_s is None or self.from_s < self.until_s)):
+            raise ValueError(f"from_s must be 0 or more and before until_s, not {self.from_s} and {self.until_s}")
+        if self.n_at_most is not None and self.n_at_most < 1:
+            raise ValueError(f"n_at_most must be at least 1, not {self.n_at_most}")
+        if not 400 <= self.status <= 599:
+            raise ValueError(f"status must be from 400 to 599, not {self.status}")
+        if self.retry_after_s is not None and not 0 <= self.retry_after_s <= 1e9:
+            raise ValueError(f"retry_after_s must be from 0 to 1e9, not {self.retry_after_s}")
+        if not 0 <= self.seconds <= 86_400:
+            raise ValueError(f"seconds must be from 0 to 86400, not {self.seconds}")
+        if not 1 <= self.factor <= 1000:
+            raise ValueError(f"factor must be from 1 to 1000, not {self.factor}")
+        if self.after_chunks < 0:
+            raise ValueError(f"after_chunks must not be negative, not {self.after_chunks}")
+
+    def covers(self, api: Api, age_s: float) -> bool:
+        """Whether a request of this API, `age_s` seconds into the provider's life, may be struck."""
+        return self.from_s <= age_s and (self.until_s is None or age_s < self.until_s) and self.api in (None, api)
+
+
+class Broke(Exception):
+    """The connection failed. `kind`: refused, reset (at any time), or cut (closed inside the body)."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind

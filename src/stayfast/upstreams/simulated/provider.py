@@ -1,0 +1,211 @@
+"""A provider that is played: its weather, its capacity, its faults, and what it counts."""
+
+from collections.abc import Sequence
+from itertools import count
+from math import sqrt
+from random import Random
+from zlib import crc32
+
+from stayfast.core.clock import Clock
+from stayfast.core.types import Api
+from stayfast.upstreams.simulated.answering import Answering
+from stayfast.upstreams.simulated.ask import Ask
+from stayfast.upstreams.simulated.config import ProviderConfig
+from stayfast.upstreams.simulated.counts import Counts
+from stayfast.upstreams.simulated.engine import engine_of
+from stayfast.upstreams.simulated.faults import FaultRule
+from stayfast.upstreams.simulated.plan import Dice
+from stayfast.upstreams.simulated.quota import Meter
+from stayfast.upstreams.simulated.regimes import CALM, Forecast, Regime, Regimes, Weather
+from stayfast.upstreams.simulated.vendor import Headers, Trouble, limit_headers, overloaded, own_headers
+
+
+class Provider:
+    """One simulated provider. One loop; its life begins when it is made.
+
+    It waits by asyncio on the running loop, takes instants from `clock` and dice from the request's number, so a run
+    repeats exactly: on a real loop up to the machine's own delays, on a virtual one bit for bit.
+    """
+
+    def __init__(self, name: str, config: ProviderConfig, clock: Clock) -> None:
+        self.name = name
+        self.config = config
+        self.numbers = config.numbers
+        self.clock = clock
+        self.dice = Dice(config.seed, name)
+        self.tag = f"{crc32(name.encode()):08x}"
+        self.counts = Counts()
+        self.engine = engine_of(config.engine, clock) if config.engine is not None else None
+        self._began_at = clock.now()
+        self._numbers = count()
+        self._rules: list[_Rule] = [_Rule(rule) for rule in config.faults]
+        self._regimes = config.regimes or Regimes()
+        self._forecast = Forecast(self._regimes, self.dice.of_weather()) if config.regimes is not None else None
+        self._forced: Weather | None = None
+        self._meter = Meter(config.quota, self._began_at) if config.quota is not None else None
+        self._active_at: float | None = None  # when it last had anything to do
+        self._warm_at = self._began_at
+
+    def ask(self, ask: Ask) -> Answering:
+        """Take a request. Nothing happens before its `begin`."""
+        now = self.clock.now()
+        counts = self.counts
+        counts.n_asked += 1
+        counts.n_running += 1
+        counts.n_running_peak = max(counts.n_running_peak, counts.n_running)
+        if counts.first_at is None:
+            counts.first_at = now
+        counts.last_at = now
+        return Answering(self, ask, next(self._numbers) if ask.number is None else ask.number, now)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since its life began: what fault schedules and regimes go by."""
+        return self.clock.now() - self._began_at
+
+    @property
+    def faults(self) -> Sequence[FaultRule]:
+        """The rules in force, those of the configuration first."""
+        return [rule.of for rule in self._rules]
+
+    @property
+    def weather(self) -> Weather:
+        """The regime at this moment."""
+        return self._weather_at(self.clock.now())
+
+    def inject(self, rule: FaultRule) -> None:
+        """Add a rule, for requests that begin from now on. Its from_s and until_s count from now."""
+        self._rules.append(_Rule(rule, self.age_s))
+
+    def clear(self) -> None:
+        """Drop the rules that were injected; requests already struck stay so."""
+        del self._rules[len(self.config.faults):]
+
+    def set_regime(self, weather: Weather | None) -> None:
+        """Hold the weather as it is told from now on; None: as the configuration has it."""
+        self._forced = weather
+
+    def reset_counts(self) -> None:
+        """Count from 0 again. What runs is counted where it ends."""
+        self.counts = Counts(n_running=self.counts.n_running, n_running_peak=self.counts.n_running)
+
+    # -- what its answerings ask of it
+
+    def fault_for(self, api: Api, number: int, now: float) -> FaultRule | None:
+        """The fault that strikes a request, if one does."""
+        if not self._rules:
+            return None
+        age_s = now - self._began_at
+        rng = self.dice.of_faults(number)
+        return next((rule.of for rule in self._rules if rule.strikes(api, age_s, rng)), None)
+
+    def regime_at(self, now: float) -> Regime:
+        """What holds for a request that begins now."""
+        if self._forecast is None and self._forced is None:
+            return CALM
+        regime = self._regimes.of(self._weather_at(now))
+        if self.engine is not None:
+            self.engine.set_speed(1 / regime.gap_factor)
+        return regime
+
+    def _weather_at(self, now: float) -> Weather:
+        if self._forced is not None:
+            return self._forced
+        return self._forecast.at(now - self._began_at) if self._forecast is not None else Weather.NORMAL
+
+    def admit(self, answering: Answering, regime: Regime, now: float) -> Trouble | None:
+        """Let a request in, charged to the quota; or the error it gets instead."""
+        ask = answering.ask
+        if regime.error_rate and self.dice.of_errors(answering.number).random() < regime.error_rate:
+            return overloaded(self.numbers.vendor, ask.api)
+        if self._meter is not None:
+            most = ask.max_output_tokens if ask.api.can_stream else 0
+            charged = self._meter.admit(ask.n_prompt_tokens, most, ask.model, now)
+            if isinstance(charged, Trouble):
+                return charged
+            answering.charge = charged
+        self.counts.n_tokens_prompted += ask.n_prompt_tokens
+        self.counts.cost_usd += self.config.tariff.usd(ask.n_prompt_tokens, 0)
+        return None
+
+    def luck_of(self, session: str | None, now: float, rng: Random) -> float | None:
+        """The luck that a session's requests share, where this one does.
+
+        Each takes it with probability sqrt(rho), so two of one session are both in the tail with correlation rho.
+        """
+        rho = self.config.tail_correlation
+        if session is None or not rho or rng.random() >= sqrt(rho):
+            return None
+        window = int((now - self._began_at) / self.config.luck_holds_s)
+        return self.dice.of_session(session, window).random()
+
+    def warm_at(self, now: float) -> float:
+        """When it can begin to work: now, or at the end of a cold start."""
+        cold = self.config.cold_start
+        if cold is None:
+            return now
+        was = self._active_at
+        is_cold = cold.is_cold_at_first if was is None else (
+            self.counts.n_running <= 1 and now - was >= cold.after_idle_s)
+        if is_cold:
+            rng = self.dice.of_cold_start(self.counts.n_cold_starts)
+            self._warm_at = now + (rng.uniform(cold.container_min_s, cold.container_max_s)
+                                   + rng.uniform(cold.load_min_s, cold.load_max_s))
+            self.counts.n_cold_starts += 1
+        self._active_at = now
+        return max(now, self._warm_at)
+
+    def headers(self, answering: Answering) -> Headers:
+        """What stands over every answer: the provider's own headers, and the limits where there are any."""
+        now = self.clock.now()
+        own = own_headers(self.numbers.vendor, answering.request_id, now - answering.asked_at)
+        if self._meter is None:
+            return own
+        return own + limit_headers(self._meter.limits(now), self.numbers.vendor, self.clock.wall())
+
+    def ended(self, answering: Answering) -> None:
+        """A request is over: count it, and free what it held."""
+        assert answering.outcome is not None
+        assert answering.ended_at is not None
+        counts, n_output = self.counts, answering.n_generated
+        counts.n_running -= 1
+        counts.last_at = self._active_at = answering.ended_at
+        counts.outcomes[answering.outcome] = counts.outcomes.get(answering.outcome, 0) + 1
+        counts.n_tokens_generated += n_output
+        cost_usd = self.config.tariff.usd(0, n_output)
+        counts.cost_usd += cost_usd
+        if answering.outcome == "cancelled":
+            counts.n_tokens_unread += n_output
+            counts.n_tokens_after_hangup += answering.n_after_hangup
+            counts.cost_unread_usd += cost_usd
+        if answering.charge is not None:
+            answering.charge.settle(n_output, answering.ended_at)
+        if answering.sequence is not None and self.engine is not None and (
+                self.config.notices_hangup or answering.outcome != "cancelled"):
+            self.engine.leave(answering.sequence)
+
+    def __repr__(self) -> str:
+        counts = self.counts
+        return f"<Provider {self.name}: {counts.n_running} running, {counts.n_asked} asked, {self.weather.value}>"
+
+
+class _Rule:
+    """A fault rule in force, and how often it has struck."""
+
+    __slots__ = ("_from_s", "n_struck", "of")
+
+    def __init__(self, of: FaultRule, from_s: float = 0.0) -> None:
+        self.of = of
+        self.n_struck = 0
+        self._from_s = from_s  # of the provider's life: its schedule counts from here
+
+    def strikes(self, api: Api, age_s: float, rng: Random) -> bool:
+        """Whether a request is struck; throws the same number of dice whatever the answer."""
+        of = self.of
+        is_drawn = rng.random() < of.rate
+        if not is_drawn or not of.covers(api, age_s - self._from_s):
+            return False
+        if of.n_at_most is not None and self.n_struck >= of.n_at_most:
+            return False
+        self.n_struck += 1
+        return True

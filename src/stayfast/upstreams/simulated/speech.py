@@ -1,0 +1,94 @@
+"""What a simulated provider says: readable words, always the same for the same dice. One word is one token."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+_PASSAGE: Final = (
+    "Average latency is a lie: what users feel is the tail. One slow answer in a hundred is the one they remember, and a "
+    "page that asks ten models waits for the slowest of them. A queue grows without a sound until it is the whole wait. "
+    "Every retry that cannot finish in time is load, and every stream that nobody reads is money. So give each request one "
+    "deadline, spend it stage by stage, hand on what is left, and stop the work when the reader has gone. Measure from the "
+    "moment somebody meant to ask, count the errors among the slow, and never let a healthy mock tell you how fast you are. "
+    "This answer was simulated. "
+)
+_WORDS: Final = tuple(f"{word} " for word in _PASSAGE.split())
+N_WORDS: Final = len(_WORDS)
+_TWICE: Final = _WORDS * 2
+_BYTES: Final = tuple(word.encode() for word in _TWICE)
+CHARACTERS_A_TOKEN: Final = 4
+_DEEPEST: Final = 12
+
+
+def words(start: int, n: int) -> str:
+    """`n` words of the passage, from its `start`-th, round and round."""
+    start %= N_WORDS
+    if n <= N_WORDS:
+        return "".join(_TWICE[start : start + n])
+    return "".join(_WORDS[(start + at) % N_WORDS] for at in range(n))
+
+
+def word_bytes(start: int, n: int) -> bytes:
+    """The same as UTF-8. No character of it needs an escape in JSON."""
+    start %= N_WORDS
+    if n <= N_WORDS:
+        return b"".join(_BYTES[start : start + n])
+    return words(start, n).encode()
+
+
+def tokens_of(text: str) -> list[str]:
+    """A text in pieces of about a token each."""
+    return [text[at : at + CHARACTERS_A_TOKEN] for at in range(0, len(text), CHARACTERS_A_TOKEN)]
+
+
+def json_for(schema: Mapping[str, Any] | None, start: int) -> str:
+    """A JSON object: one that fits `schema` where that is a plain one, else some words under "answer"."""
+    value = {"answer": words(start, 8).strip()} if schema is None else _value(schema, schema, start, 0)
+    return msgspec.json.encode(value).decode()
+
+
+def _value(schema: Any, root: Mapping[str, Any], start: int, depth: int) -> Any:
+    """A value that fits a schema: required properties only, the first of what may be chosen, the least that is enough."""
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return None
+    if isinstance(schema.get("$ref"), str):
+        return _value(_resolved(schema["$ref"], root), root, start, depth + 1)
+    for name in ("enum", "anyOf", "oneOf", "allOf"):
+        options = schema.get(name)
+        if isinstance(options, list) and options:
+            return options[0] if name == "enum" else _value(options[0], root, start, depth + 1)
+    if "const" in schema:
+        return schema["const"]
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = kind[0] if kind else None
+    return _of_type(kind, schema, root, start, depth)
+
+
+def _of_type(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], start: int, depth: int) -> Any:
+    if kind == "string":
+        return words(start + depth, 3).strip()
+    if kind in ("integer", "number"):
+        least = schema.get("minimum", 1)
+        return least if isinstance(least, int | float) else 1
+    if kind == "boolean":
+        return True
+    if kind == "array":
+        n_items = schema.get("minItems", 1)
+        n_items = min(n_items, 100) if isinstance(n_items, int) else 1
+        return [_value(schema.get("items", {"type": "string"}), root, start, depth + 1) for _ in range(n_items)]
+    properties = schema.get("properties")
+    if kind == "object" or isinstance(properties, Mapping):
+        properties = properties if isinstance(properties, Mapping) else {}
+        required = schema.get("required")
+        names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else list(properties)
+        return {name: _value(properties.get(name, {"type": "string"}), root, start, depth + 1) for name in names}
+    return None
+
+
+def _resolved(ref: str, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for step in ref.removeprefix("#/").split("/"):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found

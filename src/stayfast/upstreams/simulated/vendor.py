@@ -1,0 +1,170 @@
+"""What providers put around an answer: their rate-limit headers and the words and bodies of their errors."""
+
+from datetime import UTC, datetime
+from math import ceil
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from stayfast.core.types import Api
+from stayfast.wire import sse
+
+Vendor = Literal["openai", "azure", "openrouter", "anthropic", "vllm"]
+Headers = tuple[tuple[str, str], ...]
+JSON: Final = ("content-type", "application/json")
+SSE: Final = ("content-type", "text/event-stream; charset=utf-8")
+
+
+class Limit(NamedTuple):
+    """One limit as it stands. `name`: requests, tokens, input-tokens or output-tokens. `full_in_s`: until it is full."""
+
+    name: str
+    limit: int
+    remaining: int
+    full_in_s: float
+
+
+class Trouble(NamedTuple):
+    """An error answer before it has a form. `type` and `code` are OpenAI's; Anthropic's type follows from the status."""
+
+    status: int
+    message: str
+    type: str
+    code: str | None
+    retry_after_s: float | None = None
+
+
+_OPENAI: Final[dict[int, tuple[str, str | None, str]]] = {  # type, code and message by status
+    400: ("invalid_request_error", None, "The request could not be processed."),
+    401: ("invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
+    402: ("insufficient_quota", "insufficient_quota", "You exceeded your current quota."),
+    403: ("invalid_request_error", "permission_denied", "You are not allowed to do this."),
+    404: ("invalid_request_error", "model_not_found", "The model does not exist or you do not have access to it."),
+    408: ("server_error", "timeout", "The request timed out."),
+    409: ("invalid_request_error", "conflict", "The request conflicts with another one."),
+    413: ("invalid_request_error", "request_too_large", "The request is too large."),
+    429: ("requests", "rate_limit_exceeded", "Rate limit reached for requests."),
+    503: ("service_unavailable_error", "server_is_overloaded", "The server is overloaded. Please try again later."),
+    504: ("server_error", "timeout", "The request timed out."),
+}
+_SERVER_ERROR: Final = ("server_error", None, "The server had an error while processing your request. Sorry about that!")
+_ANTHROPIC: Final = {
+    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
+    404: "not_found_error", 409: "conflict_error", 413: "request_too_large", 429: "rate_limit_error",
+    504: "timeout_error", 529: "overloaded_error"}
+_NEVER_RETRIED: Final = frozenset({
+    "insufficient_quota", "credit_balance_exhausted", "enforced_spend_limit_reached", "contract_spend_limit_reached"})
+
+
+def trouble(status: int, code: str = "", retry_after_s: float | None = None) -> Trouble:
+    """The error that a status usually means; `code` replaces its word."""
+    kind, usual, message = _OPENAI.get(status, _SERVER_ERROR)
+    if status == 529:
+        message = "Overloaded"
+    if code in ("insufficient_quota", "credit_balance_exhausted"):
+        kind, message = "insufficient_quota", "You exceeded your current quota, please check your plan and billing details."
+    elif code == "slow_down":
+        kind, message = "rate_limit_error", "Your traffic is growing too fast. Please slow down."
+    return Trouble(status, message, kind, code or usual, retry_after_s)
+
+
+def overloaded(vendor: Vendor, api: Api) -> Trouble:
+    """What this vendor answers when it has no room."""
+    if vendor == "anthropic" and api.is_anthropic:
+        return trouble(529)
+    return trouble(503)
+
+
+def error_of(said: Trouble, vendor: Vendor, api: Api, request_id: str, wall: float) -> dict[str, Any]:
+    """The error in the dialect of `api`, as JSON. `wall`: seconds since the epoch."""
+    if api.is_anthropic:
+        error: dict[str, Any] = {"type": _ANTHROPIC.get(said.status, "api_error"), "message": said.message}
+        if said.code in _NEVER_RETRIED or said.code == "ramp_limit_exceeded":
+            error["details"] = {"error_code": said.code}
+        return {"type": "error", "error": error, "request_id": request_id}
+    if vendor == "vllm":
+        return {"error": {"message": said.message, "type": said.type, "param": None, "code": said.status}}
+    error = {"message": said.message, "type": said.type, "param": None, "code": said.code}
+    if vendor == "openrouter" and said.retry_after_s is not None:
+        error["metadata"] = {"headers": {"X-RateLimit-Reset": str(ceil((wall + said.retry_after_s) * 1000))}}
+    return {"error": error}
+
+
+def error_event(said: Trouble, vendor: Vendor, api: Api, request_id: str, *, form: str, wall: float) -> bytes:
+    """The error as an event inside a stream. `form`: see `faults.FaultRule`."""
+    error = error_of(said, vendor, api, request_id, wall)
+    if api is Api.RESPONSES:
+        fields = error["error"]
+        if form == "failed":
+            response = {"id": "resp_failed", "object": "response", "status": "failed", "output": [],
+                        "error": {"code": said.code or said.type, "message": said.message}}
+            error = {"type": "response.failed", "sequence_number": 2, "response": response}
+        elif form == "flat":
+            error = {"type": "error", "code": fields["code"], "message": fields["message"], "param": None,
+                     "sequence_number": 2}
+        else:
+            error = {"type": "error", "sequence_number": 2, "error": fields}
+        return sse.event(msgspec.json.encode(error), error["type"])
+    is_named = api.is_anthropic or form == "named"
+    return sse.event(msgspec.json.encode(error), "error" if is_named else None)
+
+
+def error_headers(said: Trouble, vendor: Vendor) -> Headers:
+    """What stands beside an error: when to come again, where the vendor says so."""
+    headers: Headers = ()
+    if said.code in _NEVER_RETRIED:
+        headers = (("x-should-retry", "false"),)
+    if said.retry_after_s is None or vendor in ("openrouter", "vllm"):
+        return headers
+    headers += (("retry-after", str(max(1, ceil(said.retry_after_s)))),)
+    if vendor in ("openai", "azure"):
+        headers += (("retry-after-ms", str(max(1, ceil(said.retry_after_s * 1000)))),)
+    return headers
+
+
+def limit_headers(limits: list[Limit], vendor: Vendor, wall: float) -> Headers:
+    """The limits in the vendor's own headers; `wall`: seconds since the epoch. OpenRouter and vLLM say nothing."""
+    if vendor == "anthropic":
+        return tuple(pair for one in limits for pair in (
+            (f"anthropic-ratelimit-{one.name}-limit", str(one.limit)),
+            (f"anthropic-ratelimit-{one.name}-remaining", str(max(0, one.remaining))),
+            (f"anthropic-ratelimit-{one.name}-reset", rfc3339(wall + one.full_in_s))))
+    if vendor in ("openai", "azure"):
+        said = go_duration if vendor == "openai" else _whole_seconds
+        return tuple(pair for one in limits if one.name in ("requests", "tokens") for pair in (
+            (f"x-ratelimit-limit-{one.name}", str(one.limit)),
+            (f"x-ratelimit-remaining-{one.name}", str(max(0, one.remaining))),
+            (f"x-ratelimit-reset-{one.name}", said(one.full_in_s))))
+    return ()
+
+
+def own_headers(vendor: Vendor, request_id: str, spent_s: float) -> Headers:
+    """What the vendor says of itself with every answer."""
+    if vendor == "anthropic":
+        return (("request-id", request_id), ("anthropic-organization-id", "org-simulated"))
+    if vendor == "openai":
+        return (("x-request-id", request_id), ("openai-organization", "org-simulated"),
+                ("openai-processing-ms", str(round(spent_s * 1000))), ("openai-version", "2020-10-01"))
+    return (("x-request-id", request_id),)
+
+
+def go_duration(seconds: float) -> str:
+    """A duration as Go writes it, to the millisecond: 0s, 12ms, 6.57s, 6m0s, 1h30m0s."""
+    n_ms = round(seconds * 1000)
+    if n_ms < 1000:
+        return f"{n_ms}ms" if n_ms else "0s"
+    minutes, rest_ms = divmod(n_ms, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{rest_ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{text}"
+    return f"{minutes}m{text}" if minutes else text
+
+
+def rfc3339(wall: float) -> str:
+    """An instant as RFC 3339 writes it, in UTC, rounded up to the second."""
+    return datetime.fromtimestamp(ceil(wall), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _whole_seconds(seconds: float) -> str:
+    return str(ceil(seconds))

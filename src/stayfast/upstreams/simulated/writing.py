@@ -1,0 +1,176 @@
+"""Renders one answer as its provider would send it: events for a stream, one body for a whole answer.
+
+The shapes are `wire`'s own writers and folds. Plain words take a shortcut: the event around them is rendered once, and
+each chunk is put between its two halves.
+"""
+
+from array import array
+from base64 import b64encode
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from stayfast.core.types import Api, Request, Usage
+from stayfast.upstreams.simulated.ask import Ask
+from stayfast.upstreams.simulated.plan import Pace
+from stayfast.upstreams.simulated.speech import tokens_of, words
+from stayfast.wire import sse
+from stayfast.wire.chat.fold import ChatFold
+from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
+from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Reason, TextDelta, ToolBegin, ToolDelta, Writer
+from stayfast.wire.messages.fold import MessagesFold
+from stayfast.wire.messages.writer import MessagesWriter
+from stayfast.wire.responses.fold import ResponsesFold
+from stayfast.wire.responses.writer import ResponsesWriter
+
+Json = dict[str, Any]
+_ENCODER: Final = msgspec.json.Encoder()
+_MARK: Final = "@words@"
+_MARK_BYTES: Final = _MARK.encode()
+_DONE: Final = b"data: [DONE]\n\n"
+_ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
+_FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform, variance 1
+
+
+class Answer:
+    """One answer in the making. `n_input`: what its usage says of the prompt. One task owns it."""
+
+    __slots__ = ("_ask", "_before", "_has_begun", "_id", "_is_openai", "_is_tool_open", "_n_input", "_wraps", "_writer")
+
+    def __init__(self, ask: Ask, name: str, created_at: int) -> None:
+        request = Request(ask.api, ask.model, ask.stream, b"", ask.include_usage)
+        self._ask = ask
+        self._id = _ID_PREFIXES[ask.api] + name
+        self._is_openai = ask.api in (Api.CHAT, Api.COMPLETIONS)
+        self._writer: Writer
+        match ask.api:
+            case Api.MESSAGES:
+                self._writer = MessagesWriter(request)
+            case Api.RESPONSES:
+                self._writer = ResponsesWriter(request, created_at)
+            case Api.COMPLETIONS:
+                self._writer = CompletionsWriter(request, created_at)
+            case _:
+                self._writer = ChatWriter(request, created_at)
+        self._wraps: tuple[tuple[bytes, bytes], ...] = ()  # what stands around words, for each choice
+        self._before = b""
+        self._is_tool_open = False
+
+    def begin(self) -> bytes:
+        """What comes before any content: a role, `message_start`, `response.created`."""
+        begin = Begin(self._id, self._ask.model, None, Usage(input_total=self._ask.n_prompt_tokens, output=1))
+        head = self._bytes(self._writer.events(begin))
+        if self._ask.value is not None or self._ask.api is Api.RESPONSES:
+            return head  # pieces of JSON need escapes; responses numbers its events and repeats its text at the end
+        *opening, content = self._writer.events(TextDelta(_MARK))
+        halves = (self._bytes([one]).split(_MARK_BYTES) for one in self._for_choices([content]))
+        self._wraps = tuple((before, after) for before, after in halves)
+        return head + self._bytes(self._for_choices(opening))
+
+    def words(self, text: bytes) -> bytes:
+        """The events for some plain words."""
+        wraps = self._wraps
+        if len(wraps) == 1:
+            before, after = wraps[0]
+            return before + text + after
+        if wraps:
+            return b"".join(before + text + after for before, after in wraps)
+        return self._said(TextDelta(text.decode()))
+
+    def piece(self, text: str) -> bytes:
+        """The events for a piece of JSON: of the answer, or of the arguments of the call that was asked for."""
+        tool = self._ask.tool
+        if tool is None:
+            return self._said(TextDelta(text))
+        opening = b""
+        if not self._is_tool_open:
+            self._is_tool_open = True
+            opening = self._said(ToolBegin(0, self._call_id, tool))
+        return opening + self._said(ToolDelta(0, text))
+
+    def end(self, reason: Reason, n_output: int) -> bytes:
+        """The events that end the answer; `n_output`: tokens for its usage, all choices together."""
+        usage = Usage(input_total=self._ask.n_prompt_tokens, output=n_output)
+        last = self._said(Finish(self._reason(reason)))
+        return last + self._bytes([self._dressed(said) for said in self._writer.end(usage)]) + (
+            _DONE if self._is_openai else b"")
+
+    def whole(self, text: str, reason: Reason, n_output: int) -> bytes:
+        """The whole body of an answer that is not streamed."""
+        fold = self._fold()
+        tool = self._ask.tool
+        content: list[Delta] = [TextDelta(text)]
+        if tool is not None:
+            content = [ToolBegin(0, self._call_id, tool), ToolDelta(0, text)]
+        usage = Usage(input_total=self._ask.n_prompt_tokens, output=n_output)
+        for delta in (Begin(self._id, self._ask.model), *content, Finish(self._reason(reason))):
+            for said in self._for_choices(self._writer.events(delta)):
+                fold.add(said)
+        for said in self._writer.end(usage):
+            fold.add(self._dressed(said))
+        return fold.body()
+
+    def _reason(self, reason: Reason) -> Reason:
+        return "tool_calls" if self._ask.tool is not None and reason == "stop" else reason
+
+    @property
+    def _call_id(self) -> str:
+        name = self._id.partition("_" if "_" in self._id else "-")[2]
+        return f"toolu_{name}" if self._ask.api is Api.MESSAGES else f"call_{name}"
+
+    def _said(self, delta: Delta) -> bytes:
+        return self._bytes(self._for_choices(self._writer.events(delta)))
+
+    def _for_choices(self, events: list[Json]) -> list[Json]:
+        """The events, for chat and completions once for each choice."""
+        if self._ask.n_choices == 1 or not self._is_openai:
+            return [self._dressed(said) for said in events] if self._is_openai else events
+        return [self._dressed(said | {"choices": [choice | {"index": index} for choice in said["choices"]]})
+                for said in events for index in range(self._ask.n_choices)]
+
+    def _dressed(self, said: Json) -> Json:
+        """A chunk with the fields that OpenAI adds and nobody needs."""
+        if not self._is_openai:
+            return said
+        said |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
+        if self._ask.include_usage and self._ask.stream:
+            said.setdefault("usage", None)
+        return said
+
+    def _bytes(self, events: list[Json]) -> bytes:
+        if self._is_openai:
+            return b"".join([b"data: " + _ENCODER.encode(said) + b"\n\n" for said in events])
+        return b"".join([sse.event(_ENCODER.encode(said), said["type"]) for said in events])
+
+    def _fold(self) -> Fold:
+        match self._ask.api:
+            case Api.MESSAGES:
+                return MessagesFold()
+            case Api.RESPONSES:
+                return ResponsesFold()
+        return ChatFold(is_chat=self._ask.api is Api.CHAT)
+
+
+def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
+    """The body of any answer that is not streamed."""
+    if ask.api is Api.EMBEDDINGS:
+        return _embeddings(ask)
+    if ask.api is Api.COUNT_TOKENS:
+        return _ENCODER.encode({"input_tokens": ask.n_prompt_tokens})
+    text = words(pace.words_from, pace.n_output) if ask.value is None else "".join(tokens_of(ask.value)[: pace.n_output])
+    return Answer(ask, name, created_at).whole(text, pace.reason, pace.n_output * ask.n_choices)
+
+
+def _embeddings(ask: Ask) -> bytes:
+    """The same input always gets the same vector, of length about 1."""
+    data = [{"object": "embedding", "index": index, "embedding": _vector(digest, ask.n_dimensions, ask.is_base64)}
+            for index, digest in enumerate(ask.inputs)]
+    usage = {"prompt_tokens": ask.n_prompt_tokens, "total_tokens": ask.n_prompt_tokens}
+    return _ENCODER.encode({"object": "list", "data": data, "model": ask.model, "usage": usage})
+
+
+def _vector(digest: int, n_dimensions: int, is_base64: bool) -> list[float] | str:
+    length = n_dimensions**0.5
+    values = [_FLOATS[byte] / length for byte in Random(digest).randbytes(n_dimensions)]
+    return b64encode(array("f", values).tobytes()).decode() if is_base64 else values

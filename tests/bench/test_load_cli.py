@@ -1,0 +1,182 @@
+"""`stayfast bench` as a person types it: refusals, a run, an A/B, a sweep, and what Ctrl-C leaves."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from stayfast import cli
+from stayfast.bench import files, selftest
+from stayfast.cli.bench import command_line
+from stayfast.core.clock import SystemClock
+
+ROOT = Path(__file__).parents[2]
+BASE = ["bench", "--target", "http://127.0.0.1:9/v1", "--model", "m", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[selftest.Server]:
+    """A server on a loop of its own: an answer of four pieces in 20 ms. Its `url` is set."""
+    ready: Future[tuple[selftest.Server, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def main() -> None:
+        served = selftest.Server(selftest.Timing(0.01, 0.003, 4), SystemClock())
+        await served.start()
+        stop = asyncio.Event()
+        ready.set_result((served, asyncio.get_running_loop(), stop))
+        await stop.wait()
+        served.close()
+
+    thread = threading.Thread(target=lambda: uvloop.run(main()), daemon=True)
+    thread.start()
+    served, loop, stop = ready.result(5)
+    yield served
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(5)
+
+
+@pytest.fixture
+def url(server: selftest.Server) -> str:
+    """Where it is."""
+    return server.url
+
+
+REFUSED = [
+    (["--rate", "5", "--concurrency", "2"], "give one of"),
+    ([], "say how much load"),
+    (["--rate", "x"], "--rate x: not a number"),
+    (["--rate", "0"], "above 0"),
+    (["--concurrency", "0"], "1 to 1000000"),
+    (["--rate", "5", "--config", "x.yaml"], "--config is for --virtual"),
+    (["--arrivals", "trace:/nope"], "/nope cannot be read"),
+    (["--arrivals", "trace:x", "--input-tokens", "5"], "no meaning with a trace"),
+    (["--rate", "5", "--time-scale", "2"], "--time-scale is for"),
+    (["--arrivals", "gamma:1", "--concurrency", "3"], "closed loop"),
+    (["--rate", "5", "--think", "3s"], "--think needs --turns"),
+    (["--rate", "5", "--zipf", "1"], "--zipf needs --pool"),
+    (["--rate", "5", "--duration", "10"], "--duration: '10' is not a length of time"),
+    (["--rate", "5", "--timeout", "0s"], "time-out must be"),
+    (["--rate", "5", "--assert", "ttft.p9x<3"], "column 8"),
+    (["--rate", "5", "--slo", "ttft:500"], "say the unit"),
+    (["--rate", "5", "--key-env", "STAYFAST_NO_SUCH_KEY"], "is not set"),
+    (["--rate", "5", "--input-tokens", "some"], "write N"),
+    (["--rate", "5", "--dialect", "morse"], "known are chat"),
+    (["--rate", "5", "--body", "[1]"], "JSON object"),
+    (["--rate", "5", "--header", "x"], "NAME:VALUE"),
+    (["--rate", "5", "--json", "/no/such/folder/x"], "folder does not exist"),
+    (["--rate", "5", "--block", "2s"], "--block is for an A/B"),
+    (["--rate", "5", "--target", "b=http://b", "--sweep", "1,2"], "leave out --rate"),
+    (["--sweep", "1,2", "--target", "b=http://b"], "give one --target"),
+    (["--rate", "5", "--target", "b=http://b", "--turns", "2"], "give one --target"),
+    (["--sweep", "rate=1,2", "--arrivals", "ramp:1:2s"], "cannot change them"),
+    (["--rate", "5", "--model", "n"], "given twice"),
+    (["--rate", "5", "--target", "127.0.0.1:9=http://b"], "a name of its own"),
+    (["--rate", "5", "--insecure", "--ca-file", "x"], "leave out --ca-file"),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), REFUSED)
+def test_what_makes_no_sense_is_refused(options: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is sent, with exit status 2 and the reason in one line."""
+    assert cli.main([*BASE, *options]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_is_printed_without_secrets() -> None:
+    """So that it can be typed again; keys come from the environment, and values of headers are left out."""
+    words = ["run", "--rate", "5", "--header", "authorization: Bearer k", "--header=x-key: k", "--key-env", "KEY"]
+    assert command_line(words) == "stayfast bench --rate 5 --header authorization:... --header=x-key:... --key-env KEY"
+
+
+@pytest.mark.sockets
+def test_a_run_and_its_files(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Table on standard output; JSON that reads back, a CSV row a request, a page."""
+    paths = {kind: str(tmp_path / f"r.{kind}") for kind in ("json", "csv", "html")}
+    cli.main(["bench", "--target", f"here={url}", "--model", "m", "--rate", "60", "--duration", "500ms",
+              "--warmup", "100ms", "--slo", "e2e:5s", "--assert", "goodput>0.99", "--quiet",
+              *(f"--{kind}={path}" for kind, path in paths.items())])
+    shown = capsys.readouterr()
+    assert "ttft_sched" in shown.out
+    assert "goodput>0.99" in shown.out
+    [result] = files.from_json(Path(paths["json"]).read_bytes())
+    assert (result.label, result.duration_s, result.counted_by) == ("here", 0.5, "usage")
+    assert result.workload["warm-up"] == "100 ms, not measured"
+    assert all(sample.at_s >= 0 for sample in result.samples)
+    assert len(Path(paths["csv"]).read_text().splitlines()) == len(result.samples) + 1
+    assert Path(paths["html"]).read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.sockets
+def test_an_assertion_that_fails_is_exit_status_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a build to fail on."""
+    assert cli.main(["bench", "--target", url, "--model", "m", "--rate", "30", "--requests", "10", "--quiet",
+                     "--assert", "e2e.p50<1ms"]) == 1
+    assert "FAILS" in capsys.readouterr().out
+
+
+@pytest.mark.sockets
+def test_two_targets_and_their_comparison(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One run, two results with the same requests, and `compare` and `report` of the file."""
+    path = str(tmp_path / "ab.json")
+    cli.main(["bench", "run", "--target", f"a={url}", "--target", f"b={url}", "--model", "m", "--rate", "40",
+              "--duration", "1s", "--block", "500ms", "--quiet", "--json", path])
+    assert "a (A) against b (B)" in capsys.readouterr().out
+    a, b = files.from_json(Path(path).read_bytes())
+    assert sorted(a.samples.floats["at_s"]) == pytest.approx(sorted(b.samples.floats["at_s"]))
+    assert cli.main(["bench", "compare", path, "--threshold", "1000"]) == 0
+    assert "a (A) against b (B)" in capsys.readouterr().out
+    assert cli.main(["bench", "report", f"{path}:b"]) == 0
+    assert "b  http" in capsys.readouterr().out
+    assert cli.main(["bench", "compare", f"{path}:a"]) == 2
+    assert cli.main(["bench", "compare", f"{path}:nope", path]) == 2
+    assert cli.main(["bench", "report", "/nope.json"]) == 2
+
+
+@pytest.mark.sockets
+def test_a_sweep_prints_its_knee(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line a step, and the knee or that there is none."""
+    cli.main(["bench", "--target", url, "--model", "m", "--sweep", "1,3", "--duration", "300ms", "--quiet"])
+    shown = capsys.readouterr().out
+    assert "c=1" in shown
+    assert "c=3" in shown
+    assert "knee:" in shown
+
+
+@pytest.mark.sockets
+def test_a_dead_target_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every request failed to connect: the report says so."""
+    assert cli.main([*BASE, "--rate", "50", "--requests", "5"]) == 1
+    assert "connect 5" in capsys.readouterr().out
+
+
+@pytest.mark.sockets
+def test_ctrl_c_reports_what_was_done(server: selftest.Server, tmp_path: Path) -> None:
+    """A run of a minute, interrupted after ten answers: the report of what was sent, marked as interrupted."""
+    path = tmp_path / "r.json"
+    command = [sys.executable, "-m", "stayfast", "bench", "--target", server.url, "--model", "m", "--rate", "20",
+               "--duration", "60s", "--json", str(path)]
+    server.truths.clear()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "NO_COLOR": "1"}) as process:
+        by = time.monotonic() + 10
+        while len(server.truths) < 10 and time.monotonic() < by:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=10)
+    assert "no more is sent" in error
+    assert "interrupted" in out
+    [result] = files.from_json(path.read_bytes())
+    assert 10 <= len(result.samples) < 200
+    assert json.loads(path.read_bytes())["results"][0]["label"] == server.url.removeprefix("http://").removesuffix("/v1")

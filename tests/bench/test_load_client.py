@@ -1,0 +1,285 @@
+"""The HTTP client of the bench against real sockets: instants, errors, connections."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Sequence
+from math import isnan
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from stayfast.bench.asking import Asker, AskingConfig
+from stayfast.bench.client import HttpConfig, HttpTarget
+from stayfast.bench.exchange import GRACE_S
+from stayfast.bench.gaps import Gaps
+from stayfast.bench.samples import Error, Sample
+from stayfast.bench.schedule import Prompts, Shot
+from stayfast.bench.target import Asking
+from stayfast.core.clock import SystemClock
+from stayfast.core.types import Api
+from tests.bench.servers import (
+    CLOSE,
+    END,
+    FINISH,
+    RESET,
+    ROLE,
+    STREAM_HEAD,
+    USAGE,
+    Seen,
+    Step,
+    chunk,
+    event,
+    said,
+    serving,
+    whole,
+)
+
+pytestmark = pytest.mark.sockets
+CLOCK = SystemClock()
+GOOD: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(said("a")), event(said("b")), event(FINISH), event(USAGE),
+                    event("[DONE]"), END]
+
+
+async def ask(target: HttpTarget, n: int = 0, timeout_s: float = 5.0, gaps: Gaps | None = None) -> Sample:
+    """One shot, due now."""
+    now = CLOCK.now()
+    return await target.ask(Asking(Shot(n, 0.0, n, 9, 7), now, now + timeout_s, Gaps() if gaps is None else gaps))
+
+
+def asked(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, timeout_s: float = 5.0,
+          asking: AskingConfig | None = None) -> tuple[list[Sample], Seen]:
+    """So many shots, one after the other, against a script."""
+    async def main() -> tuple[list[Sample], Seen]:
+        async with serving(script) as (url, seen):
+            target = HttpTarget("t", HttpConfig(url, asking or AskingConfig()), Prompts(0), CLOCK)
+            samples = [await ask(target, number, timeout_s) for number in range(n)]
+            target.close()
+        return samples, seen
+
+    return uvloop.run(main())
+
+
+def test_instants_and_counts() -> None:
+    """Role after 50 ms, pieces after 100 and 150 ms: the first token is the first piece, the end is [DONE]."""
+    [sample], _ = asked([STREAM_HEAD + b"server-timing: call;dur=1\r\nx-stayfast-attempts: 2\r\n\r\n", 0.05, event(ROLE),
+                         0.05, event(said("a")), 0.05, event(said("b")), 0.05, event(FINISH), event(USAGE), event("[DONE]"),
+                         END])
+    assert (sample.error, sample.status, sample.n_chunks, sample.n_output, sample.n_input) == (Error.NONE, 200, 2, 7, 9)
+    assert 0 <= sample.sent_s <= sample.headers_s < 0.05
+    assert sample.first_s == sample.shown_s == pytest.approx(0.1, abs=0.045)
+    assert sample.last_s - sample.first_s == sample.gap_max_s == pytest.approx(0.05, abs=0.03)
+    assert sample.ended_s - sample.last_s == pytest.approx(0.05, abs=0.03)
+    assert (sample.server_timing, sample.n_upstream_attempts) == ("call;dur=1", 2)
+    assert sample.connect_s < 0.1
+
+
+def test_the_last_word_on_timing_is_a_comment() -> None:
+    """A gateway's trailing `: server-timing` stands for the head's."""
+    [sample], _ = asked([*GOOD[:-1], chunk(b": server-timing call;dur=5, relay;dur=9\n\n"), END])
+    assert (sample.error, sample.server_timing) == (Error.NONE, "call;dur=5, relay;dur=9")
+
+
+def test_reasoning_is_a_token_that_is_not_shown() -> None:
+    """TTFT ends with reasoning, the first shown piece comes later."""
+    hidden = '{"id":"c","choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}'
+    [sample], _ = asked([STREAM_HEAD + b"\r\n", event(hidden), 0.05, *GOOD[1:]])
+    assert sample.shown_s - sample.first_s > 0.03
+
+
+def test_any_split_gives_the_same() -> None:
+    """Byte by byte."""
+    data = b"".join(part for part in GOOD if isinstance(part, bytes))
+    [sample], _ = asked([step for n in range(len(data)) for step in (data[n : n + 1], 0.0)])
+    assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 2, 7)
+
+
+@pytest.mark.parametrize(("script", "error", "status"), [
+    ([whole(b'{"error":{}}', "429 Too Many Requests")], Error.RATE_LIMITED, 429),
+    ([whole(b'{"error":{}}', "503 Unavailable")], Error.STATUS, 503),
+    ([whole(b"", "404 Not Found")], Error.STATUS, 404),
+    ([whole(b"{}", "302 Found")], Error.STATUS, 302),
+    ([*GOOD[:3], RESET], Error.RESET, 200),
+    ([RESET], Error.RESET, 0),
+    ([CLOSE], Error.RESET, 0),
+    ([*GOOD[:3], CLOSE], Error.TRUNCATED, 200),
+    ([*GOOD[:3], END], Error.TRUNCATED, 200),
+    ([*GOOD[:3], event("[DONE]"), END], Error.TRUNCATED, 200),
+    ([*GOOD[:3], event('{"error":{"message":"no"}}'), END], Error.STREAM_ERROR, 200),
+    ([*GOOD[:3], event('{"error":{"message":"no"}}'), CLOSE], Error.STREAM_ERROR, 200),
+    ([*GOOD[:3], event("{broken"), END], Error.MALFORMED, 200),
+    ([b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n"], Error.MALFORMED, 0),
+    ([b"SSH-2.0-x\r\n"], Error.MALFORMED, 0),
+    ([whole(b'{"choices":[{}]}')], Error.MALFORMED, 200),
+    ([0.5], Error.TIMEOUT, 0),
+    ([STREAM_HEAD + b"\r\n", 0.5], Error.TIMEOUT, 200),
+    ([*GOOD[:3], 0.5, *GOOD[3:]], Error.TIMEOUT, 200),
+])
+def test_failures_are_told_apart(script: list[Step], error: Error, status: int) -> None:
+    """Each becomes a sample, with its status; what is not whole is never good. The time-out is 0.2 s."""
+    [sample], _ = asked(script, timeout_s=0.2)
+    assert (sample.error, sample.status) == (error, status)
+    assert not isnan(sample.sent_s)
+    assert sample.ended_s < 0.4
+
+
+def test_a_body_that_ends_with_its_connection_is_whole() -> None:
+    """Without a length, HTTP lets the close end the body; the protocol's end decides."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    events = "".join(f"data: {text}\n\n" for text in (said("a"), FINISH, "[DONE]")).encode()
+    [sample], _ = asked([head, events, CLOSE])
+    assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 1, 1)
+
+
+def test_an_answer_ends_with_its_protocol() -> None:
+    """A server that says [DONE] and then neither ends the body nor closes: whole, and not waited for."""
+    [sample], _ = asked([*GOOD[:-1], 1.0])
+    assert sample.error is Error.NONE
+    assert sample.ended_s < GRACE_S
+
+
+def test_nobody_listens() -> None:
+    """A refused connection is the target's failure, not the client's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def main() -> Sample:
+        return await ask(HttpTarget("t", HttpConfig(f"http://127.0.0.1:{port}", AskingConfig()), Prompts(0), CLOCK))
+
+    sample = uvloop.run(main())
+    assert (sample.error, sample.status, isnan(sample.sent_s)) == (Error.CONNECT, 0, True)
+
+
+def test_connections_are_kept() -> None:
+    """Three requests, one connection; what opening it took stands apart."""
+    samples, seen = asked(GOOD, n=3)
+    assert [sample.error for sample in samples] == [Error.NONE] * 3
+    assert seen.n_connections == 1
+    assert [isnan(sample.connect_s) for sample in samples] == [False, True, True]
+
+
+def test_a_kept_connection_that_died_is_replaced_once() -> None:
+    """The server closes instead of answering the second request: it is sent again on a new connection, and is good."""
+    samples, seen = asked(lambda n: [CLOSE] if n == 1 else GOOD, n=2)
+    assert [sample.error for sample in samples] == [Error.NONE] * 2
+    assert (seen.n_connections, len(seen.bodies), seen.bodies[1]) == (2, 3, seen.bodies[2])
+
+
+def test_a_connection_that_says_close_is_not_kept() -> None:
+    """And neither is one after a failure."""
+    _, seen = asked([whole(b'{"error":{}}', "500 Oh", "connection: close\r\n")], n=2)
+    assert seen.n_connections == 2
+
+
+def test_gaps_are_counted_by_the_runs_seconds() -> None:
+    """Two gaps of three pieces, one of 50 ms and one within a read."""
+    async def main() -> Gaps:
+        gaps = Gaps()
+        script = [*GOOD[:3], 0.05, event(said("b")) + event(said("c")), *GOOD[4:]]
+        async with serving(script) as (url, _):
+            target = HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK)
+            await ask(target, gaps=gaps)
+            target.close()
+        return gaps
+
+    gaps = uvloop.run(main())
+    assert len(gaps) == 2
+    assert min(gaps.pooled()) == 0
+
+
+def test_closing_ends_what_is_on_its_way() -> None:
+    """As time-outs, at once: a run that is cut short counts its unanswered as bad."""
+    async def main() -> list[Sample]:
+        async with serving([10.0]) as (url, seen):
+            target = HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(target, n)) for n in range(3)]
+                async with asyncio.timeout(2):
+                    while len(seen.bodies) < 3:
+                        await asyncio.sleep(0.01)
+                target.close()
+            return [task.result() for task in tasks]
+
+    assert [sample.error for sample in uvloop.run(main())] == [Error.TIMEOUT] * 3
+
+
+def test_whole_answers_have_one_piece() -> None:
+    """First, last and end are the instant at which all of it was there."""
+    body = b'{"choices":[{"message":{"content":"a b"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+    [sample], seen = asked([0.05, whole(body)], asking=AskingConfig(stream=False))
+    assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 1, 2)
+    assert sample.first_s == sample.last_s == sample.ended_s
+    assert json.loads(seen.bodies[0])["stream"] is False
+
+
+@pytest.mark.parametrize(("api", "path", "fields"), [
+    (Api.CHAT, "/v1/chat/completions", {"messages", "max_tokens", "stream_options"}),
+    (Api.COMPLETIONS, "/v1/completions", {"prompt", "max_tokens", "stream_options"}),
+    (Api.RESPONSES, "/v1/responses", {"input", "instructions", "max_output_tokens"}),
+    (Api.MESSAGES, "/v1/messages", {"messages", "system", "max_tokens"})])
+def test_requests_are_said_in_the_dialect(api: Api, path: str, fields: set[str]) -> None:
+    """Path, headers with the key where the dialect has it, and fields; extra fields replace and take out."""
+    config = AskingConfig(api, "m", key="k-1", headers=(("x-a", "b"),), extra={"temperature": 0, "stream_options": None})
+
+    async def main() -> Seen:
+        async with serving([whole(b"{}", "500 Oh")]) as (url, seen):
+            await ask(HttpTarget("t", HttpConfig(url.removesuffix("/v1"), config), Prompts(0, 4), CLOCK))
+        return seen
+
+    seen = uvloop.run(main())
+    head = seen.heads[0].decode()
+    assert head.startswith(f"POST {path} HTTP/1.1\r\n")
+    assert ("x-api-key: k-1" if api is Api.MESSAGES else "authorization: Bearer k-1") in head
+    assert "x-a: b\r\n" in head
+    body = json.loads(seen.bodies[0])
+    assert set(body) == (fields | {"model", "stream", "temperature"}) - {"stream_options"}
+    assert "k-1" not in repr(config)
+
+
+def test_the_system_prompt_comes_first() -> None:
+    """In chat it is a message, the same in every request."""
+    asker = Asker(AskingConfig(), Prompts(0, 4))
+    one, two = (json.loads(asker.body(Shot(n, 0, n, 9, 7))) for n in range(2))
+    assert one["messages"][0] == two["messages"][0]
+    assert [message["role"] for message in one["messages"]] == ["system", "user"]
+
+
+@pytest.mark.parametrize("header", [("x", "a\r\nb"), ("x\n", "a"), ("", "a"), ("x", "\N{SNOWMAN}")])
+def test_headers_cannot_smuggle(header: tuple[str, str]) -> None:
+    """What HTTP cannot carry is refused before the run."""
+    with pytest.raises(ValueError, match="cannot be sent"):
+        AskingConfig(headers=(header,))
+
+
+def test_tls(tmp_path: Path) -> None:
+    """A target with a certificate: trusted by name of its authority only."""
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca_file)
+    import ssl
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        writer.write(b"".join(part for part in GOOD if isinstance(part, bytes)))
+        await writer.drain()
+        writer.close()
+
+    async def main() -> list[Error]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        found = []
+        for config in (HttpConfig(url, AskingConfig(), str(ca_file)), HttpConfig(url, AskingConfig(), verify=False),
+                       HttpConfig(url, AskingConfig())):
+            target = HttpTarget("t", config, Prompts(0), CLOCK)
+            found.append((await ask(target)).error)
+            target.close()
+        server.close()
+        return found
+
+    assert uvloop.run(main()) == [Error.NONE, Error.NONE, Error.CONNECT]

@@ -1,0 +1,120 @@
+"""When a run is the client's own, where the knee is, and how wrong the instrument is."""
+
+from array import array
+from itertools import pairwise
+from math import inf
+
+import pytest
+import uvloop
+
+from stayfast.bench import selftest
+from stayfast.bench.health import health_of
+from stayfast.bench.run import Record
+from stayfast.bench.samples import Sample
+from stayfast.bench.sweep import Step, Sweep, is_past_knee, knee, parse_sweep, told
+from stayfast.core.clock import SystemClock
+
+
+def record(late_s: list[float], ttft_s: float = 0.1) -> Record:
+    """A run of requests 10 ms apart, sent so late, with this TTFT."""
+    found = Record(lateness_s=array("d", late_s))
+    for n, late in enumerate(late_s):
+        at_s = n * 0.01
+        found.samples.add(Sample(n, at_s, sent_s=at_s + late, first_s=at_s + late + ttft_s))
+        found.last_at_s, found.last_began_s = at_s, max(found.last_began_s, at_s + late)
+    return found
+
+
+@pytest.mark.parametrize(("late_s", "ttft_s", "is_valid"), [
+    ([0.0] * 100, 0.1, True),
+    ([0.004] * 100, 0.1, True),
+    ([0.006] * 100, 0.1, False),
+    ([0.006] * 100, 0.5, True),  # 2 % of 0.5 s are 10 ms
+    ([0.011] * 100, 0.5, False),
+    ([0.0] * 99 + [0.009], 0.1, True),  # one of a hundred is not p99
+    ([0.0] * 98 + [0.009] * 2, 0.1, False),
+])
+def test_late_sends_make_a_run_invalid(late_s: list[float], ttft_s: float, is_valid: bool) -> None:
+    """p99 of the lateness against the larger of 5 ms and 2 % of the median TTFT."""
+    health = health_of(record(late_s, ttft_s), [], n_scheduled=100, seconds=1.0)
+    assert health.is_valid == is_valid
+
+
+def test_a_lagging_loop_makes_a_run_invalid() -> None:
+    """Stamps were as late as the loop was."""
+    assert health_of(record([0.0] * 100), [0.001] * 200, n_scheduled=100, seconds=1.0).is_valid
+    [reason] = health_of(record([0.0] * 100), [0.02] * 200, n_scheduled=100, seconds=1.0).verdict
+    assert "lagged by 20.0 ms" in reason
+
+
+def test_a_shortfall_makes_a_run_invalid() -> None:
+    """More than 1 % fewer requests a second than asked for, be they unsent or spread over a longer time."""
+    fine = health_of(record([0.0] * 100), [], n_scheduled=101, seconds=1.0)
+    assert (fine.requested_rps, fine.achieved_rps, fine.is_valid) == (101, 100, True)
+    [reason] = health_of(record([0.0] * 100), [], n_scheduled=103, seconds=1.0).verdict
+    assert "100.0 requests/s of the 103.0" in reason
+    behind = health_of(record([n * 0.0005 for n in range(100)], ttft_s=10), [], n_scheduled=100, seconds=1.0)
+    assert behind.achieved_rps == pytest.approx(100 / 1.0495)
+    assert len(behind.verdict) == 1
+
+
+def test_a_closed_loop_has_no_schedule_to_be_late_on() -> None:
+    """Its rate is what the answers make it."""
+    assert health_of(record([0.02] * 100), [], n_scheduled=0, seconds=1.0).is_valid
+
+
+STEPS = [Step(1, 10, 0.1), Step(2, 20, 0.1), Step(4, 39, 0.12), Step(8, 60, 0.2), Step(16, 62, 0.25)]
+
+
+def test_the_knee_is_where_goodput_stops_rising() -> None:
+    """16 brings 3 % more than 8 for twice the load."""
+    assert knee(STEPS) == STEPS[3]
+    assert [is_past_knee(STEPS[:n]) for n in range(6)] == [False] * 5 + [True]
+    assert knee(STEPS[:4]) is None
+    assert "knee: c=8 with 60.0" in told(Sweep(is_closed=True), STEPS)
+    assert told(Sweep(is_closed=True), STEPS[:4]) == "knee: not reached"
+
+
+def test_the_knee_is_where_the_tail_explodes() -> None:
+    """More than three times the first step's p99, whatever the goodput."""
+    steps = [*STEPS[:3], Step(8, 78, 0.31)]
+    assert knee(steps) == STEPS[2]
+
+
+def test_failures_are_past_the_knee() -> None:
+    """And a first step that fails leaves none."""
+    assert knee([STEPS[0], Step(2, 20, inf)]) == STEPS[0]
+    assert knee([Step(1, 5, inf), *STEPS]) is None
+    assert "below the first step" in told(Sweep(is_closed=False), [Step(1, 5, inf)])
+
+
+@pytest.mark.parametrize(("text", "is_closed", "first"), [
+    ("1,2,4", True, [1, 2, 4]), ("rate=0.5,20", False, [0.5, 20]), ("auto", True, [1, 2, 4]),
+    ("rate=auto", False, [1, 2, 4])])
+def test_sweeps(text: str, is_closed: bool, first: list[float]) -> None:
+    """Of concurrency unless it says rate."""
+    sweep = parse_sweep(text)
+    loads = list(sweep.steps())
+    assert (sweep.is_closed, loads[: len(first)]) == (is_closed, first)
+    assert all(a < b for a, b in pairwise(loads))
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("4,2", "rise"), ("0,1", "above 0"), ("x", "auto"), ("speed=1", "concurrency="), ("1.5,2", "whole"), ("", "auto"),
+    ("rate=nan", "above 0")])
+def test_wrong_sweeps_are_refused(text: str, expected: str) -> None:
+    """The message says what is expected."""
+    with pytest.raises(ValueError, match=expected):
+        parse_sweep(text)
+
+
+@pytest.mark.sockets
+def test_the_selftest_knows_the_truth() -> None:
+    """Each answer is held against what the server wrote, and no piece is stamped before it was."""
+    found = uvloop.run(selftest.selftest(SystemClock(), rate_rps=40, seconds=0.5))
+    assert len(found.ttft_error_s) == len(found.end_error_s) == len(found.result.samples) > 5
+    assert 0 <= found.ttft_error_s[0] <= found.ttft_error_s[len(found.ttft_error_s) // 2] < 0.02
+    assert 0 < found.read_s_per_chunk < found.cpu_s_per_chunk * 5
+    text = "\n".join(selftest.lines(found))
+    assert "first piece  stamped p50" in text
+    assert "us of CPU a chunk" in text

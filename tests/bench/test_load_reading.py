@@ -1,0 +1,175 @@
+"""What counts as a piece of an answer, what makes one whole, and what is an error: in every dialect."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.bench.reading import HIDDEN, NOTHING, SHOWN, Reader, reader_of
+from stayfast.bench.samples import Error
+from stayfast.core.types import Api, Sight
+from stayfast.wire.chat.source import ChatSource
+from stayfast.wire.messages.source import MessagesSource
+from stayfast.wire.responses.source import ResponsesSource
+
+
+def chat(**delta: Any) -> dict[str, Any]:
+    """A chat chunk with this delta."""
+    return {"id": "c", "choices": [{"index": 0, "delta": delta}]}
+
+
+def block(**delta: Any) -> dict[str, Any]:
+    """A messages event with this delta."""
+    return {"type": "content_block_delta", "index": 0, "delta": delta}
+
+
+PIECES: list[tuple[Api, dict[str, Any], int]] = [
+    (Api.CHAT, chat(role="assistant", content=""), NOTHING),
+    (Api.CHAT, chat(role="assistant"), NOTHING),
+    (Api.CHAT, chat(content="a"), SHOWN),
+    (Api.CHAT, chat(content=[{"type": "text", "text": "a"}]), SHOWN),
+    (Api.CHAT, chat(refusal="no"), SHOWN),
+    (Api.CHAT, chat(reasoning_content="hm"), HIDDEN),
+    (Api.CHAT, chat(reasoning="hm"), HIDDEN),
+    (Api.CHAT, chat(reasoning_details=[{"type": "reasoning.text", "text": "hm"}]), HIDDEN),
+    (Api.CHAT, chat(reasoning_details=[{"type": "reasoning.encrypted", "data": "xx"}]), NOTHING),
+    (Api.CHAT, chat(reasoning_content="hm", content="a"), SHOWN),
+    (Api.CHAT, chat(tool_calls=[{"index": 0, "id": "t", "function": {"name": "f", "arguments": ""}}]), NOTHING),
+    (Api.CHAT, chat(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]), SHOWN),
+    (Api.CHAT, {"id": "c", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}, NOTHING),
+    (Api.CHAT, {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, NOTHING),
+    (Api.COMPLETIONS, {"id": "c", "choices": [{"index": 0, "text": "a"}]}, SHOWN),
+    (Api.COMPLETIONS, {"id": "c", "choices": [{"index": 0, "text": ""}]}, NOTHING),
+    (Api.MESSAGES, {"type": "message_start", "message": {"usage": {"input_tokens": 3}}}, NOTHING),
+    (Api.MESSAGES, {"type": "ping"}, NOTHING),
+    (Api.MESSAGES, {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}, NOTHING),
+    (Api.MESSAGES, block(type="text_delta", text="a"), SHOWN),
+    (Api.MESSAGES, block(type="text_delta", text=""), NOTHING),
+    (Api.MESSAGES, block(type="thinking_delta", thinking="hm"), HIDDEN),
+    (Api.MESSAGES, block(type="signature_delta", signature="xx"), NOTHING),
+    (Api.MESSAGES, block(type="input_json_delta", partial_json=""), NOTHING),
+    (Api.MESSAGES, block(type="input_json_delta", partial_json="{"), SHOWN),
+    (Api.RESPONSES, {"type": "response.created", "response": {"id": "r"}}, NOTHING),
+    (Api.RESPONSES, {"type": "response.output_text.delta", "delta": "a"}, SHOWN),
+    (Api.RESPONSES, {"type": "response.output_text.delta", "delta": ""}, NOTHING),
+    (Api.RESPONSES, {"type": "response.function_call_arguments.delta", "delta": "{"}, SHOWN),
+    (Api.RESPONSES, {"type": "response.reasoning_summary_text.delta", "delta": "hm"}, HIDDEN),
+    (Api.RESPONSES, {"type": "response.output_text.done", "text": "a"}, NOTHING),
+]
+
+
+@pytest.mark.parametrize(("api", "said", "piece"), PIECES)
+def test_what_is_a_piece(api: Api, said: dict[str, Any], piece: int) -> None:
+    """Only what a model generated and is not empty starts the clock of the first token."""
+    reader = reader_of(api)
+    assert reader.see(json.dumps(said).encode(), b"") == piece
+    assert not reader.is_over
+
+
+ENDS: list[tuple[Api, list[str], Error]] = [
+    (Api.CHAT, ['{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}', "[DONE]"], Error.NONE),
+    (Api.CHAT, ['{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'], Error.NONE),
+    (Api.CHAT, ['{"choices":[{"index":0,"delta":{"content":"a"}}]}', "[DONE]"], Error.TRUNCATED),
+    (Api.CHAT, ['{"choices":[{"index":0,"delta":{"content":"a"}}]}'], Error.TRUNCATED),
+    (Api.CHAT, ['{"error":{"message":"no"}}'], Error.STREAM_ERROR),
+    (Api.CHAT, ["{"], Error.MALFORMED),
+    (Api.CHAT, ['{"choices":7}'], Error.MALFORMED),
+    (Api.MESSAGES, ['{"type":"message_stop"}'], Error.NONE),
+    (Api.MESSAGES, ['{"type":"message_delta","delta":{"stop_reason":"end_turn"}}'], Error.TRUNCATED),
+    (Api.MESSAGES, ['{"type":"error","error":{"type":"overloaded_error","message":"no"}}'], Error.STREAM_ERROR),
+    (Api.RESPONSES, ['{"type":"response.completed","response":{"usage":{"output_tokens":4}}}'], Error.NONE),
+    (Api.RESPONSES, ['{"type":"response.incomplete","response":{}}'], Error.NONE),
+    (Api.RESPONSES, ['{"type":"response.failed","response":{"error":{}}}'], Error.STREAM_ERROR),
+    (Api.RESPONSES, ['{"type":"error","message":"no"}'], Error.STREAM_ERROR),
+    (Api.RESPONSES, ['{"type":"response.output_text.delta","delta":"a"}', "[DONE]"], Error.TRUNCATED),
+]
+
+
+@pytest.mark.parametrize(("api", "events", "error"), ENDS)
+def test_what_makes_an_answer_whole(api: Api, events: list[str], error: Error) -> None:
+    """The protocol's own end, and nothing else."""
+    reader = reader_of(api)
+    for said in events:
+        reader.see(said.encode(), b"")
+    reader.end()
+    assert (reader.is_over, reader.error) == (True, error)
+
+
+WHOLES: list[tuple[Api, str, Error, int]] = [
+    (Api.CHAT, '{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}', Error.NONE, 4),
+    (Api.CHAT, '{"choices":[]}', Error.MALFORMED, 0),
+    (Api.CHAT, '{"error":{"message":"no"}}', Error.STREAM_ERROR, 0),
+    (Api.CHAT, "[]", Error.MALFORMED, 0),
+    (Api.CHAT, "", Error.MALFORMED, 0),
+    (Api.MESSAGES, '{"content":[],"usage":{"input_tokens":3,"output_tokens":5}}', Error.NONE, 5),
+    (Api.MESSAGES, '{"type":"error","error":{"type":"x"}}', Error.STREAM_ERROR, 0),
+    (Api.RESPONSES, '{"status":"completed","output":[],"usage":{"input_tokens":3,"output_tokens":6}}', Error.NONE, 6),
+    (Api.RESPONSES, '{"status":"failed","output":[],"error":null}', Error.MALFORMED, 0),
+]
+
+
+@pytest.mark.parametrize(("api", "body", "error", "n_output"), WHOLES)
+def test_whole_answers(api: Api, body: str, error: Error, n_output: int) -> None:
+    """Errors, and what has not an answer's shape, are not good; usage counts tokens."""
+    reader = reader_of(api)
+    reader.see_whole(body.encode())
+    assert (reader.is_over, reader.error) == (True, error)
+    assert (reader.usage.output if reader.usage else 0) == n_output
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
+                        ["choices", "delta", "content", "type", "response", "usage", "message", "error", "tool_calls",
+                         "function", "arguments", "finish_reason", "content_block", "text"]), inner, max_size=4),
+                    max_leaves=12)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([Api.CHAT, Api.COMPLETIONS, Api.MESSAGES, Api.RESPONSES]), st.lists(JSON | st.binary(max_size=9),
+                                                                                         max_size=5))
+def test_no_input_raises(api: Api, events: list[Any]) -> None:
+    """A target may send anything: it becomes an error of the sample."""
+    reader, whole = reader_of(api), reader_of(api)
+    for said in events:
+        data = said if isinstance(said, bytes) else json.dumps(said).encode()
+        reader.see(data, b"")
+        whole.see_whole(data)
+    reader.end()
+    assert reader.is_over
+
+
+def gateways(api: Api) -> ChatSource | MessagesSource | ResponsesSource:
+    """The product's own reader of the same dialect."""
+    if api is Api.MESSAGES:
+        return MessagesSource("u", Sight())
+    return ResponsesSource("u", Sight()) if api is Api.RESPONSES else ChatSource("u", 1, Sight())
+
+
+@pytest.mark.parametrize(("api", "events", "error"), ENDS)
+def test_the_instrument_and_the_product_agree_on_ends(api: Api, events: list[str], error: Error) -> None:
+    """Two readings, written apart, of what is whole."""
+    source = gateways(api)
+    for said in events:
+        if not source.ended:
+            source.see(said.encode(), b"")
+    source.finish()
+    assert source.sight.is_complete == (error is Error.NONE)
+
+
+# Where the definition of a piece is stricter than the gateway's: it counts as content that a tool call has a name.
+STRICTER = ('"name": "f"', '"partial_json": ""')
+
+
+@pytest.mark.parametrize(("api", "said", "piece"), PIECES)
+def test_the_instrument_and_the_product_agree_on_content(api: Api, said: dict[str, Any], piece: int) -> None:
+    """But for what the bench's definition excludes by name."""
+    text = json.dumps(said)
+    n_content = gateways(api).see(text.encode(), b"")
+    assert bool(n_content) == (piece != NOTHING) or any(part in text for part in STRICTER) or "reasoning_details" in text
+
+
+def test_readers_are_one_a_dialect() -> None:
+    """Each streaming dialect has a reader."""
+    assert all(isinstance(reader_of(api), Reader) for api in Api if api.can_stream)

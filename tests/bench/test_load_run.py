@@ -1,0 +1,282 @@
+"""The runner in virtual time: when shots go out, what is kept, and what a stall does to the figures."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from math import isnan, nan
+
+import pytest
+
+from stayfast.bench.arrivals import Constant, Gamma
+from stayfast.bench.goodput import Slo
+from stayfast.bench.lengths import Constant as Always
+from stayfast.bench.perform import Origin, Plan, perform
+from stayfast.bench.progress import progress
+from stayfast.bench.result import Mode, Result, Subject
+from stayfast.bench.run import LEAD_S, Runner
+from stayfast.bench.samples import Error, Sample
+from stayfast.bench.schedule import Limit, TurnsConfig, Workload
+from stayfast.bench.stats import Measured
+from stayfast.bench.target import Asking
+from stayfast.testing import SimLoop, run
+
+WORKLOAD = Workload(Always(10), Always(5), Constant(10))
+PLAN = Plan(WORKLOAD, Limit(10.0))
+
+
+class Fake:
+    """Answers after `service_s(now)`; of `n_slots` at a time, if there are so many, else all at once."""
+
+    counted_by = "usage"
+
+    def __init__(self, loop: SimLoop, service_s: Callable[[float], float] = lambda _: 0.1, n_slots: int = 1_000_000,
+                 error: Error = Error.NONE) -> None:
+        self.loop = loop
+        self.service_s = service_s
+        self.slots = asyncio.Semaphore(n_slots)
+        self.error = error
+        self.asked_at: list[float] = []
+        self.prompts: list[int] = []
+        self.n_now = self.n_most = 0
+
+    async def ask(self, asking: Asking) -> Sample:
+        shot, now = asking.shot, self.loop.now
+        sent_at = now()
+        self.asked_at.append(sent_at - asking.zero_at)
+        self.prompts.append(shot.prompt)
+        self.n_now += 1
+        self.n_most = max(self.n_most, self.n_now)
+        try:
+            async with asyncio.timeout_at(asking.timeout_at), self.slots:
+                await asyncio.sleep(self.service_s(now()))
+        except TimeoutError:
+            return Sample(shot.number, shot.at_s, sent_s=sent_at - asking.zero_at, error=Error.TIMEOUT)
+        finally:
+            self.n_now -= 1
+        if self.error:
+            return Sample(shot.number, shot.at_s, error=self.error)
+        at_s = now() - asking.zero_at
+        return Sample(shot.number, shot.at_s, sent_s=sent_at - asking.zero_at, first_s=at_s, last_s=at_s, ended_s=at_s,
+                      n_output=5, n_chunks=1)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def measured(plan: Plan, make: Callable[[SimLoop], list[Fake]], on_start: Callable[[Runner], None] | None = None,
+             ) -> tuple[list[Result], list[Fake]]:
+    """Carry out a plan against fakes in virtual time."""
+    async def main(loop: SimLoop) -> tuple[list[Result], list[Fake]]:
+        fakes = make(loop)
+        subjects = [(Subject(f"t{n}", "http://x", "chat", "m"), fake) for n, fake in enumerate(fakes)]
+        return await perform(plan, subjects, loop, Origin(), is_virtual=True, on_start=on_start), fakes
+
+    return run(main)
+
+
+def one(plan: Plan, make: Callable[[SimLoop], Fake]) -> tuple[Result, Fake]:
+    """The same for one target."""
+    results, fakes = measured(plan, lambda loop: [make(loop)])
+    return results[0], fakes[0]
+
+
+def test_shots_go_out_at_their_instants() -> None:
+    """10 a second for 10 s against an answer of 0.1 s: sent at 0.0, 0.1, ..., all measured, nothing late."""
+    result, fake = one(PLAN, Fake)
+    assert fake.asked_at == pytest.approx([n / 10 for n in range(100)])
+    assert (len(result.samples), result.offered_rps, result.duration_s, result.mode) == (100, 10, 10, Mode.OPEN)
+    assert result.health.lateness_max_s < 1e-9
+    assert result.health.is_valid
+    assert Measured(result).spreads["e2e_sched"].at(0.99) == pytest.approx(0.1)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    """Every sample, to the last bit."""
+    plan = Plan(replace(WORKLOAD, arrivals=Gamma(30, 0.5)), Limit(20.0), seed=5)
+    first, second = (one(plan, Fake)[0] for _ in range(2))
+    assert [repr(sample) for sample in first.samples] == [repr(sample) for sample in second.samples]
+
+
+def test_warmup_is_sent_and_not_measured() -> None:
+    """2 s of warm-up before 10 s: 120 sent, 100 measured, from zero on."""
+    result, fake = one(replace(PLAN, limit=Limit(10.0, warmup_s=2.0)), Fake)
+    assert (len(fake.asked_at), len(result.samples)) == (120, 100)
+    assert fake.asked_at[0] == pytest.approx(-2)
+    assert min(sample.at_s for sample in result.samples) == pytest.approx(0, abs=1e-9)
+
+
+def stalled(now: float) -> float:
+    """Answers in 10 ms, but for a stall from 3.95 to 6.95 s, which all wait out."""
+    return max(0.01, 6.95 + LEAD_S - now) if 3.95 <= now - LEAD_S < 6.95 else 0.01
+
+
+def test_a_stalled_target_shows_in_an_open_loop() -> None:
+    """A stall of 3 s in 10 s: every request due in it waits for its end, so 30 of 100 are slow, by up to 3 s."""
+    result, _ = one(PLAN, lambda loop: Fake(loop, stalled))
+    slow = [sample for sample in result.samples if sample.ended_s - sample.at_s > 0.04]
+    assert len(slow) == 30
+    assert max(sample.ended_s - sample.at_s for sample in slow) == pytest.approx(2.95, abs=0.01)
+    assert result.health.is_valid
+
+
+def test_a_closed_loop_omits_the_stall() -> None:
+    """The same target, one caller: one slow request of hundreds, so p99 sees nothing. That is why it is labelled."""
+    result, fake = one(replace(PLAN, n_concurrent=1), lambda loop: Fake(loop, stalled))
+    slow = [sample for sample in result.samples if sample.ended_s - sample.at_s > 0.05]
+    assert len(slow) == 1
+    assert Measured(result).spreads["e2e_sched"].at(0.99) < 0.05
+    assert (result.mode, result.offered_rps, fake.n_most) == (Mode.CLOSED, 0, 1)
+
+
+def test_a_stalled_client_shows_in_scheduled_latency_only() -> None:
+    """The client's loop hangs for 2 s: sends are late, latency from the send looks fine, from t0 it does not; invalid."""
+    def hang(runner: Runner) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        loop.call_at(loop.time() + 4.05, loop.stall, 2.0)
+
+    [result], _ = measured(PLAN, lambda loop: [Fake(loop)], hang)
+    spreads = Measured(result).spreads
+    assert spreads["ttft"].at(0.95) < 0.11
+    assert spreads["ttft_sched"].at(0.99) > 1.8
+    assert len(result.samples) == 100
+    assert [reason for reason in result.health.verdict if "late" in reason]
+
+
+def test_a_slow_target_does_not_hold_back_an_open_loop() -> None:
+    """Each answer takes 100 s: all go out in time all the same, and 100 are on their way at once."""
+    result, fake = one(replace(PLAN, timeout_s=1000), lambda loop: Fake(loop, lambda _: 100.0))
+    assert fake.n_most == 100
+    assert (result.health.lateness_max_s < 1e-9, result.duration_s) == (True, 10)
+
+
+def test_a_saturated_target_queues_and_says_so() -> None:
+    """Two slots of 1 s against 10 a second for 60 s: latency from t0 grows to 240 s, and few keep an SLO of 5 s."""
+    plan = replace(PLAN, limit=Limit(60.0), timeout_s=1000, slo=Slo(e2e_sched_s=5.0))
+    run = Measured(one(plan, lambda loop: Fake(loop, lambda _: 1.0, n_slots=2))[0])
+    assert (run.n_offered, run.error_share) == (600, 0)
+    assert run.spreads["e2e_sched"].at(1.0) == pytest.approx(240, abs=2)
+    assert run.goodput.n_good == pytest.approx(12, abs=2)
+
+
+def test_a_time_out_counts_from_the_intended_start() -> None:
+    """Answers take 3 s, the user waits 2: all time out, each 2 s after its t0."""
+    result, _ = one(replace(PLAN, timeout_s=2.0), lambda loop: Fake(loop, lambda _: 3.0))
+    assert {sample.error for sample in result.samples} == {Error.TIMEOUT}
+
+
+def test_what_is_too_late_to_send_is_a_failed_request() -> None:
+    """The client hangs for longer than the time-out: those requests are unsent, never missing."""
+    def hang(runner: Runner) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        loop.call_at(loop.time() + 2.05, loop.stall, 3.0)
+
+    [result], _ = measured(replace(PLAN, timeout_s=1.0), lambda loop: [Fake(loop)], hang)
+    unsent = [sample for sample in result.samples if sample.error is Error.UNSENT]
+    assert (len(result.samples), len(unsent)) == (100, 20)
+    assert all(isnan(sample.sent_s) for sample in unsent)
+    assert [reason for reason in result.health.verdict if "could not be sent" in reason]
+    assert [reason for reason in result.health.verdict if "short" in reason]
+
+
+def test_two_targets_take_turns_with_the_same_requests() -> None:
+    """Blocks of 2 s: each target is asked the same, at the same instants of its own time, and never while the other is."""
+    plan = Plan(replace(WORKLOAD, arrivals=Gamma(20)), Limit(10.0, warmup_s=1.0), seed=3, block_s=2.0)
+    (a, b), (fake_a, fake_b) = measured(plan, lambda loop: [Fake(loop), Fake(loop, lambda _: 0.3)])
+    assert fake_a.prompts == fake_b.prompts
+    assert fake_a.asked_at == pytest.approx(fake_b.asked_at)
+    assert sorted(sample.at_s for sample in a.samples) == pytest.approx(sorted(sample.at_s for sample in b.samples))
+    assert (a.duration_s, a.offered_rps) == (10, b.offered_rps)
+    assert Measured(b).spreads["e2e"].at(0.5) == pytest.approx(0.3)
+
+
+def test_turns_are_in_real_time_one_after_the_other() -> None:
+    """With blocks, one target's shots are at least a block apart from the other's."""
+    starts: dict[int, list[float]] = {0: [], 1: []}
+
+    class Noting(Fake):
+        def __init__(self, loop: SimLoop, number: int) -> None:
+            super().__init__(loop)
+            self.number = number
+
+        async def ask(self, asking: Asking) -> Sample:
+            starts[self.number].append(self.loop.now() - LEAD_S)
+            return await super().ask(asking)
+
+    measured(replace(PLAN, limit=Limit(4.0), block_s=1.0), lambda loop: [Noting(loop, 0), Noting(loop, 1)])
+    blocks = [{int(at + 1e-6) for at in found} for found in starts.values()]
+    assert blocks[0] & blocks[1] == set()
+    assert blocks[0] | blocks[1] == set(range(8))
+
+
+def test_a_closed_loop_keeps_its_callers_busy() -> None:
+    """4 callers, 0.1 s an answer, 10 s: 400 requests, the last of them ending at about 10 s."""
+    result, fake = one(replace(PLAN, n_concurrent=4), Fake)
+    assert fake.n_most == 4
+    assert len(result.samples) == pytest.approx(400, abs=4)
+    assert result.duration_s == pytest.approx(10, abs=0.11)
+    by_number, _ = one(replace(PLAN, limit=Limit(n_requests=30), n_concurrent=4), Fake)
+    assert 30 <= len(by_number.samples) <= 33
+
+
+def test_callers_wait_after_a_refused_connection() -> None:
+    """A dead target gives some hundred failures, not a busy loop of them."""
+    result, _ = one(replace(PLAN, n_concurrent=2), lambda loop: Fake(loop, lambda _: 0.0, error=Error.CONNECT))
+    assert 190 <= len(result.samples) <= 202
+
+
+def test_a_turn_starts_when_the_user_has_read_and_thought() -> None:
+    """t0 of a later turn is the end of the answer before it and the think time; it is never late."""
+    plan = Plan(replace(WORKLOAD, arrivals=Constant(1), turns=TurnsConfig(3, 0.5)), Limit(n_requests=9), seed=1)
+    result, fake = one(plan, Fake)
+    assert len(result.samples) == 9
+    assert result.health.lateness_max_s < 1e-9
+    by_number = {sample.number: sample for sample in result.samples}
+    assert by_number[1].at_s > by_number[0].ended_s
+    assert fake.prompts[0] != by_number[1].number
+
+
+def test_a_failed_turn_ends_its_conversation() -> None:
+    """The user leaves: later turns were never offered."""
+    plan = Plan(replace(WORKLOAD, arrivals=Constant(1), turns=TurnsConfig(3, 0.5)), Limit(n_requests=9))
+    result, _ = one(plan, lambda loop: Fake(loop, error=Error.STATUS))
+    assert len(result.samples) == 3
+
+
+def test_stop_sends_no_more_and_waits() -> None:
+    """Stopped at 2.05 s: 21 were sent, all are answered, and the result says that it was interrupted."""
+    def stop(runner: Runner) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_at(loop.time() + 2.05 + LEAD_S, runner.stop)
+
+    [result], _ = measured(PLAN, lambda loop: [Fake(loop, lambda _: 1.0)], stop)
+    assert len(result.samples) == 21
+    assert all(sample.error is Error.NONE for sample in result.samples)
+    assert result.health.is_valid
+    assert result.offered_rps == pytest.approx(10, rel=0.01)
+    assert "interrupted" in result.notes[0]
+
+
+def test_progress_says_what_happens() -> None:
+    """Sent, on their way, failed; and that nothing more is sent once the schedule is through."""
+    lines: list[str] = []
+
+    def watch(runner: Runner) -> None:
+        loop = asyncio.get_running_loop()
+        for at_s in (5.01, 10.5):
+            loop.call_at(loop.time() + at_s + LEAD_S, lambda seconds: lines.append(progress(runner, seconds)), at_s)
+
+    measured(PLAN, lambda loop: [Fake(loop, lambda _: 1.0)], watch)
+    assert "5 s  running: 51 sent" in lines[0]
+    assert "10 on their way, 0 failed" in lines[0]
+    assert "waiting for the last answers: 100 sent" in lines[1]
+
+
+def test_a_plan_needs_an_end() -> None:
+    """And ends that mean something."""
+    for limit in (Limit(), Limit(0.0), Limit(-1), Limit(n_requests=0), Limit(1.0, warmup_s=-1)):
+        with pytest.raises(ValueError, match=r"end|more than 0|negative"):
+            Plan(WORKLOAD, limit)
+    with pytest.raises(ValueError, match="time-out"):
+        Plan(WORKLOAD, Limit(1.0), timeout_s=nan)

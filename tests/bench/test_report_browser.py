@@ -1,0 +1,71 @@
+"""The page in a real browser. Skipped where there is none: apt-get install chromium."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stayfast.bench.compare import CompareConfig, compare
+from stayfast.bench.html.page import page
+from stayfast.bench.stats import Measured
+from tests.bench.synthetic import Scenario, result
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to render the report in")
+HOVER = """<script>
+for (const [name, x, y] of [["line", .5, .5], ["heat", .3, .75]]) {
+  const figure = [...document.querySelectorAll("figure")].find((one) => {
+    const holder = one.querySelector(":scope > script");
+    return holder && JSON.parse(holder.textContent).kind === name;
+  });
+  const frame = figure.querySelector("svg.chart").getBoundingClientRect();
+  figure.querySelector("svg.chart").dispatchEvent(new PointerEvent("pointermove",
+    {clientX: frame.left + frame.width * x, clientY: frame.top + frame.height * y}));
+  const said = document.createElement("output");
+  said.textContent = name + "|" + [...document.querySelector(".tip").children].map((row) => row.textContent).join("|");
+  document.body.append(said);
+}</script>"""
+
+
+def rendered(html: str, folder: Path) -> tuple[str, list[str]]:
+    """The document after its script has run, and what the browser wrote on its console."""
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    done = subprocess.run(
+        [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+         "--disable-background-networking", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000",
+         "--dump-dom", path.as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout, re.findall(r"CONSOLE[^\n]*", done.stderr)
+
+
+def test_the_page_draws_and_says_nothing_on_the_console(tmp_path: Path) -> None:
+    """Every chart has its lines, the script found each of them, and its policy (no network at all) was never broken."""
+    runs = [Measured(result(Scenario(n=600), label=label)) for label in ("</script>direct", "gateway")]
+    comparison = compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100))
+    document, console = rendered(page(runs, comparison), tmp_path)
+    assert console == []
+    n_hovered = document.count('class="rule"')
+    assert n_hovered == len(re.findall(r'<script type="application/json">', document)) >= 14
+    assert len(re.findall(r'<svg[^>]*class="chart"', document)) == n_hovered + 1 + 2 * 2  # intervals; stages and waterfalls
+    assert re.findall(r'<path d=""', document) == []
+
+
+def test_hovering_names_the_values(tmp_path: Path) -> None:
+    """Of curves the rank and each line's value, of heat maps the bin, the row and the count."""
+    html = page([Measured(result(Scenario(n=600)))])
+    without_policy = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
+    document, console = rendered(without_policy.replace("</body>", HOVER + "</body>"), tmp_path)
+    assert console == []
+    curve, heat = re.findall(r"<output>(.*?)</output>", document)
+    assert re.fullmatch(r"line\|p[0-9.]+\|ttft_sched  [0-9.]+ m?s\|ttft  [0-9.]+ m?s", curve)
+    assert re.fullmatch(r"heat\|from [0-9:. s]+\|[0-9.]+ m?s to [0-9.]+ m?s\|([0-9]+|no) requests?", heat)
+
+
+def test_a_page_that_reaches_for_the_network_would_be_caught(tmp_path: Path) -> None:
+    """The policy forbids it and the console says so: the check above can fail."""
+    html = page([Measured(result(Scenario(n=20)))])
+    _, console = rendered(html.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'), tmp_path)
+    assert any("Content Security Policy" in line for line in console)

@@ -1,0 +1,128 @@
+"""Goodput and assertions."""
+
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.bench.assertions import KNOWN, check, parse_assertion
+from stayfast.bench.goodput import BOUNDED, Slo, judge, parse_slo
+from stayfast.bench.result import Health
+from stayfast.bench.samples import Error
+from stayfast.bench.stats import Measured
+from tests.bench.synthetic import Scenario, result
+
+WHOLE = Error.NONE
+
+
+def test_good_is_whole_and_within_every_slo() -> None:
+    """Each cause is counted; a request over two bounds counts under both and once in the share."""
+    errors = [WHOLE, WHOLE, WHOLE, Error.RATE_LIMITED, Error.TRUNCATED]
+    judged = judge({"ttft": [0.1, 0.9, 0.9, 0.1, 0.1], "e2e": [1.0, 1.0, 9.0, 1.0, 1.0]}, errors, Slo(ttft_s=0.5, e2e_s=2.0))
+    assert (judged.n_good, judged.share) == (1, 0.2)
+    assert judged.misses == {"rate_limited": 1, "truncated": 1, "ttft": 2, "e2e": 1}
+    assert list(judged.is_good) == [1, 0, 0, 0, 0]
+
+
+def test_a_bound_is_met_when_it_is_reached() -> None:
+    """A value equal to the bound is within it."""
+    assert judge({"ttft": [0.5]}, [WHOLE], Slo(ttft_s=0.5)).n_good == 1
+
+
+def test_what_does_not_exist_meets_no_slo_unless_told_to() -> None:
+    """A one-token answer has no tpot: not good by default, and its cause says so."""
+    assert judge({"tpot": [nan]}, [WHOLE], Slo(tpot_s=0.1)).misses == {"tpot (null)": 1}
+    assert judge({"tpot": [nan]}, [WHOLE], Slo(tpot_s=0.1, null_passes=True)).n_good == 1
+
+
+def test_slos_are_read_with_units() -> None:
+    """Milliseconds and seconds, by space or comma."""
+    assert parse_slo("ttft:500ms, e2e:5s") == Slo(ttft_s=0.5, e2e_s=5.0)
+    assert parse_slo("") == Slo()
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("ttft:500", "say the unit, 500ms or 500s"), ("tfft:1s", "no metric 'tfft'; known: ttft"), ("ttft", "expected METRIC"),
+    ("ttft:1s ttft:2s", "bounded twice"), ("ttft:0s", "above 0"), ("ttft:1.2.3s", "not a number")])
+def test_a_wrong_slo_says_what_is_expected(text: str, said: str) -> None:
+    """Each names the term."""
+    with pytest.raises(ValueError, match=said):
+        parse_slo(text)
+
+
+@given(st.text(max_size=30))
+def test_any_slo_text_is_read_or_refused(text: str) -> None:
+    """Never another error."""
+    try:
+        slo = parse_slo(text)
+    except ValueError:
+        return
+    assert set(slo.bounds()) <= set(BOUNDED)
+
+
+@pytest.mark.parametrize(("text", "bound"), [
+    ("ttft.p99<0.5", 0.5), ("ttft.p99 <= 500ms", 0.5), ("goodput>0.99", 0.99), ("goodput >= 99%", 0.99),
+    ("errors<0.01", 0.01), ("gap.p99.9<2s", 2.0), ("tpot.mean<30ms", 0.03), ("rps>120", 120.0)])
+def test_assertions_are_read(text: str, bound: float) -> None:
+    """Seconds unless a unit says otherwise."""
+    assert parse_assertion(text).bound == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("ttft<1", r"column 5: expected \.STATISTIC after ttft: one of p50"), ("tft.p99<1", "column 1: expected a metric"),
+    ("ttft.p99=1", "column 9: expected an operator"), ("ttft.p99<", "column 10: expected a number"),
+    ("goodput>1ms", "column 10: expected a unit of goodput: %"), ("ttft.p100<1", "column 5"), ("", "column 1"),
+    ("goodput.p99>1", r"column 8: expected an operator: goodput is one figure and has no \.p99"), ("errors<.", "column 8")])
+def test_a_wrong_assertion_names_its_column(text: str, said: str) -> None:
+    """And what is expected there."""
+    with pytest.raises(ValueError, match=said):
+        parse_assertion(text)
+
+
+def test_an_unknown_metric_lists_the_known() -> None:
+    """All of them."""
+    with pytest.raises(ValueError, match="is none of") as why:
+        parse_assertion("latency<1")
+    assert all(name in str(why.value) for name in KNOWN)
+
+
+@given(st.text(max_size=24))
+def test_any_assertion_text_is_read_or_refused(text: str) -> None:
+    """Never another error, and what is read has a bound."""
+    try:
+        assertion = parse_assertion(text)
+    except ValueError:
+        return
+    assert assertion.bound >= 0
+
+
+def test_assertions_hold_or_fail_by_the_figures() -> None:
+    """Of one run without failures."""
+    run = Measured(result(Scenario(error_share=0.0)))
+    texts = ("ttft.p50<0.1", "ttft.p50<2", "errors<=0", "goodput<0.5", "tpot.min>1us")
+    checks = check([parse_assertion(text) for text in texts], run)
+    assert [found.holds for found in checks] == [False, True, True, False, True]
+    assert checks[0].actual == run.spreads["ttft"].at(0.5)
+
+
+def test_a_target_that_fails_its_hard_half_does_not_pass_on_the_easy_one() -> None:
+    """With 3 % failed, p99 is not known however quick the answers were; p50 is."""
+    run = Measured(result(Scenario(error_share=0.03)))
+    hard, easy = check([parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p50<1000")], run)
+    assert (hard.holds, hard.actual, easy.holds) == (False, inf, True)
+    assert "of the offered failed" in hard.why
+
+
+def test_an_invalid_run_holds_nothing() -> None:
+    """Its figures are the client's."""
+    run = Measured(result(health=Health(verdict=("late",))))
+    assert check([parse_assertion("errors<=1")], run)[0].why == "the run is invalid"
+    assert not check([parse_assertion("errors<=1")], run)[0].holds
+
+
+def test_a_run_without_requests_holds_nothing() -> None:
+    """No figure is not a good figure."""
+    run = Measured(result(Scenario(n=0)))
+    checks = check([parse_assertion("ttft.p99<1"), parse_assertion("errors<1")], run)
+    assert [found.holds for found in checks] == [False, False]

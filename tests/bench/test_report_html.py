@@ -1,0 +1,187 @@
+"""The page: nothing breaks out of it, it asks the network for nothing, and its charts draw."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from math import nan
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.bench.assertions import check, parse_assertion
+from stayfast.bench.compare import CompareConfig, compare
+from stayfast.bench.html.markup import data, number, tag
+from stayfast.bench.html.page import page
+from stayfast.bench.html.scale import Scale, from_zero, instant, log_scale, round_count, round_seconds, ticks, time_ticks
+from stayfast.bench.result import Health, Mode, Result, Subject
+from stayfast.bench.samples import Error
+from stayfast.bench.stats import Measured
+from tests.bench.synthetic import Scenario, result
+
+TINY = Scenario(n=6)
+LOADING = frozenset({"src", "href", "srcset", "action", "poster", "background", "formaction", "ping", "xlink:href"})
+ATTACKS = ("</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "<svg/onload=alert(1)>", "<!--", "]]>",
+           "' onmouseover='x", "&lt;b&gt;", "\u202egnp.exe", "\x00\x1b[31m", "{{7*7}}", "javascript:alert(1)",
+           "</style>", "\ud800")
+
+
+class Skeleton(HTMLParser):
+    """Which elements with which attributes a page has, and the text of its scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.shapes: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.names: set[str] = set()
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Count an element by its shape."""
+        self.shapes[tag, tuple(sorted(name for name, _ in attrs))] += 1
+        self.names.update(name for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        """Collect text."""
+        self.text += data
+
+
+def named(text: str) -> Result:
+    """A run in which every text that comes from elsewhere is this one."""
+    run = result(TINY, health=Health(verdict=(text,)))
+    run.label, run.command, run.notes = text, text, (text,)
+    run.subject = Subject(text, text, text, text)
+    run.workload, run.machine = {"w" + text: text}, {"m" + text: text}
+    return run
+
+
+def whole_page(text: str) -> str:
+    """Two such runs with a comparison and an assertion, and a sweep's worth of them."""
+    runs = [Measured(named(text)) for _ in range(2)]
+    checks = check([parse_assertion("ttft.p99<1")], runs[0])
+    return page(runs, compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100)), checks)
+
+
+PLAIN_SHAPES = Skeleton(whole_page("plain")).shapes
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_known_attack_changes_the_page(attack: str) -> None:
+    """The elements and their attributes are those of a page with harmless names."""
+    assert Skeleton(whole_page(attack)).shapes == PLAIN_SHAPES
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(max_size=40))
+def test_no_text_changes_the_page(text: str) -> None:
+    """Any text at all; and the page can be written as UTF-8."""
+    html = whole_page(text)
+    assert Skeleton(html).shapes == PLAIN_SHAPES
+    html.encode()
+
+
+@given(st.text(max_size=60))
+def test_text_comes_out_as_it_went_in(text: str) -> None:
+    """But for what a page may not hold."""
+    found = Skeleton(tag("p", text)).text
+    assert all(out in {char, "\ufffd"} for out, char in zip(found, text, strict=True))
+    assert "<" not in data({"name": text})[len('<script type="application/json">'):-len("</script>")]
+
+
+def test_the_page_loads_nothing() -> None:
+    """No attribute that loads, no style that imports, a policy that forbids it, and one script that matches its digest."""
+    html = whole_page("plain")
+    skeleton = Skeleton(html)
+    assert skeleton.names & LOADING == set()
+    assert re.findall(r"url\(|@import|https?://(?!127\.0\.0\.1|www\.w3\.org)|fetch\(|XMLHttpRequest|WebSocket", html) == []
+    assert "default-src &#x27;none&#x27;" in html
+    assert len(re.findall(r"<script(?! type=\"application/json\")", html)) == 1
+    assert not any(name.startswith("on") for name in skeleton.names)
+
+
+def test_an_invalid_run_is_said_first() -> None:
+    """Before the heading, with its reasons; a valid one has no banner."""
+    html = page([Measured(result(TINY, health=Health(verdict=("late by 31 ms",))))])
+    assert html.index("INVALID") < html.index("late by 31 ms") < html.index("<h1")
+    assert 'role="alert"' not in page([Measured(result(TINY))])
+
+
+def test_a_closed_loop_is_labelled() -> None:
+    """As one that omits queueing."""
+    run = result(TINY)
+    assert "omits the queueing" not in page([Measured(run)])
+    run.mode = Mode.CLOSED
+    assert "omits the queueing" in page([Measured(run)])
+
+
+def test_the_definitions_command_and_machine_are_there() -> None:
+    """A number without them says nothing."""
+    run = result(TINY)
+    text = Skeleton(page([Measured(run)])).text
+    assert "(tn - t1) / (n - 1) for n >= 2, else there is none" in text
+    assert run.command in text
+    assert all(value in text for value in run.machine.values())
+
+
+def test_a_sweep_is_drawn_against_its_load() -> None:
+    """Three runs and more of different loads; what is drawn of each alone is folded."""
+    runs = [Measured(result(Scenario(n=60, rps=rps), label=f"{rps}/s")) for rps in (5, 10, 20)]
+    html = page(runs)
+    assert "Against the load" in html
+    assert html.count("<details>") == 3
+    assert "Against the load" not in page([runs[0], runs[1]])
+
+
+@pytest.mark.parametrize("scenario", [Scenario(n=0), Scenario(n=1), Scenario(n=1, error_share=1.0),
+                                      Scenario(n=40, error_share=1.0), Scenario(n=40, n_output=1)])
+def test_runs_with_next_to_nothing_make_a_page(scenario: Scenario) -> None:
+    """None, one, and only failures: no figure is invented and no NaN is drawn."""
+    html = page([Measured(result(scenario))])
+    assert not re.search(r'"(?:[^"]*[ ,ML])?(?:nan|inf)[" ,]', html)
+
+
+def test_an_error_and_a_stage_of_any_name_are_text() -> None:
+    """Both come from the target."""
+    run = result(Scenario(n=200))
+    run.samples.server_timings = ["a&b'!;dur=1"] * 200
+    run.samples.errors[3] = Error.MALFORMED
+    assert "a&amp;b&#x27;!" in page([Measured(run)])
+
+
+def test_a_report_needs_a_run() -> None:
+    """Else it says so."""
+    with pytest.raises(ValueError, match="at least one run"):
+        page([])
+
+
+def test_a_long_run_is_a_small_page() -> None:
+    """30,000 requests are hardly more than a few thousand: everything is binned."""
+    assert len(page([Measured(result(Scenario(n=30_000, rps=100)))])) < 700_000
+
+
+@given(st.lists(st.floats(allow_infinity=True, allow_nan=True), max_size=20))
+def test_scales_hold_their_values(values: list[float]) -> None:
+    """Whatever they are: pixels are within the plot, ticks within the scale."""
+    held = [abs(value) for value in values if abs(value) < 1e12]
+    for scale in (log_scale(held, 0, 100), from_zero(held, 0, 100)):
+        assert all(0 <= scale.at(value) <= 100 for value in held)
+        assert all(scale.low * 0.999 <= mark <= scale.high * 1.001 for mark in ticks(scale))
+        assert 1 <= len(ticks(scale)) <= 9
+
+
+def test_a_scale_of_nothing_is_refused() -> None:
+    """Zero width, and the logarithm of zero."""
+    for wrong in ((1.0, 1.0, False), (0.0, 1.0, True), (nan, 1.0, False)):
+        with pytest.raises(ValueError, match="no scale"):
+            Scale(wrong[0], wrong[1], 0, 1, is_log=wrong[2])
+
+
+def test_axes_say_round_values() -> None:
+    """As a person would write them."""
+    assert [instant(at_s) for at_s in (0, 0.5, 12, 90, 5400)] == ["0", "0.5 s", "12 s", "1:30", "1:30 h"]
+    assert [round_seconds(value) for value in (0.0005, 0.05, 2.0, 0.0)] == ["500 us", "50 ms", "2 s", "0"]
+    assert [round_count(value) for value in (12_000, 3, 2.5e6)] == ["12k", "3", "2.5M"]
+    assert time_ticks(100) == [0, 15, 30, 45, 60, 75, 90]
+    assert [number(value) for value in (1.0, 1.25, 10.06)] == ["1", "1.2", "10.1"]

@@ -1,0 +1,135 @@
+"""Percentiles, definitions and gaps."""
+
+from array import array
+from math import inf, isnan, nan, sqrt
+from statistics import quantiles
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.bench.gaps import GROWTH, LOWEST_S, MAX_BINS, Gaps, bucket_of, middle_s
+from stayfast.bench.goodput import Slo
+from stayfast.bench.result import Result
+from stayfast.bench.samples import Error, Sample, Samples
+from stayfast.bench.stats import DEFINITIONS, LATENCIES, Binned, Exact, Measured, column, is_resolved, of_offered
+from tests.bench.synthetic import Scenario, result
+
+SECONDS = st.floats(min_value=0, max_value=1e4)
+
+
+def measured(*samples: Sample) -> Measured:
+    """Figures of a run that consists of these rows."""
+    run: Result = result(Scenario(n=0))
+    run.samples = Samples()
+    for sample in samples:
+        run.samples.add(sample)
+    run.duration_s = 10.0
+    run.slo = Slo()
+    return Measured(run)
+
+
+@given(st.lists(SECONDS, min_size=2, max_size=200))
+def test_percentiles_are_those_of_linear_interpolation(values: list[float]) -> None:
+    """All 99 percentiles agree with the standard library's inclusive method."""
+    spread = Exact(values)
+    for rank, expected in enumerate(quantiles(values, n=100, method="inclusive"), 1):
+        assert spread.at(rank / 100) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_missing_values_are_not_values() -> None:
+    """NaN is left out; of nothing there is no percentile."""
+    assert (Exact([nan, 2.0, nan]).n, Exact([nan, 2.0]).at(0.99)) == (1, 2.0)
+    assert isnan(Exact([nan]).at(0.5))
+    assert isnan(Exact([]).mean_s)
+
+
+def test_the_definitions_are_what_is_computed() -> None:
+    """Each metric of one hand-made row, by the letter of its definition."""
+    row = Sample(0, at_s=1.0, sent_s=1.25, headers_s=1.5, first_s=2.0, last_s=4.0, ended_s=4.5, n_output=5, gap_max_s=0.75,
+                 connect_s=0.2, shown_s=2.5, status=200)
+    run = measured(row)
+    expected = {"ttft": 0.75, "ttft_sched": 1.0, "ttfo": 1.25, "ttfb": 0.25, "e2e": 2.75, "e2e_sched": 3.0, "tpot": 0.5,
+                "gap_max": 0.75}
+    assert {name: run.spreads[name].at(0.5) for name in expected} == pytest.approx(expected)
+    assert list(column(run.result.samples, "lateness")) == pytest.approx([0.05])
+    assert set(LATENCIES) <= set(DEFINITIONS)
+
+
+def test_one_token_has_no_tpot() -> None:
+    """With n = 1 there is none; it is not 0."""
+    run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=1))
+    assert run.spreads["tpot"].n == 0
+
+
+def test_failed_requests_have_no_latency_and_are_counted() -> None:
+    """A truncated answer's first token is not in the TTFT; rates and shares are of the offered."""
+    run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, n_output=4),
+                   Sample(1, 0.0, 0.0, 0.1, 9.0, 9.1, 9.2, error=Error.TRUNCATED), Sample(2, 0.0, error=Error.UNSENT))
+    assert (run.spreads["ttft"].n, run.spreads["ttft"].at(1.0)) == (1, 0.2)
+    assert (run.error_share, run.errors, run.goodput.share) == (2 / 3, {"truncated": 1, "unsent": 1}, 1 / 3)
+    assert (run.rate(run.n_offered), run.n_output) == (0.3, 4)
+
+
+def test_failures_are_slower_than_any_answer_among_the_offered() -> None:
+    """A quantile that falls among the failures is infinite, one below them is that of the answers."""
+    spread = Exact([1.0, 2.0, 3.0])
+    assert of_offered(spread, 1, 0.99) == inf
+    assert of_offered(spread, 1, 0.0) == 1.0
+    assert of_offered(spread, 1, 2 / 3) == 3.0
+    assert of_offered(spread, 0, 0.5) == spread.at(0.5)
+    assert isnan(of_offered(Exact([]), 0, 0.5))
+    assert of_offered(Exact([]), 3, 0.5) == inf
+
+
+def test_a_percentile_that_is_the_maximum_is_not_resolved() -> None:
+    """p99 needs 100 values, p99.9 a thousand, the maximum one."""
+    assert [is_resolved(100, 0.99), is_resolved(99, 0.99), is_resolved(1000, 0.999), is_resolved(1, 1.0)] == [
+        True, False, True, True]
+
+
+def test_spike_factor_is_p99_over_p50() -> None:
+    """And none is claimed of too few answers."""
+    run = Measured(result(Scenario(n=500)))
+    assert run.spike_factor() == run.spreads["ttft_sched"].at(0.99) / run.spreads["ttft_sched"].at(0.5)
+    assert isnan(Measured(result(Scenario(n=20))).spike_factor())
+
+
+def test_ttfo_is_told_only_where_an_answer_reasons() -> None:
+    """Without reasoning it is TTFT again."""
+    plain, thinking = (measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.9, 1.0, shown_s=shown_s)) for shown_s in (0.2, 0.7))
+    assert "ttfo" not in plain.told
+    assert "ttfo" in thinking.told
+
+
+@given(st.floats(min_value=LOWEST_S * 1.001, max_value=1e4))
+def test_a_bucket_is_off_by_at_most_one_percent(gap_s: float) -> None:
+    """Its middle is within sqrt(GROWTH) - 1 of every gap in it."""
+    assert abs(middle_s(bucket_of(gap_s)) / gap_s - 1) <= sqrt(GROWTH) - 1 + 1e-9
+
+
+@given(st.lists(st.tuples(st.floats(min_value=0, max_value=1e5), SECONDS), max_size=100), st.data())
+def test_gaps_merge_exactly(gaps: list[tuple[float, float]], data: st.DataObject) -> None:
+    """Counted in two and merged, or in one, pooled counts are the same; there are never too many bins."""
+    cut = data.draw(st.integers(min_value=0, max_value=len(gaps)))
+    whole, left, right = Gaps(), Gaps(), Gaps()
+    for number, (at_s, gap_s) in enumerate(gaps):
+        whole.add(at_s, gap_s)
+        (left if number < cut else right).add(at_s, gap_s)
+    left.merge(right)
+    assert left.pooled() == whole.pooled()
+    assert left.bins == whole.bins
+    assert len(whole.bins) <= MAX_BINS
+    assert len(whole) == len(gaps)
+
+
+def test_pooled_gaps_have_percentiles_within_one_percent() -> None:
+    """Against the exact ones of the same values."""
+    gaps, values = Gaps(), array("d", (0.001 * 1.003 ** number for number in range(3000)))
+    for value in values:
+        gaps.add(1.0, value)
+    binned, exact = Binned(gaps), Exact(values)
+    for share in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0):
+        assert binned.at(share) == pytest.approx(exact.at(share), rel=0.012)
+    assert binned.mean_s == pytest.approx(exact.mean_s, rel=0.01)
+    assert isnan(Binned(Gaps()).at(0.5))

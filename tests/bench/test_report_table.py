@@ -1,0 +1,101 @@
+"""The terminal's report, and figures as people read them."""
+
+import re
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.bench import amounts, table
+from stayfast.bench.assertions import check, parse_assertion
+from stayfast.bench.compare import CompareConfig, compare
+from stayfast.bench.result import Health
+from stayfast.bench.stats import Measured
+from stayfast.bench.table import Ink
+from tests.bench.synthetic import Scenario, result
+
+PLAIN, COLOUR = Ink(is_on=False), Ink(is_on=True)
+RED = "\x1b[1;31m"
+
+
+def test_the_headline_is_from_the_intended_start() -> None:
+    """Before any other latency, and bold."""
+    text = table.report([Measured(result())], COLOUR)
+    assert text.index("from the intended start") < text.index("ttft_sched") < text.index("from the actual send")
+    assert re.search(r"\x1b\[1m *ttft_sched", text)
+
+
+def test_an_invalid_run_says_so_in_red_before_its_figures() -> None:
+    """With each reason."""
+    text = table.report([Measured(result(health=Health(verdict=("late by 31 ms", "7 % short"))))], COLOUR)
+    assert f"{RED}  INVALID: late by 31 ms" in text
+    assert f"{RED}  INVALID: 7 % short" in text
+    assert text.index("INVALID") < text.index("ttft_sched")
+
+
+def test_many_runs_are_a_line_each_and_invalid_ones_say_so() -> None:
+    """As in a sweep."""
+    runs = [Measured(result(Scenario(n=200), label=f"c={number}")) for number in (1, 2, 4)]
+    runs.append(Measured(result(Scenario(n=200), label="c=8", health=Health(verdict=("late",)))))
+    lines = table.report(runs, PLAIN).splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  c=")] == ["c=1", "c=2", "c=4", "c=8"]
+    assert "  INVALID: late" in lines
+
+
+@pytest.mark.parametrize(("is_terminal", "no_color", "has_colour"), [
+    (True, None, True), (True, "", True), (True, "1", False), (False, None, False)])
+def test_colour_is_for_terminals_without_no_color(is_terminal: bool, no_color: str | None, has_colour: bool) -> None:
+    """By the convention: an empty NO_COLOR is none."""
+    ink = Ink.choose(is_terminal=is_terminal, no_color=no_color)
+    assert ("\x1b" in table.report([Measured(result(Scenario(n=50)))], ink)) is has_colour
+
+
+def test_figures_of_the_table_are_those_of_the_run() -> None:
+    """p50 and p99 of the headline; p99.9 of a few answers is a dash."""
+    run = Measured(result(Scenario(n=400)))
+    line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
+    cells = re.split(r" {2,}", line[38:].strip())
+    spread = run.spreads["ttft_sched"]
+    assert (cells[0], cells[3], cells[4]) == (amounts.seconds(spread.at(0.5)), amounts.seconds(spread.at(0.99)), "-")
+
+
+def test_a_comparison_says_what_it_saw() -> None:
+    """Regressions in red by name; without one it says so."""
+    base, slow = (Measured(result(Scenario(n=800, ttft_s=ttft_s))) for ttft_s in (0.5, 0.9))
+    config = CompareConfig(n_replicates=200)
+    worse, better = compare(base, slow, Random(1), config), compare(slow, base, Random(1), config)
+    assert f"{RED}regressed by more than 5%: ttft_sched.p50" in table.comparison(worse, COLOUR)
+    assert "no regression" in table.comparison(better, PLAIN)
+
+
+def test_assertions_say_whether_they_hold_and_the_figure() -> None:
+    """A line each."""
+    run = Measured(result(Scenario(error_share=0.0)))
+    text = table.assertions(check([parse_assertion("ttft.p50<5"), parse_assertion("goodput>99.9%")], run), PLAIN)
+    assert text.splitlines() == [f"holds  ttft.p50<5: {amounts.seconds(run.spreads['ttft'].at(0.5))}",
+                                 f"FAILS  goodput>99.9%: {amounts.share(run.goodput.share)}"]
+
+
+@given(st.text(max_size=40))
+def test_no_text_reaches_the_terminal_as_a_command(text: str) -> None:
+    """A model's or a target's name could hold escapes."""
+    run = result(Scenario(n=2), label=text, model=text)
+    run.notes = (text,)
+    run.health = Health(verdict=(text,))
+    shown = table.report([Measured(run)], PLAIN)
+    assert all(char == "\n" or char.isprintable() for char in shown)
+
+
+@pytest.mark.parametrize(("value_s", "said"), [
+    (0.000578, "578 us"), (0.0421, "42.1 ms"), (4.4914, "4.49 s"), (0.99951, "1.00 s"), (123.4, "123 s"), (0.0, "0"),
+    (float("nan"), "-"), (float("inf"), "never"), (-0.0471, "-47.1 ms"), (0.00099951, "1.00 ms")])
+def test_seconds_are_said_in_three_digits(value_s: float, said: str) -> None:
+    """With the unit that fits."""
+    assert amounts.seconds(value_s) == said
+
+
+def test_a_share_is_never_rounded_to_all_or_nothing() -> None:
+    """99.98 % is not 100 %, 0.01 % is not 0 %."""
+    assert [amounts.share(value) for value in (0.9998, 0.9999999, 1.0, 0.0001, 0.0, 0.5)] == [
+        "99.980 %", "99.999 %", "100.0 %", "0.010 %", "0.0 %", "50.0 %"]

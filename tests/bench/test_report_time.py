@@ -1,0 +1,114 @@
+"""Stages by Server-Timing, and the run over its time."""
+
+from math import isnan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.bench.gaps import Gaps
+from stayfast.bench.samples import Error, Sample, Samples
+from stayfast.bench.stages import ELSEWHERE, MAX_STAGES, OTHERS, Timing, breakdown, parse
+from stayfast.bench.stats import Measured
+from stayfast.bench.timeline import FAILED, MAX_ROWS, bin_width, heat_of_gaps, heat_of_rows, timeline
+from tests.bench.synthetic import Scenario, result
+
+
+@pytest.mark.parametrize(("header", "expected"), [
+    ("admit;dur=0.26, call;dur=5.31", [Timing("admit", 0.00026), Timing("call", 0.00531)]),
+    ('call;dur=812.40;desc="of 2300"', [Timing("call", 0.8124, 2.3)]),
+    ("call; dur = 10; allow=50, total;dur=11", [Timing("call", 0.01, 0.05)]),
+    ('a;desc="x, y; dur=3";dur=1,b', [Timing("a", 0.001)]),
+    ("cache;desc=hit, db;dur=abc, x;dur=-1, y;dur=nan, z;dur=2", [Timing("z", 0.002)]),
+    ("", []), (";;;,,=\"", [])])
+def test_server_timing_is_read(header: str, expected: list[Timing]) -> None:
+    """Entries with a duration; the total is no stage; nonsense is skipped."""
+    found = parse(header)
+    assert [timing.name for timing in found] == [timing.name for timing in expected]
+    assert [timing.allowance_s for timing in found] == [timing.allowance_s for timing in expected]
+    assert [timing.spent_s for timing in found] == pytest.approx([timing.spent_s for timing in expected])
+
+
+@given(st.text(max_size=300))
+def test_any_header_is_read(header: str) -> None:
+    """What is found has a finite duration that is not negative."""
+    assert all(0 <= timing.spent_s < float("inf") for timing in parse(header))
+
+
+def timed(*rows: tuple[float, str]) -> Samples:
+    """Answers that took so long and said so."""
+    samples = Samples()
+    for number, (took_s, timing) in enumerate(rows):
+        samples.add(Sample(number, 0.0, 0.0, 0.0, 0.0, took_s, took_s, server_timing=timing))
+    return samples
+
+
+def test_slices_show_what_makes_the_slow_ones_slow() -> None:
+    """Parts add up to the whole; what the header leaves out is elsewhere; overruns of allowances are counted."""
+    took = ((1.0, 900), (1.0, 700), (5.0, 4000))
+    samples = timed(*((took_s, f'call;dur={spent_ms};desc="of 2000"') for took_s, spent_ms in took))
+    found = breakdown(samples, (0.9, 1.1), 5.0)
+    assert found is not None
+    usual, slow = found
+    assert [(stage.name, round(stage.spent_s, 6)) for stage in usual.stages] == [("call", 0.8), (ELSEWHERE, 0.2)]
+    assert [(stage.name, stage.spent_s, stage.n_over) for stage in slow.stages] == [("call", 4.0, 1), (ELSEWHERE, 1.0, 0)]
+    assert (usual.n, usual.mean_s, slow.stages[0].allowance_s) == (2, 1.0, 2.0)
+
+
+def test_a_target_that_says_no_timing_has_no_breakdown() -> None:
+    """Nor has one whose answers all failed."""
+    assert breakdown(timed((1.0, "")), (0.0, 2.0), 1.0) is None
+
+
+def test_a_flood_of_stage_names_becomes_others() -> None:
+    """A header is another's text."""
+    found = breakdown(timed((1.0, ",".join(f"s{number};dur=1" for number in range(200)))), (0.0, 2.0), 1.0)
+    assert found is not None
+    assert len(found[0].stages) == MAX_STAGES + 2
+    assert found[0].stages[-2].name == OTHERS
+
+
+def test_requests_are_in_the_bin_of_their_intended_start() -> None:
+    """Rates are of the bin's own width, also of the last; in flight counts sends and ends."""
+    samples = Samples()
+    for number in range(300):
+        at_s = (number + 0.5) * 0.01
+        failed = 100 <= number < 150
+        samples.add(Sample(number, at_s, at_s, at_s, at_s + 0.1, at_s + 0.5, at_s + 0.5, n_output=10,
+                           error=Error.STATUS if failed else Error.NONE))
+    line = timeline(samples, bytes(not error for error in samples.errors), 3.0)
+    assert line.bin_s == 0.5
+    assert line.rate == pytest.approx([100.0] * 6)
+    assert line.bad_rate == pytest.approx([0.0, 0.0, 100.0, 0.0, 0.0, 0.0])
+    assert line.good_rate == pytest.approx([100.0, 100.0, 0.0, 100.0, 100.0, 100.0])
+    assert line.in_flight == [0, 50, 50, 50, 50, 50]
+    assert [line.p50_s[0], line.e2e_p99_s[0]] == pytest.approx([0.1, 0.5])
+    assert isnan(line.p50_s[2])
+
+
+@given(st.floats(min_value=1e-3, max_value=1e7), st.integers(min_value=0, max_value=10 ** 7))
+def test_there_are_never_too_many_bins(span_s: float, n: int) -> None:
+    """Nor none."""
+    assert 1 <= span_s / bin_width(span_s, n, 20) + 1 <= 182
+
+
+def test_heat_maps_count_every_request_once() -> None:
+    """Failures in their own row; rows cover the least and the most."""
+    run = Measured(result(Scenario(n=800, error_share=0.05)))
+    heat = heat_of_rows(run.result.samples, "ttft_sched", 41.0)
+    assert sum(heat.cells.values()) == 800
+    assert sum(n for (_, row), n in heat.cells.items() if row == FAILED) == run.n_offered - run.n_whole
+    assert max(row for _, row in heat.cells) == heat.n_rows - 1 <= MAX_ROWS - 1
+    assert heat.lowest_s * heat.factor ** heat.n_rows >= run.spreads["ttft_sched"].at(1.0)
+
+
+def test_heat_of_gaps_counts_every_gap() -> None:
+    """Also those that ended after the last request was due, and gaps of nothing."""
+    gaps = Gaps()
+    for at_s, gap_s in ((0.0, 0.0), (0.1, 0.2), (3.9, 0.1), (99.0, 5.0)):
+        gaps.add(at_s, gap_s)
+    heat = heat_of_gaps(gaps, 4.0)
+    assert heat is not None
+    assert sum(heat.cells.values()) == 4
+    assert max(column for column, _ in heat.cells) < heat.n_bins
+    assert heat_of_gaps(Gaps(), 4.0) is None

@@ -1,0 +1,240 @@
+"""Stage budgets: what a stage may use, what it must leave, and who is named when it takes more."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.types import Api, Stage
+from stayfast.pipeline.exchange import Arrival, Exchange
+from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.handoffs import Prompt, Started
+from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Fail, Say, SimLoop, Wait, run
+from stayfast.wire.errors import render
+from tests.flow.dialects import DIALECTS, ask
+from tests.flow.rig import Rig, chat, read
+
+
+class Slow:
+    """A stage before the call that takes its time: admit, cache and context in one."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.is_cancelled = False
+        self.n_given_back = 0
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
+
+    async def admit(self, ex: Exchange) -> "Slow":
+        await self._wait()
+        return self
+
+    def __call__(self) -> None:
+        self.n_given_back += 1
+
+    async def find(self, ex: Exchange) -> Started | None:
+        await self._wait()
+        return None
+
+    async def fit(self, ex: Exchange) -> Prompt:
+        await self._wait()
+        return Prompt(ex.request)
+
+
+def with_slow(gateway: Gateway, stage: Stage, slow: Slow) -> Gateway:
+    """The gateway with one stage replaced."""
+    if stage is Stage.ADMIT:
+        return replace(gateway, admit=slow)
+    return replace(gateway, cache=slow) if stage is Stage.CACHE else replace(gateway, context=slow)
+
+
+@pytest.mark.parametrize("api", DIALECTS)
+@pytest.mark.parametrize("stage", [Stage.ADMIT, Stage.CACHE, Stage.CONTEXT])
+def test_a_stage_is_ended_with_its_part(stage: Stage, api: Api) -> None:
+    """Every stage that waits is interrupted when its part is used up: 504 in the client's dialect, with stage and limit."""
+
+    async def main(loop: SimLoop) -> None:
+        for request in (ask(api, stream=True), ask(api, stream=False)):
+            began_at = loop.now()
+            rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5),
+                      budget=BudgetConfig(admit="0.25", cache="0.25", context="0.25"))
+            slow = Slow(60)
+            n_before = {Stage.ADMIT: 0, Stage.CACHE: 1, Stage.CONTEXT: 2}[stage]  # stages that leave their parts unused
+            with pytest.raises(DeadlineExceeded) as late:
+                await with_slow(rig.gateway, stage, slow).serve(request, Arrival("req_1", loop.now()))
+            part_s = 0.25 * (n_before + 1)
+            assert loop.now() - began_at == part_s
+            assert slow.is_cancelled
+            status, _, body = render(late.value, request.api, "req_1")
+            assert status == 504
+            assert f"budget_s of {part_s:g} s exceeded in stage {stage.value}".encode() in body
+            (done,) = rig.sink.of(RequestDone)
+            assert (done.status, done.error, done.over_stage) == (504, "budget_s_exceeded", stage)
+            assert not rig.sink.of(AttemptDone)
+
+    run(main)
+
+
+def test_a_stage_without_a_part_ends_with_the_deadline() -> None:
+    """Where nothing is shared out, the deadline still ends every wait."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2))
+        with pytest.raises(DeadlineExceeded) as late:
+            await replace(rig.gateway, cache=Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+        assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CACHE, "total_s", 2.0)
+
+    run(main)
+
+
+def test_a_stage_leaves_what_is_promised_to_later_ones() -> None:
+    """Without a part of its own, a stage may use all but what others were promised."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5), budget=BudgetConfig(model="60%", post="1"))
+        with pytest.raises(DeadlineExceeded) as late:
+            await replace(rig.gateway, cache=Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+        assert (late.value.limit, loop.now()) == ("budget_s", 1.0)
+
+    run(main)
+
+
+def test_what_was_held_is_given_back_when_a_stage_overruns() -> None:
+    """A place taken in admit is free again after the cache ran out of time."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2))
+        place = Slow(0)
+        with pytest.raises(DeadlineExceeded):
+            await replace(rig.gateway, admit=place, cache=Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+        assert place.n_given_back == 1
+
+    run(main)
+
+
+def test_a_client_that_leaves_is_no_overrun() -> None:
+    """A cancellation from outside, in a stage with a part, stays one."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("x")]], budget=BudgetConfig(context="10"), template="sorry")
+        task = loop.create_task(with_slow(rig.gateway, Stage.CONTEXT, Slow(60)).serve(chat(), Arrival("req_1", 0.0)))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.over_stage, done.degraded) == (499, None, None)
+
+    run(main)
+
+
+def test_time_not_used_is_handed_on_to_the_model() -> None:
+    """admit's part, all but unused, lengthens the model's: 0.5 s and 1 s make a first token at 1.4 s possible."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(1.4), Say("x")]], timeouts=Timeouts(total_s=3), budget=BudgetConfig(admit="0.5", model="1"))
+        await read(await rig.serve())
+        (done,) = rig.sink.of(RequestDone)
+        assert done.over_stage is None
+        assert {stage.stage: stage.allowance_s for stage in done.stages}[Stage.CALL] == 1.5
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_models_part_ends_all_attempts_together(stream: bool) -> None:
+    """Retries do not get a fresh part: the second attempt has what the first one left."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(0.6), Fail()], [Wait(0.6), Say("late")]], timeouts=Timeouts(total_s=9),
+                  budget=BudgetConfig(model="1"), retry=RetryConfig(max_attempts=3, base_s=0.001, cap_s=0.001))
+        with pytest.raises(DeadlineExceeded) as late:
+            await rig.serve(chat(stream=stream))
+        assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CALL, "budget_s", 1.0)
+        assert len(rig.sink.of(AttemptDone)) == 2
+        assert rig.n_open == rig.n_in_flight == 0
+
+    run(main)
+
+
+def test_the_relays_part_bounds_a_running_stream() -> None:
+    """From the first token on; what comes after the deadline's reserve for `post` does not come at all."""
+
+    async def main(loop: SimLoop) -> None:
+        steps = [step for _ in range(100) for step in (Wait(0.5), Say("x"))]
+        rig = Rig(loop, [steps], timeouts=Timeouts(total_s=10), budget=BudgetConfig(relay="2"))
+        with pytest.raises(DeadlineExceeded) as late:
+            await read(await rig.serve())
+        assert (late.value.stage, late.value.limit, loop.now()) == (Stage.RELAY, "budget_s", 2.5)
+        rig = Rig(loop, [steps], timeouts=Timeouts(total_s=10), budget=BudgetConfig(post="3"))
+        with pytest.raises(DeadlineExceeded):
+            await read(await rig.serve())
+        assert loop.now() == 2.5 + 7
+        assert rig.sink.of(RequestDone)[0].over_stage is Stage.RELAY
+
+    run(main)
+
+
+def test_a_retry_that_cannot_make_it_is_not_begun() -> None:
+    """Known never to have answered in less than 2 s, an upstream is not asked again with 1 s left."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(2), Say("x")], [Wait(1), Fail()], [Say("never asked")]],
+                  retry=RetryConfig(max_attempts=3, base_s=0.001, cap_s=0.001))
+        await read(await rig.serve())
+        began_at = loop.now()
+        with pytest.raises(UpstreamFailed):
+            await rig.serve(total_s=2.0)
+        assert loop.now() - began_at == 1.0
+        assert rig.scripted[0].n_asked == 2
+
+    run(main)
+
+
+def test_server_timing_shows_allowance_against_spent() -> None:
+    """Of each stage, in milliseconds, as W3C's description."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(0.25), Say("x")]], timeouts=Timeouts(total_s=4),
+                  budget=BudgetConfig(admit="0.5", model="50%"))
+        reply = await rig.serve()
+        assert reply.server_timing() == (
+            'admit;dur=0.00;desc="of 500", cache;dur=0.00;desc="of 2000", context;dur=0.00;desc="of 2000", '
+            'route;dur=0.00;desc="of 2000", call;dur=250.00;desc="of 2500", relay;dur=0.00;desc="of 3750"')
+        await read(reply)
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.total_s, done.degraded) == (4.0, None)
+
+    run(main)
+
+
+def test_a_less_patient_client_has_a_smaller_budget() -> None:
+    """Header, body and, for whole answers, the SDK's own time-out; the smallest counts, and the parts shrink with it."""
+
+    async def main(loop: SimLoop) -> None:
+        for total_s, silence_s, request, expected_s in (
+            (1.0, None, chat(), 1.0),
+            (3.0, None, chat(stayfast={"deadline_ms": 2000}), 2.0),
+            (None, 2.0, chat(stream=False), 1.9),  # so that the SDK still hears of it
+            (None, 4.0, chat(stream=False), 4.0),
+            (None, 2.0, chat(), 4.0),  # its silence ends with the first comment
+        ):
+            rig = Rig(loop, [[Wait(30), Say("x")]], timeouts=Timeouts(total_s=4), budget=BudgetConfig(admit="1", model="1"))
+            arrival = Arrival("r", loop.now(), total_s=total_s, silence_s=silence_s)
+            with pytest.raises(DeadlineExceeded):
+                await rig.gateway.serve(request, arrival)
+            (done,) = rig.sink.of(RequestDone)
+            assert done.total_s == expected_s
+            assert done.ended_at - done.accepted_at == pytest.approx(expected_s / 2)  # admit's and model's quarters
+
+    run(main)

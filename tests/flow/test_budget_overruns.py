@@ -1,0 +1,358 @@
+"""What a route does instead of failing: a fallback, a template, a partial answer; in every dialect, streamed and whole."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.types import Api, Outcome, Stage, Usage
+from stayfast.pipeline.exchange import Arrival
+from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
+from stayfast.upstreams.simulated import FaultRule, Gaps, Kind, Lengths, Mixture, ProviderConfig, Simulated
+from stayfast.wire.decode import decode
+from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
+from tests.flow.rig import Rig, chat, read, said
+from tests.flow.test_budget import Slow, with_slow
+
+EACH_WAY = [(api, stream) for api in DIALECTS for stream in (True, False)]
+EMBEDDINGS = decode(Api.EMBEDDINGS, b'{"model":"m","input":"hello"}')
+HANGS: Script = [Wait(600), Say("never")]
+FAILS: Script = [Fail(Fault.RESET)]
+HALTS: Script = [Wait(0.1), Say("Half"), Wait(600), Say("never")]
+QUICK: Script = [Wait(0.2), Say("from the fallback")]
+
+
+@pytest.mark.parametrize(("api", "stream"), EACH_WAY)
+@pytest.mark.parametrize("script", [HANGS, FAILS, [Cut()], [Fail(Fault.CONNECT)], [Fail(Fault.STATUS, 429)]])
+def test_a_fallback_answers_for_upstreams_that_do_not(script: Script, api: Api, stream: bool) -> None:
+    """However the first choice fails, the fallback's answer comes, by the deadline, and is marked."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [script], [QUICK], n_fallback=1, reserve="1", timeouts=Timeouts(total_s=3))
+        reply = await rig.serve(ask(api, stream=stream))
+        answer = told(api, await read(reply), stream=stream)
+        assert (answer.text, answer.reason, answer.is_whole) == ("from the fallback", STOP[api], True)
+        assert (reply.degraded, reply.upstream) == ("fallback", "up1")
+        assert loop.now() == pytest.approx(2.2 if script is HANGS else 0.2)
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.degraded) == (200, "fallback")
+        assert rig.n_open == rig.n_in_flight == 0
+
+    run(main)
+
+
+def test_a_whole_answer_that_stops_half_way_is_the_fallbacks_to_give() -> None:
+    """Nothing has reached the client yet: a stream's first token does, and then it is too late."""
+
+    async def main(loop: SimLoop) -> None:
+        for stream in (False, True):
+            began_at = loop.now()
+            rig = Rig(loop, [HALTS], [QUICK], n_fallback=1, reserve="1", timeouts=Timeouts(total_s=3))
+            reply = await rig.serve(ask(Api.CHAT, stream=stream))
+            if stream:
+                with pytest.raises(DeadlineExceeded):
+                    await read(reply)
+                assert loop.now() - began_at == pytest.approx(3.0)
+            else:
+                assert told(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
+                assert loop.now() - began_at == pytest.approx(2.2)
+
+    run(main)
+
+
+def test_a_whole_answer_that_stalls_is_asked_for_again() -> None:
+    """`idle_s` ends an attempt at a whole answer; the retries are for it, too."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HALTS, QUICK], timeouts=Timeouts(total_s=60, idle_s=2),
+                  retry=RetryConfig(max_attempts=2, base_s=0.001, cap_s=0.001))
+        reply = await rig.serve(ask(Api.CHAT, stream=False))
+        assert told(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
+        assert loop.now() == pytest.approx(2.3, abs=0.01)
+        assert [attempt.fault for attempt in rig.sink.of(AttemptDone)] == ["timeout", None]
+
+    run(main)
+
+
+def test_retries_come_before_the_fallback() -> None:
+    """The fallback is for a route whose own upstreams have failed, not for one of their failures."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [FAILS, [Say("mended")]], [QUICK], n_fallback=1, timeouts=Timeouts(total_s=3),
+                  retry=RetryConfig(max_attempts=2, base_s=0.01))
+        reply = await rig.serve()
+        assert said(await read(reply)) == "mended"
+        assert reply.degraded is None
+
+    run(main)
+
+
+def test_a_fallback_that_hangs_ends_with_the_deadline() -> None:
+    """It has the reserve and no more; the error is the deadline's."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HANGS], [HANGS], n_fallback=1, reserve="1", timeouts=Timeouts(total_s=3))
+        with pytest.raises(DeadlineExceeded) as late:
+            await rig.serve()
+        assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CALL, "total_s", 3.0)
+        assert [attempt.ended_at for attempt in rig.sink.of(AttemptDone)] == [2.0, 3.0]
+        assert rig.sink.of(RequestDone)[0].degraded is None
+
+    run(main)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_request_at_fault_is_not_the_fallbacks(status: int) -> None:
+    """What an upstream refuses as wrong stays wrong: the client hears so at once."""
+
+    async def main(loop: SimLoop) -> None:
+        strict = Simulated("strict", ProviderConfig(faults=(FaultRule(status=status),)), loop)
+        spare = Simulated("spare", ProviderConfig(), loop)
+        rig = Rig(loop, upstreams=[strict, spare], n_fallback=1, template=TEXT)
+        with pytest.raises(UpstreamFailed):
+            await rig.serve()
+        assert [attempt.upstream for attempt in rig.sink.of(AttemptDone)] == ["strict"]
+
+    run(main)
+
+
+def test_a_request_that_leaves_something_behind_is_never_sent_twice() -> None:
+    """`store: true`: after a time-out nobody knows whether it was heard. Refused connections were certainly not."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HANGS], [QUICK], n_fallback=1, reserve="1", timeouts=Timeouts(total_s=3))
+        with pytest.raises(DeadlineExceeded):
+            await rig.serve(chat(store=True))
+        assert (rig.scripted[1].n_asked, loop.now()) == (0, 3.0)  # nothing is reserved for a fallback that may not be asked
+        rig = Rig(loop, [[Fail(Fault.CONNECT)]], [QUICK], n_fallback=1)
+        assert said(await read(await rig.serve(chat(store=True)))) == "from the fallback"
+
+    run(main)
+
+
+def test_a_fallback_answers_what_the_first_choice_cannot_be_asked() -> None:
+    """An endpoint that none of the route's own upstreams serves; a failing fallback tries the next one."""
+
+    async def main(loop: SimLoop) -> None:
+        able = Simulated("able", ProviderConfig(preset="instant"), loop)
+        rig = Rig(loop, [QUICK], upstreams=[able], n_fallback=1)
+        reply = await rig.gateway.serve(EMBEDDINGS, Arrival("r", loop.now()))
+        assert b"embedding" in await read(reply)
+        assert reply.degraded == "fallback"
+        with pytest.raises(Rejected):
+            await Rig(loop, [QUICK], [QUICK], n_fallback=1).gateway.serve(EMBEDDINGS, Arrival("r", loop.now()))
+
+    run(main)
+
+
+@pytest.mark.parametrize(("api", "stream"), EACH_WAY)
+@pytest.mark.parametrize("stage", [Stage.ADMIT, Stage.CONTEXT, Stage.CALL])
+def test_a_template_answers_when_time_is_up(stage: Stage, api: Api, stream: bool) -> None:
+    """In any stage before the first token: a proper answer, marked, of no tokens, with nothing held any more."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HANGS], template=TEXT, timeouts=Timeouts(total_s=3),
+                  budget=BudgetConfig(admit="0.5", context="0.5", model="1"))
+        gateway = rig.gateway if stage is Stage.CALL else with_slow(rig.gateway, stage, Slow(60))
+        reply = await gateway.serve(ask(api, stream=stream), Arrival("req_1", loop.now()))
+        answer = told(api, await read(reply), stream=stream)
+        assert (answer.text, answer.reason, answer.is_whole) == (TEXT, STOP[api], True)
+        assert not answer.n_output
+        assert loop.now() == {Stage.ADMIT: 0.5, Stage.CONTEXT: 1.0, Stage.CALL: 2.0}[stage]
+        assert (reply.degraded, reply.upstream) == ("template", "(template)")
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.degraded, done.over_stage, done.ttft_s) == (200, "template", stage, None)
+        assert (done.usage, done.finish_reason, done.error) == (Usage(), "stop", None)
+        assert rig.n_open == rig.n_in_flight == 0
+
+    run(main)
+
+
+def test_a_template_at_the_very_deadline() -> None:
+    """The text is there at once: no time is needed for it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HANGS], template=TEXT, timeouts=Timeouts(total_s=3))
+        assert said(await read(await rig.serve())) == TEXT
+        assert loop.now() == 3.0
+
+    run(main)
+
+
+def test_a_template_stands_behind_the_fallback() -> None:
+    """Everybody failed: the template is the last word, and the mark is its own."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [FAILS], [HANGS], n_fallback=1, reserve="1", template=TEXT, timeouts=Timeouts(total_s=3))
+        reply = await rig.serve()
+        assert said(await read(reply)) == TEXT
+        assert (reply.degraded, reply.n_attempts) == ("template", 2)
+
+    run(main)
+
+
+def test_completions_have_their_template_too_and_embeddings_none() -> None:
+    """Text answers text. An embedding cannot be made up."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [FAILS], template=TEXT)
+        assert TEXT.encode() in await read(await rig.serve(ask(Api.COMPLETIONS, stream=False)))
+        assert TEXT.encode() in await read(await rig.serve(ask(Api.COMPLETIONS, stream=True)))
+        broken = Simulated("broken", ProviderConfig(preset="instant"), loop)
+        broken.provider.inject(FaultRule())
+        rig = Rig(loop, upstreams=[broken], template=TEXT)
+        with pytest.raises(UpstreamFailed):
+            await rig.gateway.serve(EMBEDDINGS, Arrival("r", loop.now()))
+
+    run(main)
+
+
+def halting(loop: SimLoop, n_chunks: int) -> Simulated:
+    """A provider that speaks every API natively and stops in the middle of its answers."""
+    rule = FaultRule(Kind.STALL, seconds=600, after_chunks=n_chunks)
+    return Simulated("halting", ProviderConfig(ttft=Mixture(0.5), gaps=Gaps(0.1, 0.0), output=Lengths(50, 0.0),
+                                               faults=(rule,)), loop)
+
+
+@pytest.mark.parametrize("limit", ["total_s", "idle_s", "budget_s"])
+@pytest.mark.parametrize("api", DIALECTS)
+def test_a_partial_answer_ends_in_its_own_protocol(api: Api, limit: str) -> None:
+    """At the end of its time a native stream is closed as its own provider closes one that met its length limit."""
+
+    async def main(loop: SimLoop) -> None:
+        provider = halting(loop, 10)
+        timeouts = Timeouts(total_s=5, idle_s=2 if limit == "idle_s" else 60)
+        rig = Rig(loop, upstreams=[provider], partial=True, timeouts=timeouts,
+                  budget=BudgetConfig(relay="3" if limit == "budget_s" else ""))
+        reply = await rig.serve(ask(api, stream=True))
+        answer = told(api, await read(reply), stream=True)
+        assert (answer.reason, answer.is_whole) == (LENGTH[api], True)
+        assert answer.text
+        assert loop.now() == pytest.approx({"total_s": 5.0, "idle_s": 3.4, "budget_s": 3.5}[limit])
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.error, done.degraded, done.finish_reason) == (200, None, "partial", LENGTH[api])
+        assert done.over_stage is (None if limit == "idle_s" else Stage.RELAY)
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
+        assert rig.n_in_flight == 0
+        assert provider.counts.n_running == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(("api", "stream"), EACH_WAY)
+def test_a_partial_answer_of_a_translated_upstream(api: Api, stream: bool) -> None:
+    """The upstream speaks chat, streamed: everybody gets the part that came, as an answer of their own protocol."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HALTS], partial=True, timeouts=Timeouts(total_s=3))
+        reply = await rig.serve(ask(api, stream=stream))
+        answer = told(api, await read(reply), stream=stream)
+        reason = "length" if api is Api.CHAT else LENGTH[api]
+        assert (answer.text, answer.reason, answer.is_whole) == ("Half", reason, True)
+        assert (loop.now(), reply.degraded) == (3.0, "partial")
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.degraded, done.over_stage) == (200, "partial", Stage.RELAY if stream else Stage.CALL)
+        assert rig.n_open == rig.n_in_flight == 0
+        assert await reply.next() is None
+
+    run(main)
+
+
+def test_a_partial_answer_for_a_reader_that_is_late() -> None:
+    """A client that takes nothing until the deadline finds the end of a partial answer, and the upstream is closed."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("a"), Say("b"), Say("c")]], partial=True, timeouts=Timeouts(total_s=5))
+        reply = await rig.serve()
+        first = await reply.next()
+        assert first is not None
+        await asyncio.sleep(6)
+        body = first.data + await read(reply)
+        assert told(Api.CHAT, body, stream=True).reason == "length"
+        assert rig.n_open == rig.n_in_flight == 0
+
+    run(main)
+
+
+def test_nothing_partial_without_content() -> None:
+    """An answer that has not begun has no part: it fails, or the template answers."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HANGS], partial=True, timeouts=Timeouts(total_s=3))
+        with pytest.raises(DeadlineExceeded):
+            await rig.serve()
+        rig = Rig(loop, [HANGS], partial=True, template=TEXT, timeouts=Timeouts(total_s=3))
+        assert said(await read(await rig.serve())) == TEXT
+
+    run(main)
+
+
+def test_half_a_json_document_is_no_partial_answer() -> None:
+    """An upstream that sends its whole answer at once has no part of it to give."""
+
+    async def main(loop: SimLoop) -> None:
+        slow = Simulated("slow", ProviderConfig(ttft=Mixture(60.0)), loop)
+        rig = Rig(loop, upstreams=[slow], partial=True, timeouts=Timeouts(total_s=3))
+        with pytest.raises(DeadlineExceeded):
+            await rig.serve(chat(stream=False))
+
+    run(main)
+
+
+def test_a_broken_answer_is_not_made_to_look_partial() -> None:
+    """Time that is up ends an answer properly; a connection that broke in the middle stays an error."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("a"), Fail()]], partial=True)
+        with pytest.raises(UpstreamFailed):
+            await read(await rig.serve())
+
+    run(main)
+
+
+def test_a_partial_answer_of_several_choices() -> None:
+    """Each choice that had not finished gets its reason."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HALTS], partial=True, timeouts=Timeouts(total_s=3))
+        body = await read(await rig.serve(chat(n=3)))
+        assert body.count(b'"finish_reason":"length"') == 3
+        assert [b'"index":%d' % n in body for n in range(3)] == [True] * 3
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_none_fails_that_a_fallback_could_have_served(stream: bool) -> None:
+    """Two hundred requests to a first choice that fails in every way at once: all are answered in time by somebody."""
+
+    async def main(loop: SimLoop) -> None:
+        faults = tuple(FaultRule(kind, rate=0.15, after_chunks=0) for kind in (
+            Kind.HANG, Kind.RESET, Kind.STATUS, Kind.SILENT, Kind.TRUNCATED, Kind.IN_BAND))
+        jagged = Simulated("jagged", ProviderConfig(preset="gpt-4o-like", faults=faults, output=Lengths(20, 0.5)), loop)
+        steady = Simulated("steady", ProviderConfig(ttft=Mixture(0.2, 0.3), gaps=Gaps(0.005, 0.1)), loop)
+        rig = Rig(loop, upstreams=[jagged, steady], n_fallback=1, reserve="2", timeouts=Timeouts(total_s=4),
+                  retry=RetryConfig(max_attempts=2, base_s=0.05, cap_s=0.1))
+
+        async def one() -> None:
+            with suppress(StayfastError):
+                await read(await rig.serve(chat(stream=stream, max_tokens=60)))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(200):
+                group.create_task(one())
+        done = rig.sink.of(RequestDone)
+        assert len(done) == 200
+        failed = [each for each in done if each.status != 200]
+        assert all(stream and each.ttft_s is not None for each in failed)  # an answer that had begun: nobody can take over
+        assert max(each.ended_at - each.accepted_at for each in done) <= 4.0
+        n_fell_back = sum(each.degraded == "fallback" for each in done)
+        assert n_fell_back > 20
+
+    run(main)

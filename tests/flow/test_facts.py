@@ -1,0 +1,135 @@
+"""What is told of a request after its end: when its parts came, what each attempt did and cost, and whose time it took."""
+
+import asyncio
+
+import pytest
+
+from stayfast.core.errors import Fault, StayfastError
+from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
+from stayfast.core.types import Outcome
+from stayfast.pipeline.exchange import Arrival
+from stayfast.policy.price import Price
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, Wait, run
+from tests.flow.rig import Rig, chat, read
+
+THREE: Script = [Wait(0.2), Say("a"), Wait(0.1), Say("b"), Wait(0.3), Say("c")]
+PING = Raw(b": ping\n\n")
+
+
+def told(rig: Rig) -> RequestDone:
+    """The one request's end."""
+    (fact,) = rig.sink.of(RequestDone)
+    return fact
+
+
+def test_the_cadence_of_a_stream() -> None:
+    """Gaps between content, the longest, and the time for each token after the first, by the upstream's own count (3)."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [THREE])
+        await read(await rig.serve())
+        fact = told(rig)
+        assert [gap for seen in rig.sink.of(GapsSeen) for gap in seen.gaps_s] == pytest.approx([0.1, 0.3])
+        assert (fact.ttft_s, fact.gap_max_s, fact.tpot_s) == pytest.approx((0.2, 0.3, 0.2))
+
+    run(main)
+
+
+def test_pings_are_no_content() -> None:
+    """What holds nothing for the reader neither ends a gap nor hides a stall."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("a"), Wait(0.9), PING, Wait(0.9), PING, Say("b")]])
+        await read(await rig.serve())
+        (attempt,) = told(rig).attempts
+        assert [stall.seconds for stall in attempt.stalls] == pytest.approx([1.8])
+
+    run(main)
+
+
+def test_a_stall_that_ends_the_answer() -> None:
+    """The client leaves in the middle of a wait of 4 s: it was a stall, though nothing came at its end."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Say("a"), Wait(0.1), Say("b"), Wait(60), Say("c")]])
+        reply = await rig.serve()
+        await reply.next()
+        await reply.next()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4):
+                await reply.next()
+        reply.close()
+        fact = told(rig)
+        (attempt,) = fact.attempts
+        assert fact.status == 499
+        assert fact.gap_max_s == pytest.approx(4)
+        assert [stall.seconds for stall in attempt.stalls] == pytest.approx([4])
+
+    run(main)
+
+
+def test_every_attempt_is_in_the_request() -> None:
+    """Two that failed and one that answered, as they were told one by one, each by its upstream's own words."""
+    async def main(loop: SimLoop) -> None:
+        scripts: list[Script] = [[Wait(0.1), Fail(Fault.STATUS, 503)], [Wait(0.2), Fail(Fault.RESET)], THREE]
+        rig = Rig(loop, *([script] for script in scripts), retry=RetryConfig(max_attempts=3), in_turn=True)
+        await read(await rig.serve())
+        fact = told(rig)
+        assert fact.attempts == tuple(rig.sink.of(AttemptDone))
+        assert [(one.upstream, one.n_attempt, one.outcome, one.fault, one.upstream_status) for one in fact.attempts] == [
+            ("up0", 1, Outcome.DROPPED, "status", 503), ("up1", 2, Outcome.DROPPED, "reset", None),
+            ("up2", 3, Outcome.SUCCESS, None, None)]
+        assert {one.request_id for one in fact.attempts} == {"req_1"}
+        assert fact.ttft_s == pytest.approx(0.5)
+        assert fact.own_s == pytest.approx(0.0, abs=1e-9)
+
+    run(main)
+
+
+def test_back_off_is_the_gateways_own_time() -> None:
+    """What passes between a failed attempt and the next one is nobody else's."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(0.1), Fail(Fault.STATUS, 503, retry_after_s=2.0)], THREE],
+                  retry=RetryConfig(max_attempts=2))
+        await read(await rig.serve())
+        assert told(rig).own_s == pytest.approx(2.0, abs=0.2)
+
+    run(main)
+
+
+def test_cost_is_by_attempt_and_by_what_was_reported() -> None:
+    """10 tokens in, 3 out; an attempt that was cut off reported nothing and costs nothing that we know of."""
+    price = Price(1.0, 100.0)
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [THREE], price=price)
+        await read(await rig.serve())
+        assert told(rig).cost_usd == pytest.approx((10 + 300) / 1e6)
+        cut = Rig(loop, [[Say("a"), Cut()]], price=price)
+        with pytest.raises(StayfastError):
+            await read(await cut.serve())
+        assert (told(cut).cost_usd, told(cut).attempts[0].fault) == (None, "truncated")
+
+    run(main)
+
+
+def test_a_whole_answer_has_its_upstreams_pace() -> None:
+    """Where the upstream streams and only the client does not, gaps and the time for each token are the upstream's."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [THREE])
+        await read(await rig.serve(chat(stream=False)))
+        fact = told(rig)
+        assert not fact.stream
+        assert (fact.ttft_s, fact.tpot_s) == pytest.approx((0.2, 0.2))
+
+    run(main)
+
+
+def test_the_wait_before_the_first_look() -> None:
+    """0.4 s between the first byte of the request and the story's begin."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [THREE])
+        loop.stall(0.4)
+        await read(await rig.gateway.serve(chat(), Arrival("req_1", loop.now() - 0.4)))
+        assert told(rig).queue_s == pytest.approx(0.4)
+        assert told(rig).own_s == pytest.approx(0.4)
+
+    run(main)

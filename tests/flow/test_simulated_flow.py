@@ -1,0 +1,153 @@
+"""A gateway in front of simulated providers, on virtual time: what the model does reaches the client as over HTTP."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
+from stayfast.core.types import Api
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import SimLoop, run
+from stayfast.upstreams.simulated import EngineModel, FaultRule, Gaps, Kind, Mixture, ProviderConfig, Quota, Simulated
+from tests.flow.rig import Rig, chat, read, said
+from tests.unit.upstreams.simulated_rig import request
+
+PACE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": Gaps(0.1, 0.0)}
+
+
+def simulated(loop: SimLoop, *rules: FaultRule, name: str = "sim", **fields: Any) -> Simulated:
+    """One provider that takes a second and then a tenth a token."""
+    return Simulated(name, ProviderConfig(faults=rules, **(PACE | fields)), loop)
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.COUNT_TOKENS])
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_api_is_answered_natively(api: Api, stream: bool) -> None:
+    """Streamed and whole; the provider counts one completed request."""
+    async def main(loop: SimLoop) -> tuple[bytes, Simulated]:
+        upstream = simulated(loop)
+        rig = Rig(loop, upstreams=[upstream])
+        return await read(await rig.serve(request(api, stream=stream and api.can_stream))), upstream
+
+    body, upstream = run(main)
+    assert body
+    assert upstream.counts.outcomes == {"completed": 1}
+
+
+def test_the_first_token_comes_when_the_model_says() -> None:
+    """Through the gateway at one second, the end four gaps later; usage is learned though the client did not ask for it."""
+    async def main(loop: SimLoop) -> tuple[float, float, str, Rig]:
+        rig = Rig(loop, upstreams=[simulated(loop)])
+        reply = await rig.serve(chat(max_tokens=5, ignore_eos=True))
+        first_at = loop.now()
+        body = await read(reply)
+        assert b'"usage":{' not in body
+        return first_at, loop.now(), said(body), rig
+
+    first_at, ended_at, text, rig = run(main)
+    assert first_at == pytest.approx(1.0)
+    assert ended_at == pytest.approx(1.4)
+    assert len(text.split()) == 5
+    assert rig.n_in_flight == 0
+
+
+@pytest.mark.parametrize(("kind", "fault"), [
+    (Kind.REFUSED, Fault.CONNECT), (Kind.RESET, Fault.RESET), (Kind.STATUS, Fault.STATUS), (Kind.RESET_MID, Fault.RESET),
+    (Kind.CUT, Fault.RESET), (Kind.TRUNCATED, Fault.TRUNCATED), (Kind.IN_BAND, Fault.IN_BAND),
+    (Kind.MALFORMED, Fault.MALFORMED),
+])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("api", [Api.CHAT, Api.RESPONSES, Api.MESSAGES])
+def test_faults_are_what_they_would_be_over_http(kind: Kind, fault: Fault, stream: bool, api: Api) -> None:
+    """Each fault, before any content where it can be, is the failure that the same bytes would be from a real provider."""
+    async def main(loop: SimLoop) -> tuple[UpstreamFailed, Simulated]:
+        upstream = simulated(loop, FaultRule(kind, after_chunks=0))
+        rig = Rig(loop, upstreams=[upstream])
+        with pytest.raises(UpstreamFailed) as caught:
+            await read(await rig.serve(request(api, stream=stream)))
+        assert rig.n_in_flight == 0
+        return caught.value, upstream
+
+    failed, upstream = run(main)
+    if not stream and kind is Kind.TRUNCATED:
+        assert failed.fault in (Fault.TRUNCATED, Fault.MALFORMED)  # half a JSON body that ends cleanly
+    else:
+        assert failed.fault is fault
+    assert upstream.counts.n_running == 0
+
+
+def test_a_refusal_tells_when_to_come_again() -> None:
+    """The quota's 429 reaches the gateway with its Retry-After; the retry that waits for it succeeds."""
+    async def main(loop: SimLoop) -> tuple[float, Simulated]:
+        upstream = simulated(loop, quota=Quota(requests_per_min=6, burst_s=10), ttft=Mixture(0.0))
+        rig = Rig(loop, upstreams=[upstream], retry=RetryConfig(max_attempts=2))
+        await read(await rig.serve(chat(max_tokens=1, ignore_eos=True)))
+        await read(await rig.serve(chat(max_tokens=1, ignore_eos=True)))
+        return loop.now(), upstream
+
+    ended_at, upstream = run(main)
+    assert upstream.counts.outcomes == {"completed": 2, "status_429": 1}
+    assert 10 <= ended_at <= 11
+
+
+def test_a_hang_ends_at_the_deadline() -> None:
+    """Nothing comes; the deadline ends it and the provider sees the caller go."""
+    async def main(loop: SimLoop) -> tuple[float, Simulated]:
+        upstream = simulated(loop, FaultRule(Kind.HANG))
+        rig = Rig(loop, upstreams=[upstream])
+        with pytest.raises(DeadlineExceeded):
+            await rig.serve(chat(), total_s=2.0)
+        return loop.now(), upstream
+
+    ended_at, upstream = run(main)
+    assert ended_at == pytest.approx(2.0)
+    assert (upstream.counts.outcomes, upstream.counts.n_running) == ({"hang": 1}, 0)
+
+
+@pytest.mark.parametrize("after_s", [0.5, 1.25])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_stops_the_provider(after_s: float, stream: bool) -> None:
+    """Before the first token and in mid-answer: nothing is generated after it, and what was is counted as unread."""
+    async def main(loop: SimLoop) -> Simulated:
+        upstream = simulated(loop)
+        rig = Rig(loop, upstreams=[upstream])
+
+        async def client() -> None:
+            reply = await rig.serve(chat(stream=stream, max_tokens=100, ignore_eos=True))
+            try:
+                await read(reply)
+            finally:
+                reply.close()
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(client())
+            await asyncio.sleep(after_s)
+            task.cancel()
+        return upstream
+
+    counts = run(main).counts
+    assert counts.outcomes == {"cancelled": 1}
+    assert counts.n_running == 0
+    assert counts.n_tokens_after_hangup == 0
+    assert counts.n_tokens_unread == pytest.approx(0 if after_s < 1 else 3, abs=1)
+
+
+def test_load_is_felt_through_the_gateway() -> None:
+    """With an engine behind it, thirty at once wait longer than one alone."""
+    async def main(loop: SimLoop) -> list[float]:
+        engine = EngineModel(prefill_tokens_per_s=2000, max_running=8)
+        rig = Rig(loop, upstreams=[simulated(loop, engine=engine, ttft=Mixture(0.0))])
+
+        async def took_s() -> float:
+            began_at = loop.now()
+            await read(await rig.serve(chat(max_tokens=20, ignore_eos=True)))
+            return loop.now() - began_at
+
+        alone_s = await took_s()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(took_s()) for _ in range(30)]
+        return [alone_s, max(task.result() for task in tasks)]
+
+    alone_s, crowded_s = run(main)
+    assert crowded_s > 3 * alone_s

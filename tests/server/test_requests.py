@@ -1,0 +1,111 @@
+"""/admin/requests and `stayfast explain`: who may see what, what is refused, and what is printed."""
+
+import json
+from dataclasses import replace
+
+import msgspec
+import pytest
+import uvloop
+
+from stayfast.cli.explain import picture
+from stayfast.observe.waterfall import Waterfall, waterfall
+from stayfast.policy.histogram import LogHistogram
+from stayfast.server.auth import digest
+from stayfast.server.backend import Asked
+from stayfast.server.config import ServerConfig
+from tests.server.fakes import FakeBackend, get, serving
+from tests.unit.observe.test_metrics import done
+from tests.unit.observe.test_waterfall import JAGGED
+
+KEY, ADMIN = "k" * 20, "a" * 20
+KEYS = ServerConfig(port=0, keys={"app": digest(KEY), "ops": digest(ADMIN)}, admins=("ops",))
+
+
+@pytest.mark.sockets
+def test_each_tenant_sees_its_own_and_admins_all() -> None:
+    """Without a key nothing; with keys the tenant is passed on; without any keys everybody's are shown."""
+    async def main() -> None:
+        async with serving(FakeBackend(KEYS)) as running:
+            client = await running.connect()
+            client.send(get("/admin/requests") + get("/admin/requests/r%2F1"))
+            assert [(await client.answer())[0] for _ in range(2)] == [401, 401]
+            for key in (KEY, ADMIN):
+                client.send(get("/admin/requests?n=7&which=notable", f"x-api-key: {key}"))
+                status, headers, body = await client.answer()
+                assert (status, headers["cache-control"], json.loads(body)["object"]) == (200, "no-store", "list")
+                client.send(get("/admin/requests/r%2F1", f"x-api-key: {key}"))
+                assert json.loads((await client.answer())[2])["request_id"] == "r/1"
+            assert running.backend.asked == [Asked(7, True, "app"), Asked(tenant="app"), Asked(7, True), Asked()]
+        async with serving() as running:
+            client = await running.connect()
+            client.send(get("/admin/requests"))
+            assert (await client.answer())[0] == 200
+            assert running.backend.asked == [Asked()]
+
+    uvloop.run(main())
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize(("path", "status", "param"), [
+    ("/admin/requests/none", 404, "id"), ("/admin/requests?n=0", 400, "n"), ("/admin/requests?n=1001", 400, "n"),
+    ("/admin/requests?n=%D9%A1", 400, "n"), ("/admin/requests?n=1e3", 400, "n"), ("/admin/requests?which=bad", 400, "which"),
+    ("/admin/requests/", 404, None), ("/admin", 404, None)])
+def test_wrong_questions(path: str, status: int, param: str | None) -> None:
+    """A 4xx that names what is wrong."""
+    async def main() -> None:
+        async with serving() as running:
+            client = await running.connect()
+            client.send(get(path))
+            told, _, body = await client.answer()
+            assert (told, json.loads(body)["error"]["param"]) == (status, param)
+
+    uvloop.run(main())
+
+
+def test_admins_must_have_keys() -> None:
+    """A name that no key belongs to is a mistake."""
+    with pytest.raises(ValueError, match="admins: 'nobody'"):
+        replace(KEYS, admins=("nobody",))
+
+
+def told(**changes: object) -> Waterfall:
+    """A request as the gateway tells of it."""
+    fact = JAGGED if not changes else done(**changes)
+    return msgspec.json.decode(msgspec.json.encode(waterfall(fact, LogHistogram())), type=Waterfall)
+
+
+def test_the_picture() -> None:
+    """Stages on one scale with their allowances, attempts as lanes, the broken budget, the verdict."""
+    assert picture(told(), 80) == """\
+r  m -> v  chat  200 ok  3.00 s of 3.00 s  0.250000 USD
+
+                  0                           3.00 s
+  admit           █                                   100 ms of 3.00 s
+  call             ████████████████████████████       2.50 s of 2.00 s  broke its budget
+  relay                                        █████  400 ms of 500 ms
+  settle                                           █  0.00 ms of 0.00 ms
+  1 u              ·········                          status 503
+  2 v                        ··················▶█▒▒▒  success, 20 tokens
+                  · waits for a token  ▶ the first one  █ answers  ▒ stalls
+
+Answered in 3.00 s; the first token came after 2.60 s.
+Stage call broke its budget: 2.50 s of 2.00 s.
+Attempt 1 at u failed after 800 ms: status 503.
+v stalled once in the middle of its answer, at most for 300 ms.
+Most of the time went to stage call: 2.50 s of 3.00 s.
+Of the time to the first token 200 ms were the gateway's own.
+"""
+
+
+def test_no_name_steers_the_terminal() -> None:
+    """Escape sequences in what a client or an upstream chose are printed as question marks."""
+    text = picture(told(route=None, model="\x1b[2J\r\nx", status=502, error="\x1b]0;owned\x07"), 80, is_red=True)
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    assert "?[2J??x" in text
+
+
+def test_the_broken_stage_is_red() -> None:
+    """One line, and only on a terminal."""
+    text = picture(told(), 80, is_red=True)
+    assert [line for line in text.splitlines() if "\x1b[31m" in line] == [
+        line for line in text.splitlines() if "broke its budget" in line and "Stage" not in line]

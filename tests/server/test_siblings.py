@@ -1,0 +1,108 @@
+"""server.siblings: questions among workers over private sockets; one that does not answer holds nobody up."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from stayfast.core.clock import SystemClock
+from stayfast.server.siblings import MAX_QUESTION_BYTES, Siblings, meeting_place
+
+pytestmark = pytest.mark.sockets
+
+
+def shout(question: bytes) -> bytes:
+    """An answer that shows the question."""
+    return question.upper()
+
+
+def test_everybody_else_is_asked() -> None:
+    """Each of three gets the answers of the two others, by their numbers, also large ones."""
+    async def main(folder: Path) -> None:
+        workers = [Siblings(folder, n, 3) for n in range(3)]
+        for worker in workers:
+            await worker.listen(shout)
+        assert await workers[1].ask(b"who") == {0: b"WHO", 2: b"WHO"}
+        await asyncio.gather(*(worker.ask(b"x" * MAX_QUESTION_BYTES) for worker in workers))
+        for worker in workers:
+            worker.close()
+        assert await workers[1].ask(b"who") == {0: None, 2: None}
+
+    with meeting_place() as folder:
+        assert folder is not None
+        uvloop.run(main(Path(folder)))
+
+
+def test_the_silent_and_the_babbling_are_left_out_in_time() -> None:
+    """One that takes the question and says nothing, one that breaks off, one that was never there: none of them for long."""
+    async def main(folder: Path) -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async def breaking(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"\0\0\0\x09half")
+            writer.close()
+
+        servers = [await asyncio.start_unix_server(act, str(folder / f"{n}.sock"))
+                   for n, act in ((1, silent), (2, breaking))]
+        began_at = SystemClock().now()
+        assert await Siblings(folder, 0, 4, patience_s=0.1).ask(b"who") == {1: None, 2: None, 3: None}
+        assert SystemClock().now() - began_at < 1
+        for server in servers:
+            server.close()
+
+    with meeting_place() as folder:
+        assert folder is not None
+        uvloop.run(main(Path(folder)))
+
+
+def test_strangers_with_nonsense_do_no_harm() -> None:
+    """Half a question, a length beyond all bounds: closed without an answer, and the next question is answered."""
+    async def main(folder: Path) -> None:
+        worker = Siblings(folder, 0, 2, patience_s=0.2)
+        await worker.listen(shout)
+        for nonsense in (b"\0\0", b"\xff\xff\xff\xffabc"):
+            reader, writer = await asyncio.open_unix_connection(str(folder / "0.sock"))
+            writer.write(nonsense)
+            writer.write_eof()
+            assert await reader.read() == b""
+            writer.close()
+        assert await Siblings(folder, 1, 2).ask(b"a") == {0: b"A"}
+        worker.close()
+
+    with meeting_place() as folder:
+        assert folder is not None
+        uvloop.run(main(Path(folder)))
+
+
+def test_the_folder_is_private_and_goes_away() -> None:
+    """Nobody else can enter it; afterwards it is gone, whatever is in it."""
+    with meeting_place() as folder:
+        assert folder is not None
+        assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+        Path(folder, "0.counts").write_bytes(b"x")
+    assert not Path(folder).exists()
+
+
+def test_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system where nothing can be written: no folder, and no error."""
+    def refuse(**_: str | None) -> str:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("stayfast.server.siblings.mkdtemp", refuse)
+    with meeting_place() as folder:
+        assert folder is None
+
+
+def test_one_alone_asks_nobody() -> None:
+    """Without a folder there are no others."""
+    async def main() -> None:
+        alone = Siblings()
+        await alone.listen(shout)
+        assert await alone.ask(b"who") == {}
+        alone.close()
+
+    uvloop.run(main())

@@ -1,0 +1,115 @@
+"""Every query of the board and of the rules, put to a real Prometheus that scrapes a real gateway under traffic.
+
+Each must be understood and must have data, but for those that ask for a metric of `promql.AWAITED`.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stayfast.observe.board.board import FIRING, board
+from stayfast.observe.rules.files import groups
+from stayfast.observe.rules.files import prometheus as rules_file
+from stayfast.observe.rules.promql import is_awaited, quoted
+from stayfast.observe.rules.rule import Recording
+from stayfast.settings import Settings, Source, load
+from tests.services.running import Prometheus, gateway, prometheus
+from tests.services.tools import tool
+from tests.services.traffic import SETTINGS, traffic
+
+PATIENCE_S = 90.0
+VARIABLES = {"$__rate_interval": "1m", "$route": ".*", "$upstream": ".*", "$job": ".*"}
+
+pytestmark = pytest.mark.sockets
+
+
+def settings() -> Settings:
+    """What the gateway of these tests is told."""
+    return load(Source("test", SETTINGS), {})
+
+
+def board_queries() -> list[str]:
+    """What Grafana would ask with every variable set to All."""
+    found = []
+    for panel in board()["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = query.replace(name, value)
+            found.append(query)
+    return found
+
+
+def rule_queries() -> list[str]:
+    """What every rule records, and every single condition of the alerts without its line."""
+    made = settings()
+    found = []
+    for group in groups({name: route.slo for name, route in made.routes.items()}, made.alerts):
+        for rule in group.rules:
+            if isinstance(rule, Recording):
+                which = ",".join(f"{name}={quoted(value)}" for name, value in rule.labels.items())
+                found.append(f"{rule.name}{{{which}}}")
+            else:
+                found += [condition.value for condition in rule.conditions]
+    return found
+
+
+@pytest.fixture(scope="module")
+def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A gateway under traffic, and the Prometheus that watches it."""
+    program = tool("prometheus", "prometheus")
+    folder: Path = tmp_path_factory.mktemp("prometheus")
+    made = settings()
+    rules = rules_file({name: route.slo for name, route in made.routes.items()}, made.alerts)
+    with gateway(folder, SETTINGS) as port, prometheus(program, folder, port, rules) as running, traffic(port):
+        yield running
+
+
+@pytest.mark.parametrize("queries", [board_queries(), rule_queries()], ids=["board", "rules"])
+def test_every_query_has_data(scraping: Prometheus, queries: list[str]) -> None:
+    """Some only once rare things have happened; none that is merely well-formed."""
+    missing = {query for query in queries if not is_awaited(query)}
+    assert missing
+    give_up_at = time.monotonic() + PATIENCE_S
+    while missing and time.monotonic() < give_up_at:
+        time.sleep(1)
+        missing -= {query for query in missing if scraping.values(query)}
+    assert missing == set()
+
+
+def test_every_variable_has_choices(scraping: Prometheus) -> None:
+    """What the board's menus ask for: a metric that is there, with that label."""
+    asked = [variable["definition"] for variable in board()["templating"]["list"] if variable["type"] == "query"]
+    assert len(asked) == 3
+    for definition in asked:
+        metric, _, label = definition.removeprefix("label_values(").removesuffix(")").partition(", ")
+        assert scraping.ask(f"label/{label}/values", **{"match[]": metric}), definition
+
+
+def test_what_is_awaited_parses_and_is_empty(scraping: Prometheus) -> None:
+    """The list of excuses holds only what needs one."""
+    awaited = {query for query in (*board_queries(), *rule_queries()) if is_awaited(query)}
+    assert awaited
+    assert [query for query in awaited if scraping.values(query)] == []
+
+
+def test_every_rule_is_well(scraping: Prometheus) -> None:
+    """Prometheus evaluates each without an error, and the annotations' query parses."""
+    made = scraping.ask("rules")["groups"]
+    assert len(made) == len(groups({name: route.slo for name, route in settings().routes.items()}, settings().alerts))
+    ill = [rule for group in made for rule in group["rules"] if rule["health"] == "err"]
+    assert [(rule["name"], rule["lastError"]) for rule in ill] == []
+    scraping.values(FIRING)
+
+
+def test_promised_bounds_are_buckets(scraping: Prometheus) -> None:
+    """Each promise is counted at exactly its bound: the settings' way into the gateway's histograms."""
+    for name, route in settings().routes.items():
+        for metric, latency in route.slo.latencies():
+            bucket = f'stayfast_{metric}_seconds_bucket{{route="{name}",le="{float(latency.under_s)!r}"}}'
+            give_up_at = time.monotonic() + PATIENCE_S
+            while not (found := scraping.values(bucket)) and time.monotonic() < give_up_at:
+                time.sleep(1)
+            assert found, bucket

@@ -1,0 +1,79 @@
+"""Requests of every kind, good and bad, so that every metric has something to say."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+TIMEOUT_S = 10.0
+N_AT_A_TIME = 12
+
+SETTINGS = """
+server: {host: 127.0.0.1}
+log: {requests: false}
+upstreams:
+  quick:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.02, sigma: 0.5, tail_share: 0.05, tail_median_s: 0.4}
+    gaps: {median_s: 0.001}
+    output: {median: 20, sigma: 0.4}
+    prices: {"*": {input_per_mtok: 1, output_per_mtok: 4}}
+  faulty:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.03}
+    gaps: {median_s: 0.001}
+    output: {median: 20, sigma: 0.4}
+    stalls: {share: 0.1, duration: {median_s: 1.2}}
+    faults:
+      - {kind: status, status: 503, rate: 0.25}
+      - {kind: status, status: 429, rate: 0.25}
+      - {kind: truncated, rate: 0.25}
+      - {kind: hang, rate: 0.25}
+  self: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, keepalive_s: 0.1}
+routes:
+  chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01}}}
+  shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
+  through: {upstreams: [self], model: chat}
+"""
+
+
+def ask(port: int, model: str, *, stream: bool = True, leaves_after: int | None = None) -> None:
+    """One chat, or nonsense for the model `""`; a client with `leaves_after` hangs up after so many reads."""
+    wanted = {"model": model, "stream": stream, "messages": [{"role": "user", "content": "Hello!"}]}
+    body = json.dumps(wanted) if model else "nonsense"
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
+        connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+                           f"content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
+        n_reads = 0
+        while n_reads != leaves_after and connection.recv(65_536):
+            n_reads += 1
+
+
+@contextmanager
+def traffic(port: int) -> Iterator[None]:
+    """Round after round, until the block is left."""
+    is_over = threading.Event()
+
+    def one(model: str, stream: bool, leaves_after: int | None) -> None:
+        if not is_over.is_set():
+            ask(port, model, stream=stream, leaves_after=leaves_after)
+
+    def rounds() -> None:
+        with ThreadPoolExecutor(N_AT_A_TIME) as pool:
+            while not is_over.wait(0.2):
+                for model, stream, leaves_after in (
+                        ("chat", True, None), ("chat", False, None), ("chat", True, 1), ("chat", True, 0),
+                        ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None)):
+                    pool.submit(one, model, stream, leaves_after)
+
+    thread = threading.Thread(target=rounds, name="traffic")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(2 * TIMEOUT_S)

@@ -1,0 +1,125 @@
+"""`stayfast sim` as a person or a script runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from stayfast.cli.sim import in_file, presets
+from stayfast.settings import SettingsError
+from stayfast.upstreams.simulated import PRESETS, ProviderConfig
+
+ASK = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
+BASE = ProviderConfig("gpt-4o-like", 7)
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """The command, running; killed at the end should it still be."""
+    process = subprocess.Popen([sys.executable, "-m", "stayfast", "sim", "--port", "0", *arguments], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "src"})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.sockets
+def test_json_tells_the_address_first_and_the_counts_last() -> None:
+    """SIGTERM ends it at once, with status 0, although an answer hangs."""
+    with started("--json", "--provider", "fast=instant", "--provider", "slow=opus-4.6-like") as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["url"] == f"http://127.0.0.1:{told['port']}"
+        with urlopen(Request(f"{told['providers']['fast']}/chat/completions", ASK), timeout=10) as answer:
+            assert json.load(answer)["object"] == "chat.completion"
+        order = Request(f"{told['url']}/_sim/faults", b'{"kind":"hang"}')
+        with urlopen(order, timeout=10):
+            pass
+        hanging = HTTPConnection("127.0.0.1", told["port"])
+        hanging.request("POST", "/v1/chat/completions", ASK)
+        began_at = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        said, errors = process.communicate(timeout=10)
+    assert time.monotonic() - began_at < 2
+    hanging.close()
+    assert (process.returncode, errors) == (0, "")
+    assert json.loads(said)["providers"]["fast"]["outcomes"] == {"completed": 1}
+
+
+@pytest.mark.sockets
+def test_a_person_gets_an_address_and_a_line_to_try() -> None:
+    """The first line of standard output is the base URL; the rest is for the terminal."""
+    with started() as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with urlopen(f"{url}/models", timeout=10) as answer:
+            assert json.load(answer)["data"][0]["id"] == "sim"
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=10)
+    assert (process.returncode, said) == (0, "")
+    assert f"curl -i -N {url}/chat/completions" in errors
+
+
+@pytest.mark.parametrize(("arguments", "status", "named"), [
+    (("--provider", "a=none"), 2, "'none'"),
+    (("--provider", "_sim=instant"), 2, "_sim"),
+    (("--provider", "a=instant", "--provider", "a=steady"), 2, "twice"),
+    (("--seed", "-1"), 2, "seed"),
+    (("--key", "with space"), 2, "key"),
+    (("--port", "70000"), 2, "port"),
+    (("--config", "no-such-file.yaml"), 78, "no-such-file.yaml"),
+    (("--host", "192.0.2.1"), 3, "192.0.2.1"),
+])
+def test_wrong_usage_is_named(arguments: tuple[str, ...], status: int, named: str) -> None:
+    """One line, no traceback, the exit status of its kind."""
+    with started(*arguments) as process:
+        said, errors = process.communicate(timeout=20)
+    assert (process.returncode, said) == (status, "")
+    assert named in errors
+    assert "Traceback" not in errors
+
+
+def test_presets_are_listed_with_their_percentiles() -> None:
+    """Every preset, one a line."""
+    lines = presets().splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == list(PRESETS)
+    assert "0.639" in lines[1]
+
+
+def test_a_file_of_providers(tmp_path: Path) -> None:
+    """What a provider does not say comes from the command line."""
+    path = tmp_path / "providers.yaml"
+    path.write_text("providers:\n  a: {}\n  b: {preset: instant, seed: 3, faults: [{kind: hang, rate: 0.01}]}\n")
+    found = in_file(path, BASE)
+    assert found["a"] == BASE
+    assert (found["b"].preset, found["b"].seed, found["b"].faults[0].rate) == ("instant", 3, 0.01)
+
+
+@pytest.mark.parametrize(("text", "named"), [
+    ("providers: {a: {preset: gpt-5}}", "providers.a.preset: must be one of"),
+    ("providers: {a: {faults: [{kind: hang, rat: 1}]}}", "providers.a.faults[0].rat: unknown setting, did you mean rate?"),
+    ("providers: {a: {quota: {requests_per_min: 0}}}", "providers.a.quota.requests_per_min: must be a whole number"),
+    ("providers: {v1: {}}", "providers.v1: cannot be a provider's name"),
+    ("providers: {}", "providers: must not be empty"),
+    ("provider: {a: {}}", "unknown setting, did you mean providers?"),
+    ("providers: [", "not YAML"),
+])
+def test_a_wrong_file_is_told_by_place_and_field(tmp_path: Path, text: str, named: str) -> None:
+    """Line, column, path and what it should have been."""
+    path = tmp_path / "providers.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as raised:
+        in_file(path, BASE)
+    assert named in str(raised.value)
+    assert str(raised.value).startswith((f"{path}:1:", f"{path}:2:1:"))

@@ -1,0 +1,66 @@
+"""Clients that do not take no for an answer."""
+
+import pytest
+
+from stayfast.sim.grades import MAX_CLIENTS, MAX_OPEN, Grade, Grades
+from stayfast.upstreams.simulated import Head
+
+GOOD = Head(200, (), b"")
+LIMITED = Head(429, (("retry-after", "10"),), b"")
+FAILED = Head(500, (), b"")
+
+
+def graded(*asked: tuple[float, bytes, Head]) -> Grade:
+    """The grade of one client that asked at these instants and got these answers."""
+    grades = Grades()
+    for at, body, said in asked:
+        grades.note_request(b"key", body, at)
+        grades.note_answer(b"key", body, at, said)
+    return next(iter(grades.told().values()), Grade())
+
+
+def test_other_work_is_no_retry() -> None:
+    """A busy client that was refused once may go on with its other requests."""
+    assert graded((0.0, b"a", LIMITED), (0.1, b"b", GOOD), (0.2, b"c", GOOD)) == Grade(n_refused=1)
+
+
+def test_retry_after_is_to_be_waited_for() -> None:
+    """The same body before its time is counted; at its time it is not."""
+    assert graded((0.0, b"a", LIMITED), (3.0, b"a", GOOD)) == Grade(1, 1, retry_after_ignored=1)
+    assert graded((0.0, b"a", LIMITED), (10.0, b"a", GOOD)) == Grade(1, 1)
+
+
+def test_an_error_wants_a_pause() -> None:
+    """At once is no back-off, even where nobody said how long to wait."""
+    assert graded((0.0, b"a", FAILED), (0.01, b"a", GOOD)) == Grade(1, 1, no_backoff=1)
+    assert graded((0.0, b"a", FAILED), (0.5, b"a", GOOD)) == Grade(1, 1)
+
+
+def test_many_retries_are_a_storm() -> None:
+    """The fourth retry of one request and all after it."""
+    assert graded(*((float(at), b"a", FAILED) for at in range(6))) == Grade(6, 5, retry_storm=2)
+
+
+def test_success_ends_the_story() -> None:
+    """After a good answer the same body is new work."""
+    assert graded((0.0, b"a", FAILED), (1.0, b"a", GOOD), (1.01, b"a", GOOD)) == Grade(1, 1)
+
+
+def test_keys_are_not_told() -> None:
+    """Clients are named by a digest."""
+    grades = Grades()
+    grades.note_answer(b"sk-secret", b"a", 0.0, FAILED)
+    grades.note_answer(b"", b"a", 0.0, FAILED)
+    assert [len(name) for name in grades.told()] == [12, 6]
+    assert "secret" not in str(grades.told())
+
+
+@pytest.mark.parametrize("is_one_client", [True, False])
+def test_memory_is_bounded(*, is_one_client: bool) -> None:
+    """By client and by refused request."""
+    grades = Grades()
+    for at in range(2 * max(MAX_OPEN, MAX_CLIENTS)):
+        name = b"%d" % at
+        grades.note_answer(b"key" if is_one_client else name, name, 0.0, FAILED)
+    assert len(grades.told()) == (1 if is_one_client else MAX_CLIENTS)
+    assert sum(len(refused) for refused in grades._refused.values()) <= MAX_OPEN

@@ -1,0 +1,70 @@
+"""The settings of a simulated upstream: a script, or the model of a provider with all of its knobs."""
+
+from random import Random
+
+import pytest
+
+from stayfast.compose.system import Observers, build
+from stayfast.core.types import Api
+from stayfast.settings import Source, load
+from stayfast.testing import SimLoop
+from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.simulated import (
+    EngineModel,
+    FaultRule,
+    Kind,
+    Mixture,
+    ProviderConfig,
+    Quota,
+    Regime,
+    Regimes,
+    Scripted,
+    Simulated,
+)
+
+
+def built(of: str) -> Upstream:
+    """The upstream that such settings become."""
+    settings = load(Source("test", f"upstreams: {{p: {{kind: simulated, {of}}}}}\nroutes: {{m: [p]}}"), {})
+    loop = SimLoop()
+    try:
+        return build(settings, Observers(settings, loop), {}, loop, Random(1)).registry["p"].upstream
+    finally:
+        loop.close()
+
+
+def test_a_script_is_played_where_nothing_else_is_said() -> None:
+    """As ever."""
+    assert isinstance(built("probe: false"), Scripted)
+    assert isinstance(built("script: steady"), Scripted)
+
+
+def test_one_knob_makes_it_a_model() -> None:
+    """A preset, or anything of the model."""
+    assert isinstance(built("preset: gpt-4o-like"), Simulated)
+    assert isinstance(built("seed: 5"), Simulated)
+
+
+def test_every_section_reaches_the_model() -> None:
+    """Nested sections, lists and words arrive as they are written."""
+    upstream = built("preset: haiku-4.5-like, seed: 3, ttft: {median_s: 0.3}, "
+                     "regimes: {outage: {mean_s: 5, error_rate: 0.5}}, "
+                     "quota: {requests_per_min: 10}, engine: {batching: static, max_waiting: 4}, "
+                     "tail_correlation: 0.2, "
+                     "faults: [{kind: hang, rate: 0.1, until_s: 60}, {kind: status, status: 529, api: messages}]")
+    assert isinstance(upstream, Simulated)
+    assert upstream.provider.config == ProviderConfig(
+        "haiku-4.5-like", 3, ttft=Mixture(0.3), regimes=Regimes(outage=Regime(5, error_rate=0.5)),
+        quota=Quota(requests_per_min=10), engine=EngineModel("static", max_waiting=4), tail_correlation=0.2,
+        faults=(FaultRule(Kind.HANG, 0.1, until_s=60), FaultRule(Kind.STATUS, status=529, api=Api.MESSAGES)))
+
+
+@pytest.mark.parametrize(("of", "words"), [
+    ("preset: gpt-4o", "preset: must be one of gpt-4o-like"), ("ttft: {median: 1}", "unknown setting"),
+    ("faults: [{kind: explode}]", r"faults\[0\].kind|faults.0.kind"), ("quota: {requests_per_min: 0}", "requests_per_min"),
+    ("cold_start: {load_min_s: 9}", "load_min_s"),
+])
+def test_mistakes_are_named(of: str, words: str) -> None:
+    """The message names the knob."""
+    with pytest.raises(ValueError, match=words):
+        built(of)

@@ -1,0 +1,127 @@
+"""compose.together: one answer for all workers, and counters that never go back."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+from prometheus_client.parser import text_string_to_metric_families
+
+from stayfast.compose.together import Together
+from stayfast.core.events import RequestDone
+from stayfast.observe.recent import Recent, RecentConfig
+from stayfast.server.backend import Asked
+from stayfast.server.siblings import Siblings
+from tests.unit.observe.test_metrics import counting, done
+
+pytestmark = pytest.mark.sockets
+
+
+async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) -> Together:
+    """Worker `n`, which has seen these and listens to the others."""
+    made = Together(counting(in_flight=lambda: [("u", 1)]), Recent(RecentConfig()), Siblings(folder, n, n_workers, 0.2))
+    await made.begin()
+    for fact in facts:
+        made.seen.emit(fact)
+        made.recent.emit(fact)
+    return made
+
+
+async def scraped(of: Together) -> dict[str, float]:
+    """What a scrape of this worker tells, by name; labels added up."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families((await of.metrics()).decode()):
+        for sample in family.samples:
+            found[sample.name + sample.labels.get("state", "")] = found.get(sample.name, 0) + sample.value
+    return found
+
+
+def played(main: Callable[[Path], Awaitable[None]], folder: Path) -> None:
+    """Run it on uvloop, as workers do."""
+    async def run() -> None:
+        await main(folder)
+
+    uvloop.run(run())
+
+
+def test_any_worker_tells_of_all(tmp_path: Path) -> None:
+    """Three requests here, two there: five, whoever is asked, and requests in flight as well."""
+    async def main(folder: Path) -> None:
+        one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
+        for asked in (one, two):
+            found = await scraped(asked)
+            assert (found["stayfast_requests_total"], found["stayfast_ttft_seconds_count"]) == (5, 5)
+            assert (found["stayfast_in_flight"], found["stayfast_build_info"]) == (2, 1)
+            assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (2, 0)
+        one.siblings.close()
+        two.siblings.close()
+
+    played(main, tmp_path)
+
+
+def test_a_crash_takes_no_counter_back(tmp_path: Path) -> None:
+    """While a worker is gone its last word stands for it; its successor goes on from there."""
+    async def main(folder: Path) -> None:
+        one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
+        assert (await scraped(one))["stayfast_requests_total"] == 5
+        two.seen.emit(done())  # never shown to anybody: it may be lost
+        two.siblings.close()  # as if killed
+        found = await scraped(one)
+        assert (found["stayfast_requests_total"], found["stayfast_in_flight"]) == (5, 1)
+        assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (1, 1)
+        again = await worker(folder, 1, done())
+        assert (await scraped(one))["stayfast_requests_total"] == (await scraped(again))["stayfast_requests_total"] == 6
+        one.siblings.close()
+        again.siblings.close()
+
+    played(main, tmp_path)
+
+
+def test_an_unreadable_last_word_is_none(tmp_path: Path) -> None:
+    """Of another version, or half written: the worker begins anew instead of failing."""
+    async def main(folder: Path) -> None:
+        (folder / "0.counts").write_bytes(b"\x93nonsense")
+        one = await worker(folder, 0, done())
+        assert (await scraped(one))["stayfast_requests_total"] == 1
+        one.siblings.close()
+
+    played(main, tmp_path)
+
+
+def test_requests_are_found_wherever_they_were_served(tmp_path: Path) -> None:
+    """Lists are of all workers, newest first; one by its id; nothing of another tenant."""
+    async def main(folder: Path) -> None:
+        one = await worker(folder, 0, done(request_id="a", wall_at=1.0, tenant="x"), done(request_id="c", wall_at=3.0))
+        two = await worker(folder, 1, done(request_id="b", wall_at=2.0, tenant="y", status=502))
+
+        async def listed(asked: Asked) -> list[str]:
+            return [row["request_id"] for row in json.loads(await one.requests(asked))["data"]]
+
+        assert await listed(Asked()) == ["c", "b", "a"]
+        assert await listed(Asked(n=2)) == ["c", "b"]
+        assert await listed(Asked(is_notable=True)) == ["b"]
+        assert await listed(Asked(tenant="x")) == ["a"]
+        found = await one.request("b", None)
+        assert found is not None
+        assert json.loads(found)["status"] == 502
+        assert await one.request("b", "x") is None
+        assert await one.request("b", "y") is not None
+        assert await one.request("nope", None) is None
+        one.siblings.close()
+        two.siblings.close()
+
+    played(main, tmp_path)
+
+
+def test_one_alone() -> None:
+    """Without workers nothing is written and nobody asked."""
+    async def main(_: Path) -> None:
+        alone = Together(counting(done()), Recent(RecentConfig()), Siblings())
+        await alone.begin()
+        found = await scraped(alone)
+        assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)
+
+    played(main, Path())
+
+

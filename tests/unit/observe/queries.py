@@ -1,0 +1,36 @@
+"""What a query asks for: names of metrics and labels, read off its text."""
+
+import re
+from collections.abc import Iterator
+
+from stayfast.observe.families import FAMILIES
+from stayfast.observe.rules.promql import AWAITED
+
+SCRAPED = {"instance", "job"}  # what Prometheus adds
+_NAME = re.compile(r"\b(stayfast_\w+|(?:stayfast|slo):[\w:]+|up\b)")
+_SELECTOR = re.compile(rf"{_NAME.pattern}\{{([^}}]*)\}}")
+_GROUPED = re.compile(rf"by \(([\w, ]+)\) \((?:rate|increase)?\(?{_NAME.pattern}")
+_LABEL = re.compile(r"(\w+)=~?\"|(\w+)!=~?\"")
+
+
+def labels_by_metric() -> dict[str, set[str]]:
+    """Everything that /metrics may say, and what is awaited there, with the labels it has."""
+    known: dict[str, set[str]] = {"up": set(SCRAPED)}
+    for family in FAMILIES:
+        parts = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
+        for part in parts:
+            known[family.name + part] = {*family.labels, *SCRAPED, *({"le"} if part == "_bucket" else ())}
+    return {**known, **{name: {*its.labels, *SCRAPED} for name, its in AWAITED.items()}}
+
+
+def names(query: str) -> set[str]:
+    """The metrics and recorded series that it reads."""
+    return set(_NAME.findall(query))
+
+
+def labels(query: str) -> Iterator[tuple[str, str]]:
+    """Each metric with each label that is asked of it."""
+    for name, selector in _SELECTOR.findall(query):
+        yield from ((name, first or second) for first, second in _LABEL.findall(selector))
+    for grouped, name in _GROUPED.findall(query):
+        yield from ((name, label.strip()) for label in grouped.split(","))

@@ -1,0 +1,112 @@
+"""observe.rules: rules ask for what there is, name a place that tells what to do, and follow the settings."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stayfast.observe.families import FAMILIES
+from stayfast.observe.rules.config import AlertsConfig
+from stayfast.observe.rules.files import groups, prometheus, sloth
+from stayfast.observe.rules.promql import AWAITED, percent, span
+from stayfast.observe.rules.rule import Alert, Recording
+from stayfast.policy.slo import Latency, Slo
+from tests.unit.observe.queries import labels, labels_by_metric, names
+
+PAGE = Path(__file__).parents[3] / "docs" / "alerts.md"
+EVERYTHING = Slo(0.999, Latency(1.0), Latency(1.0), Latency(20.0, 0.9), Latency(0.1))
+SLOS = {"chat": EVERYTHING, "*": Slo(), 'a "b"': Slo(availability=None)}
+CONFIG = AlertsConfig(e2e_p95_s=20, e2e_p99_s=60)
+RULES = [rule for group in groups(SLOS, CONFIG) for rule in group.rules]
+ALERTS = [rule for rule in RULES if isinstance(rule, Alert)]
+
+
+def test_every_query_asks_for_what_there_is() -> None:
+    """Metrics with their labels, recorded series, or what stands in the list of the awaited."""
+    recorded = {rule.name for rule in RULES if isinstance(rule, Recording)}
+    known = labels_by_metric()
+    for rule in RULES:
+        assert names(rule.expr) <= recorded | known.keys(), rule.expr
+        assert [found for found in labels(rule.expr) if found[1] not in known.get(found[0], {found[1]})] == []
+
+
+def test_a_wrong_query_is_seen() -> None:
+    """The reading of queries that the tests here rest on."""
+    query = 'sum by (nope, le) (rate(stayfast_x_bucket{route="r",no!="1"}[5m])) / ignoring (a) stayfast:y:p9 > up'
+    assert names(query) == {"stayfast_x_bucket", "stayfast:y:p9", "up"}
+    assert set(labels(query)) == {("stayfast_x_bucket", label) for label in ("nope", "le", "route", "no")}
+
+
+def test_what_is_awaited_is_not_there_yet() -> None:
+    """Once a metric exists, its line in AWAITED must go, and its queries be put to a Prometheus."""
+    assert {family.name for family in FAMILIES} & AWAITED.keys() == set()
+
+
+def test_every_alert_has_its_heading_and_every_heading_its_alert() -> None:
+    """The runbook link leads to docs/alerts.md#name, and the page says nothing of alerts that are no more."""
+    headings = re.findall(r"^### (Stayfast\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(set(headings)) == len(headings)
+    assert set(headings) == {alert.name for alert in ALERTS}
+    for alert in ALERTS:
+        assert alert.document("docs/alerts.md")["annotations"]["runbook_url"] == f"docs/alerts.md#{alert.name.lower()}"
+
+
+def test_every_alert_says_what_and_what_to_do() -> None:
+    """In whole sentences, without a brace that Go's templates would trip over."""
+    for alert in ALERTS:
+        assert len(alert.summary) > 15, alert.name
+        assert alert.action.endswith((".", "?")), alert.name
+        assert re.sub(r"\{\{ \$(value|labels\.\w+)( \| humanize\w*)? \}\}", "", alert.summary + alert.action).count("{") == 0
+
+
+def test_only_promises_and_silence_wake_people() -> None:
+    """Causes are tickets."""
+    assert {alert.name for alert in ALERTS if alert.severity == "page"} == {"StayfastBudgetBurnPage", "StayfastDown"}
+
+
+def test_groups_and_series_are_unique() -> None:
+    """Prometheus refuses two groups of one name, and two rules that record the same series."""
+    made = groups(SLOS, CONFIG)
+    assert len({group.name for group in made}) == len(made)
+    series = [(rule.name, tuple(rule.labels.items())) for rule in RULES if isinstance(rule, Recording)]
+    assert len(set(series)) == len(series)
+
+
+def test_two_routes_are_two_to_sloth() -> None:
+    """Names that sloth cannot take become plain, and stay apart."""
+    document = yaml.safe_load(sloth({name: Slo(ttft=None) for name in ("a/b", "a:b", "*", "gpt-4.1")}, CONFIG))
+    made = [slo["name"] for slo in document["slos"]]
+    assert len(set(made)) == len(made)
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) for name in made)
+    assert made[3] == "gpt-4.1-availability"
+    assert document["slos"][0]["objective"] == 99.0
+
+
+def test_the_bound_is_written_as_the_exposition_does() -> None:
+    """A whole number has its .0, or no bucket is found."""
+    assert 'le="1.0"' in prometheus({"m": Slo(None, Latency(1))}, CONFIG)
+
+
+def test_thresholds_come_from_the_settings() -> None:
+    """A changed line is in the file, one of null is not."""
+    text = prometheus({}, AlertsConfig(ttft_p95_s=0.7, ttft_p99_s=None, queue_depth=17))
+    assert "stayfast:ttft_seconds:p95_5m > 0.7" in text
+    assert "StayfastTtftP99High" not in text
+    assert "(stayfast_queue_depth) > 17" in text
+
+
+@pytest.mark.parametrize(("make", "name"), [
+    (lambda: AlertsConfig(truncated_ratio=1.5), "truncated_ratio"), (lambda: AlertsConfig(ttft_p95_s=0.0), "ttft_p95_s"),
+    (lambda: AlertsConfig(retry_amplification=0.5), "retry_amplification"), (lambda: AlertsConfig(min_bad=0), "min_bad")])
+def test_wrong_thresholds(make: Callable[[], AlertsConfig], name: str) -> None:
+    """Named, with what they may be."""
+    with pytest.raises(ValueError, match=name):
+        make()
+
+
+def test_words_for_people() -> None:
+    """Durations and shares as Prometheus and people write them."""
+    assert [span(seconds) for seconds in (30, 300, 7200, 86_400 * 3)] == ["30s", "5m", "2h", "3d"]
+    assert [percent(share) for share in (0.144, 0.01, 0.1, 0.00144)] == ["14.4 %", "1 %", "10 %", "0.144 %"]

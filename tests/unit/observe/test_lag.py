@@ -1,0 +1,23 @@
+"""observe.lag: how late the event loop runs."""
+
+import asyncio
+
+import pytest
+
+from stayfast.core.events import LoopLag
+from stayfast.observe.lag import EVERY_S, watch_loop
+from stayfast.testing import RecordingSink, SimLoop, run
+
+
+def test_a_blocked_loop_shows() -> None:
+    """0.3 s in which nothing else ran are told as such; a loop that runs on time tells 0."""
+    async def main(loop: SimLoop) -> list[LoopLag]:
+        sink = RecordingSink()
+        task = loop.create_task(watch_loop(loop, sink))
+        await asyncio.sleep(3.5 * EVERY_S)
+        loop.stall(0.3 + EVERY_S / 2)
+        await asyncio.sleep(1.2 * EVERY_S)
+        task.cancel()
+        return sink.of(LoopLag)
+
+    assert [lag.seconds for lag in run(main)] == pytest.approx([0, 0, 0, 0.3, 0], abs=1e-6)

@@ -1,0 +1,66 @@
+"""observe.recent: the last requests, within bounds."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from stayfast.core.events import RequestDone, Stall
+from stayfast.core.types import Stage
+from stayfast.observe.recent import Recent, RecentConfig, weight
+from tests.unit.observe.test_metrics import attempt, done
+
+
+def ids(facts: Iterable[RequestDone]) -> list[str]:
+    """Their request ids."""
+    return [fact.request_id for fact in facts]
+
+
+def filled(*facts: RequestDone, **config: Any) -> Recent:
+    """A ring that has taken these."""
+    recent = Recent(RecentConfig(**config))
+    for fact in facts:
+        recent.emit(fact)
+    return recent
+
+
+def test_the_newest_are_kept() -> None:
+    """Newest first, so many and no more; what is not the end of a request is not kept."""
+    recent = filled(*(done(request_id=f"r{n}") for n in range(5)), size=3)
+    recent.emit(attempt())
+    assert ids(recent.newest()) == ["r4", "r3", "r2"]
+    assert ids(recent.named("r2")) == ["r2"]
+    assert ids(recent.named("r0")) == []
+    assert ids(filled(done(), size=0).newest()) == []
+
+
+@pytest.mark.parametrize("changes", [
+    {"status": 502}, {"status": 499}, {"status": 404}, {"over_stage": Stage.CALL}, {"degraded": "partial"}, {"ttft_s": 2.0},
+    {"attempts": (attempt(), attempt(n_attempt=2))}, {"attempts": (attempt(stalls=(Stall(1.2, 3.0),)),)}])
+def test_what_somebody_may_ask_about_is_kept_for_longer(changes: dict[str, object]) -> None:
+    """Good traffic pushes it out of the first ring, not out of the second."""
+    recent = filled(done(request_id="odd", **changes), *(done(request_id=f"r{n}") for n in range(5)), size=3)
+    assert "odd" not in ids(recent.newest())
+    assert ids(recent.newest(is_notable=True)) == ["odd"]
+    assert ids(recent.named("odd")) == ["odd"]
+
+
+def test_memory_is_bounded_too() -> None:
+    """A client that sends a megabyte as the model's name does not fill the memory with it."""
+    recent = filled(*(done(request_id=f"r{n}", model="x" * 1_000_000) for n in range(50)), size=100, max_bytes=8_100_000)
+    assert ids(recent.newest()) == ["r49", "r48"]
+    assert weight(done(model="x" * 1_000_000)) > 1_000_000
+    assert ids(filled(done(model="x" * 1_000_000), max_bytes=65_536).newest()) == []
+
+
+def test_the_same_id_twice() -> None:
+    """Clients choose ids: both are found, the newest first."""
+    recent = filled(done(wall_at=1.0), done(wall_at=2.0))
+    assert [fact.wall_at for fact in recent.named("r")] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("bad", [{"size": -1}, {"slow_s": 0.0}, {"slow_s": float("nan")}, {"max_bytes": 1}])
+def test_settings_have_bounds(bad: dict[str, Any]) -> None:
+    """The field is named."""
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        RecentConfig(**bad)

@@ -1,0 +1,217 @@
+"""observe.trace.sink: what is queued, what is dropped, and what an operator hears of a collector that is down."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from stayfast.core.events import AttemptDone, RequestDone, Trace
+from stayfast.core.types import Outcome
+from stayfast.observe.trace.config import TraceConfig
+from stayfast.observe.trace.names import Peer
+from stayfast.observe.trace.sink import Tracing, Verdict
+from stayfast.wire.trace_context import caller_of
+from tests.unit.observe.test_metrics import done
+
+TAKEN = Verdict(200, is_taken=True)
+CALLER = "00-12345678901234567890123456789012-1234567890123456-{flags}"
+
+
+class Kept:
+    """An exporter that keeps what it gets, and gives the verdicts it was told to, the last one for ever."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        self.verdicts = list(verdicts or (TAKEN,))
+        self.requests: list[RequestDone] = []
+        self.sent: list[bytes] = []
+        self.is_closed = False
+        self.may_send = threading.Event()
+        self.may_send.set()
+        self.has_been_asked = threading.Event()
+
+    def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
+        if any(request.model == "bad" for request in requests):
+            raise ValueError("out of range")
+        self.requests += requests
+        return b"".join(request.request_id.encode() for request in requests)
+
+    def send(self, body: bytes) -> Verdict:
+        self.has_been_asked.set()
+        assert self.may_send.wait(5)
+        self.sent.append(body)
+        return self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def tracing(exporter: Kept, said: list[tuple[str, str, str]] | None = None, **config: Any) -> Tracing:
+    """One that flushes a hundred times a second."""
+    say = (said if said is not None else []).append
+    return Tracing(TraceConfig(flush_every_s=0.01, **config), lambda: exporter, lambda *words: say(words), Random(1))
+
+
+def request(of: Tracing, name: str = "r", **changes: object) -> RequestDone:
+    """The end of a request that has a place."""
+    return done(request_id=name, trace=of.place(None), **changes)
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Wait for what the thread does."""
+    pause = threading.Event()
+    for _ in range(500):
+        if is_so():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_what_is_left_is_sent_at_the_close() -> None:
+    """Every traced request, once, and then the exporter is closed."""
+    exporter = Kept()
+    sink = tracing(exporter)
+    sink.start()
+    for number in range(600):
+        sink.emit(request(sink, f"{number},"))
+    sink.close(5)
+    assert b"".join(exporter.sent) == b"".join(f"{number},".encode() for number in range(600))
+    assert (sink.n_sent, sink.n_dropped, sink.n_refused, exporter.is_closed) == (600, 0, 0, True)
+
+
+def test_only_sampled_requests_are_queued() -> None:
+    """Not those without a place, not those of a caller that decided against it, no other fact."""
+    exporter = Kept()
+    sink = tracing(exporter, sample=0.0)
+    sink.start()
+    sampled, unsampled = (caller_of(CALLER.format(flags=flags)) for flags in ("01", "00"))
+    for trace in (None, sink.place(None), sink.place(unsampled), sampled):
+        sink.emit(done(trace=trace))
+    sink.emit(AttemptDone("m", "u", 0, 1, Outcome.SUCCESS))
+    sink.emit(done(trace=sink.place(sampled)))
+    sink.close(5)
+    (kept,) = exporter.requests
+    assert kept.trace is not None
+    assert kept.trace.parent_id == "1234567890123456"
+
+
+def test_the_oldest_are_dropped_and_counted() -> None:
+    """While a collector takes its time, a bounded number of requests waits for it."""
+    exporter = Kept()
+    exporter.may_send.clear()
+    sink = tracing(exporter, max_pending=10)
+    sink.start()
+    sink.emit(request(sink, "first,"))
+    assert exporter.has_been_asked.wait(5)
+    for number in range(25):
+        sink.emit(request(sink, f"{number},"))
+    exporter.may_send.set()
+    sink.close(5)
+    assert b"".join(exporter.sent) == b"first," + b"".join(f"{number},".encode() for number in range(15, 25))
+    assert (sink.n_sent, sink.n_dropped) == (11, 15)
+
+
+def test_a_collector_that_is_down_is_asked_again_and_told_of_once() -> None:
+    """The batch is kept; the log says when it began and when it was over, in words of the gateway's own."""
+    down = Verdict(can_retry=True, reason="ConnectionRefusedError", retry_after_s=0.01)
+    exporter = Kept(down, down, down, TAKEN)
+    said: list[tuple[str, str, str]] = []
+    sink = tracing(exporter, said)
+    sink.start()
+    sink.emit(request(sink, "a"))
+    eventually(lambda: len(exporter.sent) >= 1 and sink._news is not None)
+    sink.emit(done())  # any fact lets the loop speak
+    eventually(lambda: sink.n_sent == 1)
+    sink.close(5)
+    assert exporter.sent == [b"a"] * 4
+    assert [event for _, event, _ in said] == ["traces_not_taken", "traces_taken_again"]
+    assert said[0] == ("warning", "traces_not_taken", "ConnectionRefusedError")
+
+
+def test_a_refusal_is_for_good() -> None:
+    """What a collector will never take is counted and let go."""
+    exporter = Kept(Verdict(400, reason="HTTP 400"), TAKEN)
+    said: list[tuple[str, str, str]] = []
+    sink = tracing(exporter, said)
+    sink.start()
+    sink.emit(request(sink))
+    eventually(lambda: sink.n_refused == 1)
+    sink.emit(request(sink))
+    sink.close(5)
+    assert (sink.n_sent, sink.n_refused) == (1, 1)
+    assert said == [("warning", "traces_refused", "HTTP 400")]
+
+
+def test_what_cannot_be_encoded_harms_nobody_for_long() -> None:
+    """The few requests of the same part go with it; the thread lives."""
+    exporter = Kept()
+    sink = tracing(exporter)
+    sink.start()
+    sink.emit(request(sink, model="bad"))
+    eventually(lambda: sink.n_refused == 1)
+    sink.emit(request(sink, "good"))
+    sink.close(5)
+    assert exporter.requests[-1].request_id == "good"
+
+
+def test_a_collector_that_hangs_does_not_hold_the_exit() -> None:
+    """Closing gives up when it was told to."""
+    exporter = Kept()
+    exporter.may_send.clear()
+    sink = tracing(exporter)
+    sink.start()
+    sink.emit(request(sink))
+    assert exporter.has_been_asked.wait(5)
+    sink.close(0.05)
+    assert not exporter.is_closed
+    exporter.may_send.set()
+    assert sink._thread is not None
+    sink._thread.join(5)
+    assert exporter.is_closed
+
+
+def test_a_closing_gateway_asks_a_collector_once() -> None:
+    """No waiting for one that is down."""
+    exporter = Kept(Verdict(can_retry=True, reason="ConnectionRefusedError"))
+    sink = tracing(exporter)
+    sink.emit(request(sink))
+    sink._is_closing = True
+    sink._wake.set()
+    sink.start()
+    sink.close(5)
+    assert exporter.sent == [b"r"]
+    assert sink.n_refused == 1
+
+
+def test_places() -> None:
+    """Under the caller's span where there is one, else at the start of a new trace."""
+    sink = tracing(Kept())
+    caller = caller_of(CALLER.format(flags="01"))
+    assert caller is not None
+    own, other = sink.place(caller), sink.place(None)
+    assert (own.trace_id, own.parent_id, own.is_sampled) == (caller.trace_id, caller.parent_id, True)
+    assert other.parent_id is None
+    assert other.trace_id != own.trace_id
+    assert isinstance(other, Trace)
+
+
+@pytest.mark.parametrize("changes", [
+    {"endpoint": "localhost:4318"}, {"endpoint": "http://user:pass@host"}, {"endpoint": "http://"}, {"endpoint": "ftp://x"},
+    {"endpoint": "http://h:0"}, {"endpoint": "http://h h"}, {"endpoint": "http://h:99999"}, {"sample": 1.5},
+    {"sample": -0.1}, {"timeout_s": 0}, {"max_pending": 0}, {"flush_every_s": 0},
+])
+def test_config_is_checked(changes: dict[str, Any]) -> None:
+    """A wrong value names its field and never quotes what may hold a password."""
+    with pytest.raises(ValueError, match=next(iter(changes))) as raised:
+        TraceConfig(**changes)
+    assert "pass" not in str(raised.value).replace("password", "")
+
+
+@pytest.mark.parametrize(("endpoint", "url"), [
+    ("http://c:4318", "http://c:4318/v1/traces"), ("http://c:4318/", "http://c:4318/v1/traces"),
+    ("https://c/otlp", "https://c/otlp/v1/traces"), ("https://c/v1/traces", "https://c/v1/traces"),
+])
+def test_the_path_is_added_once(endpoint: str, url: str) -> None:
+    """OpenTelemetry's base address and its full one both work."""
+    assert TraceConfig(endpoint).url == url

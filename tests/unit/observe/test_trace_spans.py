@@ -1,0 +1,166 @@
+"""observe.trace.spans: the tree of spans of a request, read from the very bytes that a collector gets."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall, Trace
+from stayfast.core.types import Api, Outcome, Stage, Usage
+from stayfast.observe.trace.names import Peer, provider_of
+from stayfast.observe.trace.spans import Spans
+from tests.unit.observe.test_metrics import done
+
+TRACE = Trace("a" * 32, "b" * 16, "c" * 16, is_sampled=True, state="foo=1", is_random=True)
+STAGES = (StageDone(Stage.ADMIT, 1.0, 1.1, 5.0), StageDone(Stage.CALL, 1.1, 1.4, 0.2), StageDone(Stage.RELAY, 1.4, 2.0, 9.0))
+FAILED = AttemptDone("m", "near", 1.1, 1.2, Outcome.DROPPED, None, "status", 1, "r", kind="openai", model="gpt-x",
+                     upstream_status=503, span_id="d" * 16)
+WON = AttemptDone("m", "far", 1.2, 2.0, Outcome.SUCCESS, 0.2, None, 2, "r", kind="anthropic", model="claude-x",
+                  usage=Usage(100, 20, 60, 5, 6, 7), finish_reason="end_turn", cost_usd=0.5, stalls=(Stall(1.5, 0.3),),
+                  span_id="e" * 16)
+KINDS = {1: "INTERNAL", 2: "SERVER", 3: "CLIENT"}
+
+
+def request(**changes: object) -> RequestDone:
+    """A request of one second with a failed call and a good one."""
+    return done(**{"trace": TRACE, "accepted_at": 1.0, "ended_at": 2.0, "wall_at": 1_700_000_000.0, "stages": STAGES,
+                   "attempts": (FAILED, WON), "n_attempts": 2, "total_s": 30.0, "queue_s": 0.05, "tpot_s": 0.02,
+                   "over_stage": Stage.CALL, **changes})
+
+
+def exported(*requests: RequestDone, peers: dict[str, Peer] | None = None) -> list[Any]:
+    """The spans as a collector reads them."""
+    encoded = Spans({"service.name": "gw"}, "1.2", Random(1)).encode(requests, peers or {})
+    (group,) = ExportTraceServiceRequest.FromString(encoded).resource_spans
+    assert attributes(group.resource) == {"service.name": "gw"}
+    (scope,) = group.scope_spans
+    assert (scope.scope.name, scope.scope.version) == ("stayfast", "1.2")
+    return list(scope.spans)
+
+
+def attributes(described: Any) -> dict[str, Any]:
+    """Attributes as plain values."""
+    found = {}
+    for pair in described.attributes:
+        kind = pair.value.WhichOneof("value")
+        value = getattr(pair.value, kind)
+        found[pair.key] = [item.string_value for item in value.values] if kind == "array_value" else value
+    return found
+
+
+def test_the_tree() -> None:
+    """A SERVER span under the caller's, and under it one for each stage and for each call, all inside its time."""
+    spans = exported(request())
+    assert [(KINDS[span.kind], span.name) for span in spans] == [
+        ("SERVER", "POST /v1/chat/completions"), ("INTERNAL", "admit"), ("INTERNAL", "call"), ("INTERNAL", "relay"),
+        ("CLIENT", "chat gpt-x"), ("CLIENT", "chat claude-x")]
+    root, *rest = spans
+    assert (root.span_id.hex(), root.parent_span_id.hex()) == (TRACE.span_id, TRACE.parent_id)
+    assert {span.trace_id.hex() for span in spans} == {TRACE.trace_id}
+    assert {span.trace_state for span in spans} == {"foo=1"}
+    assert {span.parent_span_id for span in rest} == {root.span_id}
+    assert len({span.span_id for span in spans}) == 6
+    assert [span.span_id.hex() for span in spans[-2:]] == ["d" * 16, "e" * 16]
+    assert (root.start_time_unix_nano, root.end_time_unix_nano) == (1_699_999_999_000_000_000, 1_700_000_000_000_000_000)
+    for span in rest:
+        assert root.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano <= root.end_time_unix_nano
+    assert spans[1].end_time_unix_nano == spans[2].start_time_unix_nano
+    assert (root.flags, spans[1].flags) == (0x303, 0x103)  # the root's parent is remote
+
+
+def test_a_trace_of_our_own_has_no_parent() -> None:
+    """Without a caller's context the request's span is the first."""
+    root = exported(request(trace=Trace("a" * 32, "b" * 16)))[0]
+    assert root.parent_span_id == b""
+    assert root.flags == 0x101
+
+
+def test_what_the_request_says() -> None:
+    """HTTP's own attributes and ours; nothing that has nothing to say."""
+    assert attributes(exported(request())[0]) == {
+        "http.request.method": "POST", "http.route": "/v1/chat/completions", "url.path": "/v1/chat/completions",
+        "url.scheme": "http", "http.response.status_code": 200, "stayfast.request_id": "r", "stayfast.route": "m",
+        "stayfast.model": "m", "stayfast.stream": True, "stayfast.upstream": "u", "stayfast.attempts": 2,
+        "stayfast.over_stage": "call", "stayfast.queue_ms": 50.0, "stayfast.budget_ms": 30_000.0,
+        "stayfast.ttft_ms": 200.0, "stayfast.tpot_ms": 20.0, "stayfast.cost_usd": 0.5}
+
+
+def test_what_a_stage_says() -> None:
+    """Its allowance, and whether it took more."""
+    spans = exported(request())
+    assert attributes(spans[1]) == {"stayfast.allowance_ms": 5_000.0}
+    assert attributes(spans[2]) == {"stayfast.allowance_ms": 200.0, "stayfast.over": True}
+
+
+def test_what_a_good_call_says() -> None:
+    """OpenTelemetry's GenAI names, with the provider and the address of its upstream."""
+    span = exported(request(), peers={"far": Peer("anthropic", "api.anthropic.com", 443)})[-1]
+    assert attributes(span) == {
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "anthropic", "gen_ai.request.model": "claude-x",
+        "gen_ai.request.stream": True, "gen_ai.response.time_to_first_chunk": 0.2,
+        "gen_ai.response.finish_reasons": ["end_turn"], "gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 20,
+        "gen_ai.usage.cache_read.input_tokens": 60, "gen_ai.usage.cache_creation.input_tokens": 11,
+        "gen_ai.usage.reasoning.output_tokens": 7, "server.address": "api.anthropic.com", "server.port": 443,
+        "stayfast.upstream": "far", "stayfast.attempt": 2, "stayfast.cost_usd": 0.5}
+    first, stall = span.events
+    assert (first.name, first.time_unix_nano - span.start_time_unix_nano) == ("first_token", 200_000_000)
+    assert (stall.name, stall.time_unix_nano - span.start_time_unix_nano) == ("stall", 300_000_000)
+    assert attributes(stall) == {"stayfast.stall_ms": 300.0}
+    assert span.status.code == 0
+
+
+@pytest.mark.parametrize(("fault", "status", "outcome", "error"), [
+    ("status", 503, Outcome.DROPPED, "503"), ("reset", None, Outcome.DROPPED, "reset"),
+    ("in_band", 529, Outcome.DROPPED, "in_band"), (None, None, Outcome.IGNORED, "cancelled"),
+])
+def test_what_a_failed_call_says(fault: str | None, status: int | None, outcome: Outcome, error: str) -> None:
+    """error.type is a word of few, and the span's status is an error."""
+    attempt = AttemptDone("m", "u", 1.1, 1.2, outcome, None, fault, kind="vllm", model="x", upstream_status=status)
+    span = exported(request(attempts=(attempt,), stream=False))[-1]
+    assert attributes(span)["error.type"] == error
+    assert (span.status.code, span.status.message) == (2, error)
+    assert attributes(span)["gen_ai.provider.name"] == "vllm"
+    assert "gen_ai.usage.input_tokens" not in attributes(span)
+    assert not any(name.startswith("gen_ai.response") for name in attributes(span))
+
+
+@pytest.mark.parametrize(("status", "error", "type_", "code"), [
+    (504, "first_token_s_exceeded", "first_token_s_exceeded", 2), (404, "model_not_found", None, 0),
+    (499, "client_left", "client_left", 0),
+])
+def test_how_a_request_failed(status: int, error: str, type_: str | None, code: int) -> None:
+    """By the convention a 4xx is no error of the server's; a client that left got no status at all."""
+    root = exported(request(status=status, error=error))[0]
+    said = attributes(root)
+    assert said.get("error.type") == type_
+    assert said["stayfast.error"] == error
+    assert root.status.code == code
+    assert said.get("http.response.status_code") == (None if status == 499 else status)
+
+
+@pytest.mark.parametrize("api", list(Api))
+def test_every_api_has_its_names(api: Api) -> None:
+    """Operation and path; of the Anthropic and responses APIs the operation is chat too."""
+    attempt = AttemptDone("m", "u", 1.1, 1.2, Outcome.SUCCESS, api=api, kind="openai", model="x")
+    root, *_, call = exported(request(api=api, attempts=(attempt,)))
+    assert root.name.startswith("POST /v1/")
+    assert call.name == {Api.COMPLETIONS: "text_completion x", Api.EMBEDDINGS: "embeddings x",
+                         Api.COUNT_TOKENS: "count_tokens x"}.get(api, "chat x")
+
+
+def test_messages_join_end_to_end() -> None:
+    """Two messages in a row are one message with the spans of both: how a batch is made in small parts."""
+    spans = Spans({}, "1", Random(1))
+    joined = ExportTraceServiceRequest.FromString(spans.encode([request()], {}) + spans.encode([request()], {}))
+    assert [len(group.scope_spans[0].spans) for group in joined.resource_spans] == [6, 6]
+
+
+@pytest.mark.parametrize(("kind", "host", "provider"), [
+    ("openai", "api.openai.com", "openai"), ("openai", "api.groq.com", "groq"), ("openai", "127.0.0.1", "openai"),
+    ("openai", "my.openai.azure.com", "azure.ai.openai"), ("anthropic", "api.anthropic.com", "anthropic"),
+    ("openai", "notapi.x.ai", "openai"), ("openai", "bedrock-runtime.us-east-1.amazonaws.com", "aws.bedrock"),
+])
+def test_providers(kind: str, host: str, provider: str) -> None:
+    """By the host where it is known, else by the protocol."""
+    assert provider_of(kind, host) == provider

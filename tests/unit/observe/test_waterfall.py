@@ -1,0 +1,84 @@
+"""observe.waterfall: one request told in figures and in words."""
+
+import msgspec
+import pytest
+
+from stayfast.core.events import RequestDone, StageDone, Stall
+from stayfast.core.types import Outcome, Stage
+from stayfast.observe.waterfall import Waterfall, listed, waterfall
+from stayfast.policy.histogram import LogHistogram
+from tests.unit.observe.test_metrics import attempt, done
+
+STAGES = (StageDone(Stage.ADMIT, 1.0, 1.1, 3.0), StageDone(Stage.CALL, 1.1, 3.6, 2.0), StageDone(Stage.RELAY, 3.6, 4.0, 0.5),
+          StageDone(Stage.SETTLE, 4.0, 4.0, 0.0))
+JAGGED = done(
+    ended_at=4.0, stages=STAGES, ttft_s=2.6, over_stage=Stage.CALL, total_s=3.0, upstream="v",
+    attempts=(attempt(began_at=1.1, ended_at=1.9, ttft_s=None, outcome=Outcome.DROPPED, fault="status", upstream_status=503,
+                      usage=None, cost_usd=None),
+              attempt(upstream="v", began_at=2.0, ended_at=4.0, ttft_s=1.6, stalls=(Stall(3.7, 0.3),), n_attempt=2)))
+
+
+def of(fact: RequestDone, usual: LogHistogram | None = None) -> Waterfall:
+    """As a client gets it."""
+    return msgspec.json.decode(msgspec.json.encode(waterfall(fact, usual or LogHistogram())), type=Waterfall)
+
+
+def test_times_are_milliseconds_from_accept() -> None:
+    """Stages and attempts on one scale."""
+    told = of(JAGGED)
+    assert [(one.stage, one.began_ms, one.spent_ms, one.allowance_ms, one.is_over) for one in told.stages][:2] == [
+        ("admit", 0, 100, 3000, False), ("call", 100, 2500, 2000, True)]
+    first, second = told.attempts
+    assert (first.began_ms, first.ended_ms, first.first_token_ms, first.upstream_status) == (100, 900, None, 503)
+    assert (second.began_ms, second.first_token_ms, second.stalls[0].at_ms, second.stalls[0].ms) == (1000, 2600, 2700, 300)
+    assert (told.ms, told.ttft_ms, told.deadline_ms, told.cost_usd) == (3000, 2600, 3000, 0.25)
+
+
+def test_the_verdict_names_the_stage_that_broke_its_budget() -> None:
+    """How it ended, what was over, what each attempt did, where the time went, whose it was."""
+    assert of(JAGGED).verdict == [
+        "Answered in 3.00 s; the first token came after 2.60 s.",
+        "Stage call broke its budget: 2.50 s of 2.00 s.",
+        "Attempt 1 at u failed after 800 ms: status 503.",
+        "v stalled once in the middle of its answer, at most for 300 ms.",
+        "Most of the time went to stage call: 2.50 s of 3.00 s.",
+        "Of the time to the first token 200 ms were the gateway's own.",
+    ]
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"status": 499, "ttft_s": None}, "The client left after 3.00 s, in stage relay; no token had come."),
+    ({"status": 504, "error": "total_s_exceeded"}, "Failed with 504 total_s_exceeded after 3.00 s, in stage relay; the"),
+    ({"status": 404, "error": "model_not_found"}, "Refused with 404 model_not_found after 3.00 s."),
+    ({"degraded": "template"}, "Served in a lesser form (template) in 3.00 s"),
+])
+def test_how_it_ended(changes: dict[str, object], words: str) -> None:
+    """The first sentence, in the list as well."""
+    fact = done(ended_at=4.0, stages=STAGES, **changes)
+    assert of(fact).verdict[0].startswith(words)
+    assert listed(fact).verdict.startswith(words)
+
+
+def test_compared_with_what_is_usual() -> None:
+    """With enough requests in the last hour; not with fewer."""
+    usual = LogHistogram()
+    for _ in range(100):
+        usual.add(0.65)
+    told = of(JAGGED, usual)
+    assert told.normal is not None
+    assert told.normal.p50_ms == pytest.approx(650, rel=0.011)
+    assert told.verdict[-1].endswith("this one took 4.0 times the p50.")
+    few = LogHistogram()
+    few.add(1.0)
+    assert of(JAGGED, few).normal is None
+
+
+def test_a_long_name_is_cut() -> None:
+    """What a client sends as the model's name may be anything."""
+    assert len(of(done(model="x" * 10_000)).model) == 128
+
+
+def test_a_request_without_anything() -> None:
+    """Refused before any stage ended."""
+    fact = done(stages=(), attempts=(), ttft_s=None, usage=None, status=404, error="model_not_found", ended_at=1.0)
+    assert of(fact).verdict == ["Refused with 404 model_not_found after 0.00 ms."]

@@ -1,0 +1,123 @@
+"""policy.budget: parts, what is kept, what is handed on."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.core.types import Stage
+from stayfast.policy.budget import STAGES, BudgetConfig, share_out
+
+STAGE_NAMES = tuple(STAGES)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> tuple[BudgetConfig, float]:
+    """Parts that fit into a deadline, some of them missing; and the deadline in seconds."""
+    total_s = draw(st.floats(0.1, 1000))
+    shares = draw(st.lists(st.one_of(st.none(), st.integers(1, 14)), min_size=7, max_size=7))
+    parts = {name: f"{share}%" for name, share in zip(STAGE_NAMES, shares, strict=True) if share is not None}
+    return BudgetConfig(**parts), total_s
+
+
+def walk(config: BudgetConfig, total_s: float, greed: list[float], reserve: str = "") -> list[tuple[Stage, float, float]]:
+    """Each stage with its allowance and what it took: a share `greed` of it."""
+    budget = share_out(config, total_s, reserve)
+    now = carried_s = 0.0
+    taken = []
+    for stage, share in zip(Stage, greed, strict=True):
+        allowance_s = max(0.0, budget.ends_at(stage, now, total_s, carried_s) - now)
+        spent_s = allowance_s * share
+        taken.append((stage, allowance_s, spent_s))
+        carried_s = budget.carried_s(stage, spent_s, carried_s)
+        now += spent_s
+    return taken
+
+
+GREED = st.lists(st.floats(0, 1), min_size=7, max_size=7)
+
+
+@given(configs(), GREED)
+def test_the_sum_never_exceeds_the_deadline(made: tuple[BudgetConfig, float], greed: list[float]) -> None:
+    """Stages that keep to their allowances are over by the deadline, however greedy they are."""
+    config, total_s = made
+    assert sum(spent_s for _, _, spent_s in walk(config, total_s, greed)) <= total_s * (1 + 1e-9)
+
+
+@given(configs(), GREED)
+def test_every_stage_finds_its_own_part(made: tuple[BudgetConfig, float], greed: list[float]) -> None:
+    """Whatever the stages before it took: what was promised to a stage is there when it begins."""
+    config, total_s = made
+    parts_s = share_out(config, total_s).parts_s
+    for stage, allowance_s, _ in walk(config, total_s, greed):
+        assert allowance_s >= parts_s.get(stage, 0.0) - 1e-6
+
+
+@given(configs(), GREED, st.integers(0, 5))
+def test_less_spent_is_never_less_allowed(made: tuple[BudgetConfig, float], greed: list[float], index: int) -> None:
+    """A stage that takes less never leaves a later one with less: what is left over is handed on, not lost."""
+    config, total_s = made
+    thrifty = [*greed]
+    thrifty[index] = greed[index] / 2
+    eager_s, thrifty_s = (sum(spent for _, _, spent in walk(config, total_s, each)[:index + 1]) for each in (greed, thrifty))
+    assert thrifty_s <= eager_s + 1e-9
+    behind = zip(walk(config, total_s, greed)[index + 1:index + 2], walk(config, total_s, thrifty)[index + 1:index + 2],
+                 strict=True)
+    for (_, before_s, _), (_, after_s, _) in behind:
+        assert after_s >= before_s - 1e-6
+
+
+@given(configs(), st.floats(0.01, 1))
+def test_a_shorter_deadline_shrinks_everything_in_proportion(made: tuple[BudgetConfig, float], share: float) -> None:
+    """An impatient client's parts are those of its route, by the same factor."""
+    config, total_s = made
+    budget = share_out(config, total_s).within(total_s * share)
+    for stage, part_s in share_out(config, total_s).parts_s.items():
+        assert budget.parts_s[stage] == pytest.approx(part_s * share)
+    assert sum(budget.parts_s.values()) <= budget.total_s * (1 + 1e-9)
+
+
+def test_a_budget_never_grows() -> None:
+    """A client more patient than the route changes nothing; of a less patient one's time, the reserve keeps its share."""
+    budget = share_out(BudgetConfig(admit="1"), 10, "3")
+    assert budget.within(20) is budget
+    assert budget.within(5).reserve_s == 1.5
+
+
+def test_what_is_left_of_a_part_goes_to_the_next_that_has_one() -> None:
+    """admit leaves 0.2 of its 0.3, which the cache may use; the stage between them has no part and takes from nobody."""
+    budget = share_out(BudgetConfig(admit="0.3", context="0.1"), 2.0)
+    carried_s = budget.carried_s(Stage.ADMIT, 0.1, 0.0)
+    assert carried_s == pytest.approx(0.2)
+    assert budget.ends_at(Stage.CACHE, 0.1, 2.0, carried_s) == pytest.approx(1.9)  # all but what the context must find
+    assert budget.carried_s(Stage.CACHE, 1.0, carried_s) == carried_s
+    assert budget.ends_at(Stage.CONTEXT, 0.2, 2.0, carried_s) == pytest.approx(0.5)
+
+
+def test_the_stages_before_the_call_leave_the_fallbacks_reserve() -> None:
+    """Even where the call has no part of its own."""
+    budget = share_out(BudgetConfig(), 10.0, "3")
+    assert budget.ends_at(Stage.CONTEXT, 0.0, 10.0, 0.0) == 7.0
+    assert budget.ends_at(Stage.CALL, 0.0, 10.0, 0.0) == 10.0
+
+
+@pytest.mark.parametrize(("parts", "reserve", "complaint"), [
+    ({"admit": "1", "model": "2"}, "", "budget comes to 3 s, which is more than the deadline of 2.5 s"),
+    ({"admit": "60%", "model": "50%"}, "", "budget comes to 2.75 s"),
+    ({"model": "1"}, "1", "reserve of 1 s leaves no time"),
+    ({"admit": "0.5"}, "2", "reserve of 2 s leaves no time"),
+    ({}, "100%", "reserve of 2.5 s leaves no time"),
+    ({}, "0", "reserve of 0 s leaves no time"),
+])
+def test_parts_that_do_not_fit(parts: dict[str, str], reserve: str, complaint: str) -> None:
+    """The sum must fit into the deadline, and the reserve into the call."""
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        share_out(BudgetConfig(**parts), 2.5, reserve)
+
+
+@pytest.mark.parametrize("text", ["-1", "1s", "0.3 %", "nan", "1e3", "%", "1.", "0", "0.0%", "\uff11"])
+def test_a_part_is_seconds_or_a_share(text: str) -> None:
+    """Anything else is refused by its name."""
+    with pytest.raises(ValueError, match=r"^cache must be seconds, or a share"):
+        BudgetConfig(cache=text)

@@ -1,0 +1,98 @@
+"""Settings of tracing: off by default, checked, and clear about what is missing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from stayfast.compose.system import Observers
+from stayfast.compose.traces import peers
+from stayfast.observe.trace.config import ENDPOINT
+from stayfast.observe.trace.names import Peer
+from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.testing import SimLoop
+
+REST = """
+upstreams:
+  near: {kind: openai, base_url: "http://127.0.0.1:8000"}
+  far: {kind: anthropic, key: k}
+  played: {kind: simulated}
+routes: {m: [near, far, played]}
+"""
+IMPORTED = """
+import sys
+import stayfast.compose, stayfast.cli
+print([name for name in sys.modules if name.startswith(("opentelemetry", "google.protobuf", "stayfast.observe.trace.otlp"))])
+"""
+
+
+def settings(tracing: str, **variables: str) -> Settings:
+    """Settings with that section."""
+    return load(Source("test", f"tracing: {tracing}\n{REST}"), variables)
+
+
+def observers(of: Settings) -> Observers:
+    """The sinks of a gateway with those settings."""
+    loop = SimLoop()
+    loop.close()
+    return Observers(of, loop)
+
+
+def test_off_by_default() -> None:
+    """No sink at all, so nothing is paid."""
+    assert settings("{}").tracing.exporter == "none"
+    assert observers(settings("{}")).tracing is None
+
+
+def test_nothing_is_imported_while_it_is_off() -> None:
+    """A gateway without tracing needs no package of OpenTelemetry's."""
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_on() -> None:
+    """One more sink; OpenTelemetry's own variables serve by reference."""
+    text = '{exporter: otlp, endpoint: "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://127.0.0.1:4318}", sample: 0.1}'
+    assert settings(text).tracing.endpoint == ENDPOINT
+    found = settings(text, OTEL_EXPORTER_OTLP_ENDPOINT="https://collector:4318")
+    assert found.tracing.endpoint == "https://collector:4318"
+    sinks = observers(found)
+    assert sinks.tracing is not None
+    assert sum(sinks.tracing.place(None).is_sampled for _ in range(1_000)) in range(50, 160)
+
+
+def test_keys_are_never_shown() -> None:
+    """Headers are secrets in the settings and in what is made of them."""
+    found = settings('{exporter: otlp, headers: {authorization: "Bearer ${KEY}"}}', KEY="sk-hidden")
+    tracing = observers(found).tracing
+    assert tracing is not None
+    assert tracing._config.headers == {"authorization": "Bearer sk-hidden"}
+    assert "sk-hidden" not in repr(found) + repr(tracing._config)
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("{exporter: jaeger}", "tracing.exporter"), ("{sample: 1.5}", "tracing.sample"), ("{timeout_s: 0}", "tracing.timeout_s"),
+    ('{endpoint: "collector:4318"}', "tracing.endpoint"), ('{endpoint: "http://u:p@h"}', "tracing.endpoint"),
+    ('{endpoint: "http://h:99999"}', "tracing.endpoint"), ('{headers: {"a b": c}}', "tracing.headers"),
+    ('{headers: {a: "b\\nc"}}', "tracing.headers"),
+])
+def test_wrong_settings(text: str, complaint: str) -> None:
+    """Each names its place."""
+    with pytest.raises(SettingsError) as raised:
+        settings(text)
+    assert complaint in str(raised.value)
+    assert "u:p@" not in str(raised.value)
+
+
+def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, with the command that mends it, and only where tracing is asked for."""
+    monkeypatch.setattr("stayfast.observe.trace.config.find_spec", lambda name: None)
+    settings("{}")
+    with pytest.raises(SettingsError, match=r"tracing\.exporter.*pip install 'stayfast\[otel\]'"):
+        settings("{exporter: otlp}")
+
+
+def test_peers() -> None:
+    """Who stands behind the upstreams on the network, and where."""
+    assert peers(settings("{}")) == {
+        "near": Peer("openai", "127.0.0.1", 8000), "far": Peer("anthropic", "api.anthropic.com", 443)}

@@ -1,0 +1,247 @@
+"""upstreams.simulated.faults: every way to fail, by rate, by schedule and while it runs, in every dialect."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from stayfast.core.types import Api
+from stayfast.testing import SimLoop, run
+from stayfast.upstreams.simulated import Ask, FaultRule, Gaps, Kind, Mixture, Provider, ProviderConfig
+from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for
+
+BASE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": Gaps(0.1, 0.0)}
+STREAMED = [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES]
+
+
+def struck(rule: FaultRule, ask: Ask, **fields: Any) -> Heard:
+    """One request that the rule strikes."""
+    return run(lambda loop: hear(Provider("p", ProviderConfig(faults=(rule,), **BASE, **fields), loop), ask))
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    """The data of each event of a stream that is JSON."""
+    lines = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: {")]
+    return [msgspec.json.decode(line) for line in lines]
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.RESET])
+def test_the_connection_may_fail_before_the_head(kind: Kind) -> None:
+    """At once, and told apart."""
+    heard = struck(FaultRule(kind), chat())
+    assert (heard.head, heard.broke, heard.answering.outcome) == (None, kind.value, kind.value)
+
+
+@pytest.mark.parametrize("kind", [Kind.HANG, Kind.SILENT])
+@pytest.mark.parametrize("stream", [True, False])
+def test_it_may_never_answer(kind: Kind, stream: bool) -> None:
+    """Nothing comes however long one waits; a silent one has sent a good head before."""
+    async def main(loop: SimLoop) -> tuple[str | None, int]:
+        one = Provider("p", ProviderConfig(faults=(FaultRule(kind),), **BASE), loop)
+        answering = one.ask(chat(stream=stream))
+        if kind is Kind.SILENT:
+            assert (await answering.begin()).status == 200
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(100_000):
+                await (answering.next() if kind is Kind.SILENT else answering.begin())
+        answering.close()
+        return answering.outcome, one.counts.n_running
+
+    assert run(main) == (kind.value, 0)
+
+
+def test_a_slow_head_holds_up_all_that_follows() -> None:
+    """Ten seconds more before the head."""
+    heard = struck(FaultRule(Kind.SLOW_HEADERS, seconds=10), chat(2))
+    assert heard.head_at == pytest.approx(11.0)
+    assert heard.took_s == pytest.approx(11.1)
+
+
+@pytest.mark.parametrize(("status", "openai", "anthropic"), [
+    (400, "invalid_request_error", "invalid_request_error"), (401, "invalid_request_error", "authentication_error"),
+    (429, "requests", "rate_limit_error"), (500, "server_error", "api_error"),
+    (503, "service_unavailable_error", "api_error"), (529, "server_error", "overloaded_error"),
+])
+def test_error_answers_have_their_bodies(status: int, openai: str, anthropic: str) -> None:
+    """Status, content type, type of the error in each dialect, and when to come again."""
+    rule = FaultRule(Kind.STATUS, status=status, retry_after_s=7)
+    for api, wanted in ((Api.CHAT, openai), (Api.RESPONSES, openai), (Api.EMBEDDINGS, openai), (Api.MESSAGES, anthropic)):
+        heard = struck(rule, Ask(api, "m", stream=api is Api.CHAT))
+        assert heard.head is not None
+        assert heard.head.status == status
+        assert ("content-type", "application/json") in heard.head.headers
+        assert ("retry-after", "7") in heard.head.headers
+        said = msgspec.json.decode(heard.body)
+        assert said["error"]["type"] == wanted
+        assert ("request_id" in said) == (api is Api.MESSAGES)
+        assert ("param" in said["error"]) == (api is not Api.MESSAGES)
+
+
+def test_quotas_that_never_refill_say_not_to_retry() -> None:
+    """`insufficient_quota` and Anthropic's spend limit carry their words and `x-should-retry: false`."""
+    heard = struck(FaultRule(Kind.STATUS, status=429, code="insufficient_quota"), chat())
+    assert heard.head is not None
+    assert ("x-should-retry", "false") in heard.head.headers
+    assert b'"type":"insufficient_quota","param":null,"code":"insufficient_quota"' in heard.body
+    heard = struck(FaultRule(Kind.STATUS, status=429, code="enforced_spend_limit_reached"), Ask(Api.MESSAGES, "m"))
+    assert b'"details":{"error_code":"enforced_spend_limit_reached"}' in heard.body
+
+
+@pytest.mark.parametrize("kind", [Kind.RESET_MID, Kind.CUT, Kind.TRUNCATED])
+@pytest.mark.parametrize("api", STREAMED)
+def test_a_stream_may_end_in_its_middle(kind: Kind, api: Api) -> None:
+    """After three chunks, by a broken connection or a clean end; the protocol's own end never comes."""
+    heard = struck(FaultRule(kind, after_chunks=3), Ask(api, "m", True, n_output=10))
+    assert heard.broke == {Kind.RESET_MID: "reset", Kind.CUT: "cut", Kind.TRUNCATED: None}[kind]
+    assert [at for at, _ in heard.parts] == pytest.approx([1.0, 1.1, 1.2])
+    for end in (b"[DONE]", b"message_stop", b"response.completed", b'finish_reason":"'):
+        assert end not in heard.body
+    assert (heard.answering.outcome, heard.answering.n_generated) == (kind.value, 3)
+
+
+@pytest.mark.parametrize("kind", [Kind.RESET_MID, Kind.CUT, Kind.TRUNCATED])
+def test_a_whole_answer_may_end_in_its_middle(kind: Kind) -> None:
+    """Half of the body, then the end that the kind says."""
+    heard = struck(FaultRule(kind), chat(10, stream=False))
+    assert heard.head is not None
+    assert heard.head.body is None
+    assert heard.broke == {Kind.RESET_MID: "reset", Kind.CUT: "cut", Kind.TRUNCATED: None}[kind]
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(heard.body)
+
+
+def test_a_short_answer_fails_before_its_end() -> None:
+    """A fault after 50 chunks strikes an answer of two chunks as well; after none it comes right behind the opening."""
+    heard = struck(FaultRule(Kind.TRUNCATED, after_chunks=50), chat(2))
+    assert heard.body.count(b'"content":"') == 3
+    assert b"[DONE]" not in heard.body
+    heard = struck(FaultRule(Kind.IN_BAND, after_chunks=0), Ask(Api.RESPONSES, "m", True))
+    assert [event["type"] for event in events(heard.body)] == ["response.created", "response.in_progress", "error"]
+
+
+@pytest.mark.parametrize(("api", "form", "expected"), [
+    (Api.CHAT, "usual", {"error": {"type": "server_error", "param": None}}),
+    (Api.CHAT, "named", {"error": {"type": "server_error", "param": None}}),
+    (Api.COMPLETIONS, "usual", {"error": {"type": "server_error", "param": None}}),
+    (Api.RESPONSES, "usual", {"type": "error", "error": {"type": "server_error"}}),
+    (Api.RESPONSES, "flat", {"type": "error", "code": None, "param": None}),
+    (Api.RESPONSES, "failed", {"type": "response.failed", "response": {"status": "failed"}}),
+    (Api.MESSAGES, "usual", {"type": "error", "error": {"type": "api_error"}}),
+])
+def test_errors_inside_streams_have_every_form(api: Api, form: Any, expected: dict[str, Any]) -> None:
+    """The error is the last event, in the form asked for, and nothing follows it."""
+    heard = struck(FaultRule(Kind.IN_BAND, after_chunks=2, form=form), Ask(api, "m", True, n_output=9))
+    last = events(heard.body)[-1]
+    for name, value in expected.items():
+        assert last[name] == value if not isinstance(value, dict) else value.items() <= last[name].items()
+    is_named = api in (Api.RESPONSES, Api.MESSAGES) or form == "named"
+    assert heard.parts[-1][1].startswith(b"event: ") == is_named
+    assert b"[DONE]" not in heard.body
+    assert heard.answering.outcome == "in_band"
+
+
+def test_whole_answers_may_be_errors_with_200() -> None:
+    """An error body under a good status."""
+    heard = struck(FaultRule(Kind.IN_BAND), chat(3, stream=False))
+    assert heard.head is not None
+    assert heard.head.status == 200
+    assert "error" in msgspec.json.decode(heard.body)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_json_may_be_broken(stream: bool) -> None:
+    """An event, or the whole body, that no parser takes; then the body ends."""
+    heard = struck(FaultRule(Kind.MALFORMED, after_chunks=1), chat(5, stream=stream))
+    last = heard.body.strip().split(b"\n\n")[-1].removeprefix(b"data: ")
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(last)
+    assert heard.answering.outcome == "malformed"
+
+
+def test_pace_may_fail() -> None:
+    """A stall before the fourth chunk; every gap three times as long."""
+    stalled = struck(FaultRule(Kind.STALL, seconds=5, after_chunks=3), chat(5))
+    assert [at for at, _ in stalled.parts] == pytest.approx([1.0, 1.1, 1.2, 6.3, 6.4])
+    assert stalled.answering.outcome == "completed"
+    assert struck(FaultRule(Kind.STALL, seconds=5), chat(5, stream=False)).head_at == pytest.approx(6.4)
+    assert struck(FaultRule(Kind.SLOW, factor=3), chat(5)).took_s == pytest.approx(1 + 4 * 0.3)
+
+
+def test_rates_schedules_and_counts() -> None:
+    """A rule strikes its share, between its instants, so often, and only the API that it names."""
+    rules = (FaultRule(Kind.RESET, rate=0.25, from_s=0, until_s=1000),
+             FaultRule(Kind.STATUS, status=500, from_s=2000, n_at_most=2),
+             FaultRule(Kind.REFUSED, from_s=3000, api=Api.MESSAGES))
+
+    async def main(loop: SimLoop) -> None:
+        one = Provider("p", ProviderConfig(faults=rules), loop)
+        struck = [(await hear(one, chat(1))).answering.outcome for _ in range(2000)]
+        assert struck.count("reset") / 2000 == pytest.approx(0.25, abs=0.03)
+        await asyncio.sleep(1500)
+        assert (await hear(one, chat(1))).answering.outcome == "completed"
+        await asyncio.sleep(1000)
+        assert [(await hear(one, chat(1))).answering.outcome for _ in range(3)] == ["status_500", "status_500", "completed"]
+        await asyncio.sleep(1000)
+        assert (await hear(one, chat(1))).answering.outcome == "completed"
+        assert (await hear(one, Ask(Api.MESSAGES, "m"))).answering.outcome == "refused"
+
+    run(main)
+
+
+def test_faults_come_and_go_while_it_runs() -> None:
+    """Injected rules count their schedule from then on; clearing leaves the configuration's."""
+    async def main(loop: SimLoop) -> list[str | None]:
+        own = FaultRule(Kind.RESET, api=Api.MESSAGES)
+        one = Provider("p", ProviderConfig(faults=(own,)), loop)
+        await asyncio.sleep(100)
+        one.inject(FaultRule(Kind.STATUS, status=503, from_s=10, until_s=20))
+        outcomes = []
+        for wait_s in (5, 10, 10):
+            await asyncio.sleep(wait_s)
+            outcomes.append((await hear(one, chat(1))).answering.outcome)
+        one.inject(FaultRule(Kind.REFUSED))
+        outcomes.append((await hear(one, chat(1))).answering.outcome)
+        one.clear()
+        outcomes.append((await hear(one, chat(1))).answering.outcome)
+        assert one.faults == [own]
+        return outcomes
+
+    assert run(main) == ["completed", "status_503", "completed", "refused", "completed"]
+
+
+def test_a_fault_more_changes_no_latency() -> None:
+    """The dice of faults are their own: who is not struck waits as long as without the rule."""
+    def heads(*rules: FaultRule) -> list[float | None]:
+        async def main(loop: SimLoop) -> list[float | None]:
+            one = Provider("p", ProviderConfig("gpt-4o-like", faults=rules), loop)
+            heard = [await hear(one, chat(1)) for _ in range(50)]
+            return [round(each.head_at, 9) if each.broke is None else None for each in heard]
+
+        return run(main)
+
+    without, with_rule = heads(), heads(FaultRule(Kind.RESET, rate=0.3))
+    assert 5 < with_rule.count(None) < 30
+    assert all(other is None or other == pytest.approx(one) for one, other in zip(without, with_rule, strict=True))
+
+
+def test_left_while_it_hangs() -> None:
+    """A caller that gives up on a hanging provider is counted by the fault, and holds nothing."""
+    async def main(loop: SimLoop) -> Provider:
+        one = Provider("p", ProviderConfig(faults=(FaultRule(Kind.HANG),)), loop)
+        await hear_for(3, one, chat())
+        return one
+
+    counts = run(main).counts
+    assert (counts.outcomes, counts.n_running, counts.n_tokens_generated) == ({"hang": 1}, 0, 0)
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"rate": 0}, "rate"), ({"from_s": 5, "until_s": 5}, "until_s"), ({"status": 200}, "status"),
+    ({"n_at_most": 0}, "n_at_most"), ({"after_chunks": -1}, "after_chunks"),
+    ({"seconds": -1}, "seconds"), ({"factor": 0.5}, "factor"),
+])
+def test_senseless_rules_are_refused(fields: dict[str, Any], words: str) -> None:
+    """The message names the field."""
+    with pytest.raises(ValueError, match=words):
+        FaultRule(Kind.STATUS, **fields)

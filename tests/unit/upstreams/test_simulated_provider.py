@@ -1,0 +1,305 @@
+"""upstreams.simulated.provider: quotas, weather, cold starts, luck, counts, and that a run repeats."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from stayfast.core.types import Api
+from stayfast.testing import SimLoop, run
+from stayfast.upstreams.simulated import (
+    PRESETS,
+    Ask,
+    ColdStart,
+    Gaps,
+    Mixture,
+    Provider,
+    ProviderConfig,
+    Quota,
+    Regime,
+    Regimes,
+    Sag,
+    Stalls,
+    Tariff,
+    Weather,
+)
+from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for, hear_many
+
+SLOW = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0))
+
+
+def test_first_token_and_pace_are_apart() -> None:
+    """One second, then a tenth for each further chunk; the last one brings the end."""
+    heard = run(lambda loop: hear(Provider("p", SLOW, loop), chat(4)))
+    assert [at for at, _ in heard.parts] == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert heard.parts[-1][1].endswith(b"data: [DONE]\n\n")
+
+
+def test_a_late_reader_finds_what_is_due() -> None:
+    """A provider does not wait for its reader: chunks keep their instants."""
+    async def main(loop: SimLoop) -> float:
+        answering = Provider("p", SLOW, loop).ask(chat(4))
+        await answering.begin()
+        await asyncio.sleep(5)
+        while await answering.next() is not None:
+            pass
+        return loop.now()
+
+    assert run(main) == 6.0
+
+
+def test_bundles_and_writes() -> None:
+    """Ten tokens by four are three chunks; two chunks a write are two writes, at the pace of their tokens."""
+    config = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0, tokens_per_chunk=4, chunks_per_write=2))
+    heard = run(lambda loop: hear(Provider("p", config, loop), chat(10)))
+    assert [at for at, _ in heard.parts] == pytest.approx([1.4, 1.6])
+    assert heard.body.count(b'"content":"') == 3 + 1  # and the role
+
+
+def test_the_head_may_come_early() -> None:
+    """With `head_share` 0.4 the head and the role come before the first content."""
+    config = ProviderConfig(ttft=Mixture(1.0), head_share=0.4)
+    heard = run(lambda loop: hear(Provider("p", config, loop), chat(1)))
+    assert heard.head_at == pytest.approx(0.4)
+    assert [(round(at, 6), b'"role"' in data) for at, data in heard.parts] == [(0.4, True), (1.0, False)]
+
+
+def test_stalls_and_sag_are_felt() -> None:
+    """A stall before every chunk but the first; a sag from some point on."""
+    stalled = ProviderConfig(gaps=Gaps(0.1, 0.0), stalls=Stalls(1.0, Mixture(2.0)))
+    assert run(lambda loop: hear(Provider("p", stalled, loop), chat(3))).took_s == pytest.approx(4.2)
+    sagging = ProviderConfig(gaps=Gaps(0.1, 0.0), sag=Sag(1.0, 0.25))
+    took_s = run(lambda loop: hear(Provider("p", sagging, loop), chat(101))).took_s
+    assert 10.0 < took_s <= 40.0
+
+
+def test_a_run_repeats_bit_for_bit() -> None:
+    """Two runs of everything that draws have the same instants and bytes; another seed has others."""
+    def story(seed: int) -> list[tuple[float, bytes]]:
+        config = ProviderConfig("haiku-4.5-like", seed, stalls=Stalls(0.05), sag=Sag(0.2), regimes=Regimes(Regime(5)),
+                                tail_correlation=0.5, cold_start=ColdStart(10))
+
+        async def main(loop: SimLoop) -> list[Heard]:
+            asks = [(number * 0.7, Ask(Api.CHAT, "m", True, session="s")) for number in range(40)]
+            return await hear_many(loop, Provider("p", config, loop), asks)
+
+        return [part for heard in run(main) for part in [(heard.head_at, b""), *heard.parts]]
+
+    assert story(1) == story(1)
+    assert story(1) != story(2)
+
+
+def test_a_number_fixes_the_dice() -> None:
+    """Whatever was asked before, request 7 gets the latency of request 7."""
+    async def main(loop: SimLoop) -> tuple[float, float]:
+        config = ProviderConfig("gpt-4o-like")
+        one, other = Provider("p", config, loop), Provider("p", config, loop)
+        await hear(other, chat(3))
+        return (await hear(one, chat(5, number=7))).head_at, (await hear(other, chat(5, number=7))).head_at
+
+    first, second = run(main)
+    assert first == pytest.approx(second)
+
+
+def test_percentiles_are_the_closed_forms() -> None:
+    """Asked by the thousand, a provider has the percentiles that it says it has."""
+    async def main(loop: SimLoop) -> list[float]:
+        one = Provider("p", ProviderConfig("gpt-4o-mini-like", 3), loop)
+        asks = [(number * 0.01, chat(1, stream=False)) for number in range(4000)]
+        return sorted(heard.head_at for heard in await hear_many(loop, one, asks))
+
+    took = run(main)
+    ttft = PRESETS["gpt-4o-mini-like"].ttft
+    assert took[2000] == pytest.approx(ttft.quantile(0.5), rel=0.03)
+    assert took[3800] == pytest.approx(ttft.quantile(0.95), rel=0.05)
+
+
+def test_the_tail_correlates_within_a_session() -> None:
+    """Two requests of one session at one time are both in the tail with correlation rho; of two sessions, with none."""
+    config = ProviderConfig(ttft=Mixture(0.1, tail_share=0.2, tail_median_s=10.0, tail_sigma=0.0), tail_correlation=0.5)
+
+    def correlation(of: str) -> float:
+        loop = SimLoop()
+        provider, rng = Provider("p", config, loop), Random(1)
+        pairs = []
+        for number in range(20_000):
+            sessions = (f"{number}", f"{number}" if of == "one" else f"{number}'")
+            lucks = [provider.luck_of(session, 0.0, rng) for session in sessions]
+            pairs.append([(rng.random() if luck is None else luck) < 0.2 for luck in lucks])
+        loop.close()
+        both = sum(a and b for a, b in pairs) / len(pairs)
+        means = [sum(pair[at] for pair in pairs) / len(pairs) for at in (0, 1)]
+        assert means == pytest.approx([0.2, 0.2], abs=0.01)
+        return (both - means[0] * means[1]) / 0.16
+
+    assert correlation("one") == pytest.approx(0.5, abs=0.04)
+    assert correlation("two") == pytest.approx(0.0, abs=0.04)
+
+
+def test_a_cold_start_holds_up_everybody_who_comes_meanwhile() -> None:
+    """The first request wakes it, the next ones wait for the same start; after a silence it is cold again."""
+    cold = ColdStart(after_idle_s=100, container_min_s=2, container_max_s=2, load_min_s=3, load_max_s=3)
+
+    async def main(loop: SimLoop) -> list[Heard]:
+        one = Provider("p", ProviderConfig(cold_start=cold), loop)
+        heard = await hear_many(loop, one, [(at, chat(1)) for at in (0, 4, 50, 149, 250)])
+        assert one.counts.n_cold_starts == 2
+        return heard
+
+    assert [heard.head_at for heard in run(main)] == pytest.approx([5, 1, 0, 0, 5])
+
+
+def test_weather_holds_for_all() -> None:
+    """In a brownout everything takes five times as long; in an outage everybody gets the vendor's overload answer."""
+    regimes = Regimes(brownout=Regime(30, 5.0, 4.0, 0.0))
+
+    async def main(loop: SimLoop) -> list[Heard]:
+        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0), regimes=regimes), loop)
+        heard = []
+        for weather in (Weather.BROWNOUT, Weather.OUTAGE, Weather.NORMAL, None):
+            one.set_regime(weather)
+            heard.append(await hear(one, chat(2)))
+        assert one.weather is Weather.NORMAL
+        return heard
+
+    slow, down, well, _ = run(main)
+    assert slow.took_s == pytest.approx(5.4)
+    assert well.took_s == pytest.approx(1.1)
+    assert down.head is not None
+    assert down.head.status == 503
+    assert b"server_is_overloaded" in down.body
+
+
+def test_anthropic_is_overloaded_with_529() -> None:
+    """The vendor and the dialect decide the status and the body."""
+    async def main(loop: SimLoop) -> Heard:
+        one = Provider("p", ProviderConfig("haiku-4.5-like", regimes=Regimes()), loop)
+        one.set_regime(Weather.OUTAGE)
+        return await hear(one, Ask(Api.MESSAGES, "m", True))
+
+    heard = run(main)
+    assert heard.head is not None
+    assert heard.head.status == 529
+    assert b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"req_' in heard.body
+
+
+@pytest.mark.parametrize(("vendor", "api", "expected"), [
+    ("openai", Api.CHAT, {
+        "x-ratelimit-limit-requests": "2", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m0s",
+        "x-ratelimit-limit-tokens": "6000", "x-ratelimit-remaining-tokens": "5800", "x-ratelimit-reset-tokens": "2s",
+        "retry-after": "30", "retry-after-ms": "30000"}),
+    ("azure", Api.CHAT, {"x-ratelimit-reset-requests": "60", "x-ratelimit-reset-tokens": "2", "retry-after": "30"}),
+    ("anthropic", Api.MESSAGES, {
+        "anthropic-ratelimit-requests-limit": "2", "anthropic-ratelimit-requests-remaining": "0",
+        "anthropic-ratelimit-requests-reset": "2025-06-15T15:07:40Z", "anthropic-ratelimit-tokens-remaining": "5800",
+        "anthropic-ratelimit-output-tokens-limit": "1000", "retry-after": "30"}),
+    ("openrouter", Api.CHAT, {}),
+])
+def test_limits_are_told_in_the_vendors_own_words(vendor: Any, api: Api, expected: dict[str, str]) -> None:
+    """The third request of a minute that allows two gets 429, its reason, and when to come again."""
+    quota = Quota(requests_per_min=2, tokens_per_min=6000, output_tokens_per_min=1000 if vendor == "anthropic" else None)
+    ask = Ask(api, "m", True, n_prompt_tokens=90, max_output_tokens=10)
+
+    async def main(loop: SimLoop) -> list[Heard]:
+        one = Provider("p", ProviderConfig(vendor=vendor, quota=quota), loop)
+        return [await hear(one, ask) for _ in range(3)]
+
+    *admitted, refused = run(main)
+    assert [heard.head.status for heard in admitted if heard.head is not None] == [200, 200]
+    assert refused.head is not None
+    assert refused.head.status == 429
+    headers = dict(refused.head.headers)
+    assert {name: headers.get(name) for name in expected} == expected
+    if vendor == "openrouter":
+        assert "retry-after" not in headers
+        assert b'"X-RateLimit-Reset":"1750000030000"' in refused.body
+    if vendor == "openai":
+        assert b'"type":"requests","param":null,"code":"rate_limit_exceeded"' in refused.body
+        assert b"Please try again in 30s." in refused.body
+
+
+def test_quotas_refill_and_correct_their_estimates() -> None:
+    """An answer that used less than it was charged for gives the rest back; more comes back with time."""
+    async def main(loop: SimLoop) -> list[int]:
+        one = Provider("p", ProviderConfig(quota=Quota(tokens_per_min=600)), loop)
+        statuses = []
+        for n_most, wait_s in ((500, 0), (500, 0), (600, 0), (600, 2)):
+            await asyncio.sleep(wait_s)
+            heard = await hear(one, Ask(Api.CHAT, "m", True, n_output=10, max_output_tokens=n_most))
+            assert heard.head is not None
+            statuses.append(heard.head.status)
+        return statuses
+
+    assert run(main) == [200, 200, 429, 200]
+
+
+def test_what_can_never_fit_says_so() -> None:
+    """A request above the limit itself is not told to come again."""
+    async def main(loop: SimLoop) -> Heard:
+        one = Provider("p", ProviderConfig(quota=Quota(tokens_per_min=100)), loop)
+        return await hear(one, Ask(Api.CHAT, "m", True, n_prompt_tokens=1000))
+
+    heard = run(main)
+    assert heard.head is not None
+    assert "retry-after" not in dict(heard.head.headers)
+    assert b"Request too large for m" in heard.body
+
+
+@pytest.mark.parametrize(("notices", "n_unread", "n_after"), [(True, 6, 0), (False, 100, 94)])
+def test_who_leaves_is_counted(notices: bool, n_unread: int, n_after: int) -> None:
+    """Six chunks are out after 1.55 s; what comes after the hang-up is counted where it is not noticed."""
+    config = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0), notices_hangup=notices, tariff=Tariff(5e5, 1e6))
+
+    async def main(loop: SimLoop) -> Provider:
+        one = Provider("p", config, loop)
+        answering = await hear_for(1.55, one, chat(100, n_prompt_tokens=3))
+        answering.close()
+        assert (answering.n_generated, answering.n_after_hangup, answering.outcome) == (n_unread, n_after, "cancelled")
+        await hear(one, chat(1, n_prompt_tokens=3))
+        return one
+
+    counts = run(main).counts
+    assert counts.outcomes == {"cancelled": 1, "completed": 1}
+    assert (counts.n_asked, counts.n_running, counts.n_running_peak) == (2, 0, 1)
+    assert (counts.n_tokens_prompted, counts.n_tokens_generated) == (6, n_unread + 1)
+    assert (counts.n_tokens_unread, counts.n_tokens_after_hangup) == (n_unread, n_after)
+    assert counts.cost_usd == pytest.approx(3 + n_unread + 1)
+    assert counts.cost_unread_usd == pytest.approx(n_unread)
+    assert counts.first_at == 0
+    assert counts.last_at == pytest.approx(2.55)
+
+
+def test_a_whole_answer_left_half_way_is_half_generated() -> None:
+    """Nobody saw it grow, but it had."""
+    async def main(loop: SimLoop) -> int:
+        return (await hear_for(6.0, Provider("p", SLOW, loop), chat(101, stream=False))).n_generated
+
+    assert run(main) == pytest.approx(50, abs=1)
+
+
+def test_counts_start_anew() -> None:
+    """A reset forgets what was, and keeps count of what runs."""
+    async def main(loop: SimLoop) -> Provider:
+        one = Provider("p", SLOW, loop)
+        await hear(one, chat(1))
+        running = one.ask(chat(1))
+        one.reset_counts()
+        running.close()
+        return one
+
+    counts = run(main).counts
+    assert (counts.n_asked, counts.n_running, counts.outcomes) == (0, 0, {"cancelled": 1})
+
+
+def test_closed_before_it_began_or_after_its_end() -> None:
+    """Closing twice, early or late counts once."""
+    async def main(loop: SimLoop) -> Provider:
+        one = Provider("p", SLOW, loop)
+        early = one.ask(chat(1))
+        early.close()
+        early.close()
+        (await hear(one, chat(1))).answering.close()
+        return one
+
+    assert run(main).counts.outcomes == {"cancelled": 1, "completed": 1}

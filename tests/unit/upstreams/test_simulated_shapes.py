@@ -1,0 +1,189 @@
+"""upstreams.simulated: what it says has the shapes of its dialects, checked by the readers that real answers pass."""
+
+import base64
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.core.types import Api
+from stayfast.testing import run
+from stayfast.upstreams.simulated import Gaps, Provider, ProviderConfig, ask_of
+from stayfast.upstreams.simulated.speech import json_for, word_bytes, words
+from stayfast.wire.transcode import transcoder
+from tests.unit.upstreams.simulated_rig import BODIES, Heard, hear, request
+
+SCHEMA = {
+    "type": "object", "required": ["city", "days", "unit", "tags", "where"],
+    "$defs": {"P": {"type": "object", "properties": {"lat": {"type": "number"}}}},
+    "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer", "minimum": 3}, "unit": {"enum": ["C", "F"]},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "minItems": 2}, "where": {"$ref": "#/$defs/P"},
+        "not_required": {"type": "string"}},
+}
+FITS = {"days": 3, "unit": "C", "tags": [True, True], "where": {"lat": 1}}
+
+
+def heard(api: Api, **fields: Any) -> Heard:
+    """The answer of a provider without latency."""
+    config = ProviderConfig(gaps=Gaps(0.0, 0.0, tokens_per_chunk=3))
+    return run(lambda loop: hear(Provider("p", config, loop), ask_of(request(api, **fields))))
+
+
+@pytest.mark.parametrize("api", BODIES)
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_answer_is_whole_by_its_own_protocol(api: Api, stream: bool) -> None:
+    """The readers that judge real upstreams find the answer complete, with its usage, streamed or not."""
+    stream = stream and api.can_stream
+    limit = {"max_tokens": 20} if api in (Api.CHAT, Api.COMPLETIONS, Api.MESSAGES) else {}
+    usage = {"stream_options": {"include_usage": True}} if stream and api in (Api.CHAT, Api.COMPLETIONS) else {}
+    asked = request(api, stream=stream, **limit, **usage)
+    reader = transcoder(api, asked, source_streams=stream, upstream="p")
+    reader.feed(heard(api, stream=stream, **limit, **usage).body)
+    reader.finish()
+    assert reader.sight.failure is None
+    assert reader.sight.is_complete
+    if api is not Api.COUNT_TOKENS:
+        assert reader.sight.usage is not None
+        assert reader.sight.usage.input_total > 0
+    if limit:
+        assert reader.sight.usage is not None
+        assert reader.sight.usage.output == 20
+        assert reader.sight.finish_reason in ("length", "max_tokens")
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES])
+def test_streamed_and_whole_say_the_same(api: Api) -> None:
+    """Folding a stream gives the whole answer of the same dice, but for the instant in it."""
+    whole = transcoder(api, request(api), source_streams=True, upstream="p")
+    whole.feed(heard(api, stream=True).body)
+    folded = whole.finish()
+    assert folded is not None
+    streamed, plain = msgspec.json.decode(folded.data), msgspec.json.decode(heard(api).body)
+    for body in (streamed, plain):
+        body.pop("usage", None)
+    assert streamed == plain
+
+
+def test_chat_has_openais_extras() -> None:
+    """Every chunk carries what OpenAI's carry; with usage asked for, all but the last say null."""
+    body = heard(Api.CHAT, stream=True, max_tokens=9, stream_options={"include_usage": True}).body
+    chunks = [msgspec.json.decode(line[6:]) for line in body.split(b"\n\n") if line.startswith(b"data: {")]
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {"fp_simulated"}
+    assert [chunk["usage"] is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_several_choices(stream: bool) -> None:
+    """Each has its own index and end; usage counts all."""
+    asked = request(Api.CHAT, stream=stream, n=3, max_tokens=5, stream_options={"include_usage": stream})
+    reader = transcoder(Api.CHAT, asked, source_streams=stream, upstream="p")
+    reader.feed(heard(Api.CHAT, stream=stream, n=3, max_tokens=5, stream_options={"include_usage": stream}).body)
+    reader.finish()
+    assert reader.sight.is_complete
+    assert reader.sight.usage is not None
+    assert reader.sight.usage.output == 15
+
+
+FUNCTION = {"name": "weather", "parameters": SCHEMA}
+TOOLS: dict[Api, dict[str, Any]] = {
+    Api.CHAT: {"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"},
+    Api.RESPONSES: {"tools": [{"type": "function", **FUNCTION}], "tool_choice": {"type": "function", "name": "weather"}},
+    Api.MESSAGES: {"tools": [{"name": "other", "input_schema": {}}, {"name": "weather", "input_schema": SCHEMA}],
+                   "tool_choice": {"type": "tool", "name": "weather"}},
+}
+
+
+@pytest.mark.parametrize("api", TOOLS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_forced_tools_are_called_with_arguments_that_fit(api: Api, stream: bool) -> None:
+    """The call names the tool, and its arguments fit the tool's schema, in each dialect."""
+    body = heard(api, stream=stream, **TOOLS[api]).body
+    if stream:
+        whole = transcoder(api, request(api, **TOOLS[api]), source_streams=True, upstream="p")
+        whole.feed(body)
+        folded = whole.finish()
+        assert folded is not None
+        body = folded.data
+    said = msgspec.json.decode(body)
+    match api:
+        case Api.CHAT:
+            call = said["choices"][0]["message"]["tool_calls"][0]["function"]
+            reason, name = said["choices"][0]["finish_reason"], call["name"]
+            arguments = msgspec.json.decode(call["arguments"])
+        case Api.RESPONSES:
+            call = said["output"][0]
+            reason, name, arguments = "tool_calls", call["name"], msgspec.json.decode(call["arguments"])
+        case _:
+            reason, name, arguments = said["stop_reason"], said["content"][0]["name"], said["content"][0]["input"]
+    assert (reason, name) in (("tool_calls", "weather"), ("tool_use", "weather"))
+    assert FITS.items() <= arguments.items()
+
+
+@pytest.mark.parametrize(("api", "fields"), [
+    (Api.CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}),
+    (Api.RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}),
+    (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+    (Api.CHAT, {"response_format": {"type": "json_object"}}),
+])
+def test_json_mode_says_json(api: Api, fields: dict[str, Any]) -> None:
+    """An object that fits the schema, or any object where there is none."""
+    said = msgspec.json.decode(heard(api, **fields).body)
+    match api:
+        case Api.CHAT:
+            text = said["choices"][0]["message"]["content"]
+        case Api.RESPONSES:
+            text = said["output"][0]["content"][0]["text"]
+        case _:
+            text = said["content"][0]["text"]
+    value = msgspec.json.decode(text)
+    if fields.get("response_format") == {"type": "json_object"}:
+        assert value.keys() == {"answer"}
+    else:
+        assert FITS.items() <= value.items()
+
+
+def test_embeddings_depend_on_their_text_alone() -> None:
+    """The same text, the same vector, about as long as 1, in either encoding; tokens count as inputs too."""
+    said = msgspec.json.decode(heard(Api.EMBEDDINGS, input=["a", "b", "a"]).body)
+    vectors = [item["embedding"] for item in said["data"]]
+    assert vectors[0] == vectors[2] != vectors[1]
+    assert len(vectors[0]) == 1536
+    assert sum(x * x for x in vectors[0]) == pytest.approx(1, abs=0.15)
+    encoded = msgspec.json.decode(heard(Api.EMBEDDINGS, input="a", encoding_format="base64", dimensions=1536).body)
+    assert struct.unpack("1536f", base64.b64decode(encoded["data"][0]["embedding"])) == pytest.approx(vectors[0], abs=1e-6)
+    assert len(msgspec.json.decode(heard(Api.EMBEDDINGS, input=[[1, 2], [3]], dimensions=8).body)["data"]) == 2
+    assert len(msgspec.json.decode(heard(Api.EMBEDDINGS, input=[1, 2, 3]).body)["data"]) == 1
+
+
+def test_what_is_asked_is_read_from_the_body() -> None:
+    """Prompt tokens by bytes, a session from `user`, an exact length from `ignore_eos`."""
+    said = [{"role": "user", "content": "x" * 4000}]
+    ask = ask_of(request(Api.CHAT, messages=said, user="u", max_tokens=7, ignore_eos=True))
+    assert ask.n_prompt_tokens == pytest.approx(1000, abs=15)
+    assert (ask.session, ask.n_output, ask.max_output_tokens) == ("u", 7, 7)
+    assert ask_of(request(Api.MESSAGES, metadata={"user_id": "v"})).session == "v"
+    assert ask_of(request(Api.CHAT), model="there", number=5, session="s") == ask_of(
+        request(Api.CHAT, model="there", user="s"), number=5)
+
+
+WORDS = st.sampled_from(["type", "properties", "items", "required", "enum", "anyOf", "$ref", "minItems", "minimum", "a"])
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | WORDS,
+                    lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner)))
+def test_any_schema_gets_some_json(schema: Any) -> None:
+    """However wild a schema is, the answer is JSON."""
+    msgspec.json.decode(json_for(schema if isinstance(schema, dict) else None, 0))
+
+
+def test_words_go_round() -> None:
+    """Words need no escape, and the passage begins anew at its end."""
+    assert words(0, 3) == "Average latency is "
+    assert words(5, 1000).split() == (words(5, 400) + words(405, 600)).split()
+    assert msgspec.json.encode(words(0, 300)) == b'"' + word_bytes(0, 300) + b'"'

@@ -1,0 +1,125 @@
+"""wire.trace_context: W3C's rules, with the cases of its own test suite."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.core.events import Trace
+from stayfast.wire.trace_context import MAX_STATE_CHARS, begun, below, caller_of, headers_of
+
+ID, PARENT = "12345678901234567890123456789012", "1234567890123456"
+VALID = f"00-{ID}-{PARENT}-01"
+
+
+def state_of(text: str) -> str:
+    """What is passed on of a `tracestate`."""
+    place = caller_of(VALID, text)
+    assert place is not None
+    return place.state
+
+
+@pytest.mark.parametrize(("header", "is_sampled", "is_random"), [
+    (VALID, True, False), (f"00-{ID}-{PARENT}-00", False, False), (f"00-{ID}-{PARENT}-03", True, True),
+    (f"00-{ID}-{PARENT}-fc", False, False), (f" {VALID}\t", True, False), (f"cc-{ID}-{PARENT}-01", True, False),
+    (f"cc-{ID}-{PARENT}-01-what-the-future-will-be-like", True, False), (f"01-{ID}-{PARENT}-09-", True, False),
+])
+def test_valid_parents(header: str, is_sampled: bool, is_random: bool) -> None:
+    """Of a later version, what agrees with 00 is read, and nothing else; so are flags."""
+    assert caller_of(header) == Trace(ID, "", PARENT, is_sampled, "", is_random)
+
+
+@pytest.mark.parametrize("header", [
+    "", "00", f"ff-{ID}-{PARENT}-01", f".0-{ID}-{PARENT}-01", f"0-{ID}-{PARENT}-01", f"000-{ID}-{PARENT}-01",
+    f"00-{'0' * 32}-{PARENT}-01", f"00-{ID}-{'0' * 16}-01", f"00-{ID[:-1]}-{PARENT}-01", f"00-{ID}0-{PARENT}-01",
+    f"00-{ID[:-1]}.-{PARENT}-01", f"00-{ID}-{PARENT}0-01", f"00-{ID}-{PARENT[:-1]}-01", f"00-{ID}-{PARENT}-1",
+    f"00-{ID}-{PARENT}-.0", f"00-{ID}-{PARENT}-001", f"{VALID}-tail", f"{VALID}.", f"cc-{ID}-{PARENT}-01.tail",
+    f"00-{ID}-{'A' * 16}-01", f"{VALID}, {VALID}", f"{VALID}\n", VALID.replace("1", "\u0661"),
+])
+def test_invalid_parents(header: str) -> None:
+    """They are as if they had not been sent."""
+    assert caller_of(header) is None
+
+
+@pytest.mark.parametrize(("given_state", "kept"), [
+    ("", ""), ("foo=1", "foo=1"), ("foo=1,bar=2", "foo=1,bar=2"), ("foo=1 \t , \t bar=2, \t baz=3", "foo=1,bar=2,baz=3"),
+    ("foo=1,,bar=2, ", "foo=1,bar=2"), ("foo=1,foo=1", "foo=1,foo=1"), ("fw529a3039@dt=FfAfe", "fw529a3039@dt=FfAfe"),
+    ("0a=1", "0a=1"), ("a b=1", ""), ("Foo=1", ""), ("foo=1=2", ""), ("foo =1", ""), ("foo", ""), ("foo=", ""), ("=1", ""),
+    ("foo=a b", "foo=a b"), ("foo=\u00e9", ""), (f"{'z' * 256}=1", f"{'z' * 256}=1"), (f"{'z' * 257}=1", ""),
+    (f"foo={'v' * 256}", f"foo={'v' * 256}"), (f"foo={'v' * 257}", ""),
+    (",".join(f"k{n}=1" for n in range(32)), ",".join(f"k{n}=1" for n in range(32))),
+    (",".join(f"k{n}=1" for n in range(33)), ""),
+])
+def test_state(given_state: str, kept: str) -> None:
+    """A list with one member that is none goes as a whole; the parent stays."""
+    assert state_of(given_state) == kept
+
+
+def test_too_long_a_state_loses_its_long_members_first() -> None:
+    """What is left fits, and begins with the caller's own."""
+    long = f"long={'x' * 200}"
+    short = [f"k{n}={'v' * 40}" for n in range(9)]
+    assert state_of(",".join([short[0], long, *short[1:]])) == ",".join(short)
+    assert state_of(",".join([short[0], *([long] * 3)])) == f"{short[0]},{long},{long}"
+    assert state_of(",".join([*short, *short])) == ",".join([*short, *short][:11])
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_any_text_is_read_or_left(parent: str, state: str) -> None:
+    """Nothing raises, and what was read from garbage with a valid parent can be sent as ASCII on one line."""
+    caller_of(parent, state)
+    place = caller_of(VALID, state)
+    assert place is not None
+    assert place.state.isascii()
+    assert place.state.isprintable()
+
+
+@given(st.lists(st.from_regex(r"[a-z][a-z0-9_*/@-]{0,40}=[!-+\--<>-~]{1,200}", fullmatch=True), max_size=40))
+def test_a_state_passed_on_is_valid_and_bounded(members: list[str]) -> None:
+    """However many members: at most 512 characters, in the order they came, valid again for the next."""
+    kept = state_of(",".join(members))
+    assert len(kept) <= MAX_STATE_CHARS
+    assert state_of(kept) == kept
+    rest = iter(members)
+    assert all(member in rest for member in kept.split(",") if member)
+
+
+@given(st.randoms(use_true_random=False), st.floats(0, 1))
+def test_written_and_read_again(rng: Random, ratio: float) -> None:
+    """A place that is told of is the parent that the next one reads."""
+    root = begun(rng, ratio)
+    assert root.parent_id is None
+    attempt = below(root, rng)
+    assert (attempt.trace_id, attempt.parent_id) == (root.trace_id, root.span_id)
+    ((name, value),) = headers_of(attempt)
+    assert name == "traceparent"
+    assert caller_of(value) == Trace(root.trace_id, "", attempt.span_id, root.is_sampled, "", is_random=True)
+
+
+def test_the_caller_is_the_parent_and_its_state_and_flags_go_on() -> None:
+    """A request under a caller's span keeps trace, decision, state and the flag of random ids."""
+    caller = caller_of(f"00-{ID}-{PARENT}-02", "foo=1")
+    assert caller is not None
+    own = below(caller, Random(1))
+    assert own == Trace(ID, own.span_id, PARENT, is_sampled=False, state="foo=1", is_random=True)
+    assert own.span_id not in ("", PARENT)
+    assert headers_of(own) == [("traceparent", f"00-{ID}-{own.span_id}-02"), ("tracestate", "foo=1")]
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.01, 0.5, 1.0])
+def test_sampling(ratio: float) -> None:
+    """The share of sampled traces is the ratio; all and none are exact."""
+    rng = Random(3)
+    share = sum(begun(rng, ratio).is_sampled for _ in range(20_000)) / 20_000
+    assert share == ratio if ratio in (0.0, 1.0) else abs(share - ratio) < 0.015
+
+
+def test_ids_are_never_zero() -> None:
+    """Zero is no id."""
+    class Zeros(Random):
+        def getrandbits(self, k: int) -> int:
+            return 0
+
+    place = begun(Zeros(), 1.0)
+    assert (place.trace_id, place.span_id) == (f"{1:032x}", f"{1:016x}")
