@@ -15,7 +15,7 @@ MAX_FUNCTION_LINES = 50
 MAX_STORY_LINES = 60
 # What there is. A change may lower a figure, never raise one.
 MAX_PER_FILE_IGNORES = 4
-MAX_IGNORES = {"src": 12, "tests": 16}
+MAX_IGNORES = {"src": 12, "tests": 14}
 
 
 def sources(folder: str) -> list[Path]:

@@ -16,9 +16,14 @@ import pytest
 import uvloop
 
 from stayfast import cli
-from stayfast.bench import files, selftest
-from stayfast.cli.bench import command_line
+from stayfast.bench import files, selftest, table
+from stayfast.bench.perform import Origin
+from stayfast.bench.stats import Measured
+from stayfast.bench.table import Ink
+from stayfast.cli.bench import Session, command_line, parse
+from stayfast.cli.bench_options import job_of
 from stayfast.core.clock import SystemClock
+from tests.bench.servers import serving, whole
 
 ROOT = Path(__file__).parents[2]
 BASE = ["bench", "--target", "http://127.0.0.1:9/v1", "--model", "m", "--quiet"]
@@ -80,7 +85,11 @@ REFUSED = [
     (["--rate", "5", "--target", "b=http://b", "--turns", "2"], "give one --target"),
     (["--sweep", "rate=1,2", "--arrivals", "ramp:1:2s"], "cannot change them"),
     (["--rate", "5", "--model", "n"], "given twice"),
-    (["--rate", "5", "--target", "127.0.0.1:9=http://b"], "a name of its own"),
+    (["--rate", "5", "--target", "127.0.0.1:9=http://b"], "127.0.0.1:9 is the name of another"),
+    (["--rate", "5", "--target", "=http://b"], "the name before the = is empty"),
+    (["--rate", "5", "--target", "a/b=http://b"], "the name before the = is 'a/b'"),
+    (["--rate", "5", "--target", "a b=http://b"], "no blank"),
+    (["--rate", "5", "--target", "gateway"], "neither a URL"),
     (["--rate", "5", "--insecure", "--ca-file", "x"], "leave out --ca-file"),
 ]
 
@@ -142,6 +151,9 @@ def test_two_targets_and_their_comparison(url: str, tmp_path: Path, capsys: pyte
     assert cli.main(["bench", "compare", f"{path}:a"]) == 2
     assert cli.main(["bench", "compare", f"{path}:nope", path]) == 2
     assert cli.main(["bench", "report", "/nope.json"]) == 2
+    assert "/nope.json: No such file" in capsys.readouterr().err
+    assert cli.main(["bench", "compare", "nofile.json"]) == 2
+    assert "nofile.json: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.sockets
@@ -158,7 +170,23 @@ def test_a_sweep_prints_its_knee(url: str, capsys: pytest.CaptureFixture[str]) -
 def test_a_dead_target_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     """Every request failed to connect: the report says so."""
     assert cli.main([*BASE, "--rate", "50", "--requests", "5"]) == 1
-    assert "connect 5" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "connect 5" in shown
+    assert "Nothing succeeded: connect (5)." in shown
+
+
+@pytest.mark.sockets
+def test_a_run_without_success_says_what_the_target_said() -> None:
+    """The statuses and the beginning of a body, so that a wrong path or key is seen at once."""
+    async def main() -> str:
+        async with serving([whole(b'{"error":{"message":"no such model"}}', "404 Not Found")]) as (url, _):
+            given = parse(["--target", url, "--model", "m", "--rate", "50", "--requests", "5", "--quiet"])
+            [result] = await Session(job_of(given, {}), Origin(), is_quiet=True).perform()
+            return table.report([Measured(result)], Ink(is_on=False))
+
+    shown = asyncio.run(main())
+    assert "Nothing succeeded: status 404 (5)." in shown
+    assert 'The first failed answer said: {"error":{"message":"no such model"}}' in shown
 
 
 @pytest.mark.sockets
@@ -166,7 +194,7 @@ def test_ctrl_c_reports_what_was_done(server: selftest.Server, tmp_path: Path) -
     """A run of a minute, interrupted after ten answers: the report of what was sent, marked as interrupted."""
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "stayfast", "bench", "--target", server.url, "--model", "m", "--rate", "20",
-               "--duration", "60s", "--json", str(path)]
+               "--duration", "60s", "--json", str(path), "--assert", "goodput>0.5"]
     server.truths.clear()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env={**os.environ, "NO_COLOR": "1"}) as process:
@@ -176,7 +204,9 @@ def test_ctrl_c_reports_what_was_done(server: selftest.Server, tmp_path: Path) -
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=10)
     assert "no more is sent" in error
-    assert "interrupted" in out
+    assert "interrupted: assertions were not judged" in out
+    assert "holds" not in out
+    assert process.returncode == 130
     [result] = files.from_json(path.read_bytes())
     assert 10 <= len(result.samples) < 200
     assert json.loads(path.read_bytes())["results"][0]["label"] == server.url.removeprefix("http://").removesuffix("/v1")

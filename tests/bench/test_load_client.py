@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from stayfast.bench.asking import Asker, AskingConfig
-from stayfast.bench.client import HttpConfig, HttpTarget
+from stayfast.bench.client import HttpConfig, HttpTarget, path_of
 from stayfast.bench.exchange import GRACE_S
 from stayfast.bench.gaps import Gaps
 from stayfast.bench.samples import Error, Sample
@@ -236,6 +236,58 @@ def test_requests_are_said_in_the_dialect(api: Api, path: str, fields: set[str])
     body = json.loads(seen.bodies[0])
     assert set(body) == (fields | {"model", "stream", "temperature"}) - {"stream_options"}
     assert "k-1" not in repr(config)
+
+
+@pytest.mark.parametrize(("api", "base", "path"), [
+    (Api.MESSAGES, "", "/v1/messages"), (Api.MESSAGES, "/v1", "/v1/messages"),
+    (Api.MESSAGES, "/claude", "/claude/v1/messages"), (Api.MESSAGES, "/claude/v1", "/claude/v1/messages"),
+    (Api.CHAT, "", "/v1/chat/completions"), (Api.CHAT, "/api/v3", "/api/v3/chat/completions")])
+def test_base_urls_are_those_of_the_dialects_sdk(api: Api, base: str, path: str) -> None:
+    """Anthropic's adds /v1 itself, OpenAI's does not."""
+    assert path_of(base, api) == path
+
+
+EMPTY: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(FINISH), event(USAGE), event("[DONE]"), END]
+
+
+@pytest.mark.parametrize(("script", "streams"), [
+    (EMPTY, True), ([whole(b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}')], False)])
+def test_an_answer_without_content_is_not_good_unless_it_may_be(script: list[Step], streams: bool) -> None:
+    """A role, a finish reason, nothing between: whole by the protocol, and nothing was generated."""
+    [refused], _ = asked(script, asking=AskingConfig(stream=streams))
+    [allowed], _ = asked(script, asking=AskingConfig(stream=streams, allow_empty=True))
+    assert (refused.error, allowed.error) == (Error.EMPTY, Error.NONE)
+    assert (allowed.n_chunks, isnan(allowed.first_s)) == (0, True)
+    [cut], _ = asked([*EMPTY[:2], END], asking=AskingConfig(allow_empty=True))
+    assert cut.error is Error.TRUNCATED
+
+
+def test_the_input_is_the_shots_where_usage_is_silent_on_it() -> None:
+    """As of a stream whose last event alone has usage, of the output only."""
+    events = ['{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}',
+              '{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}',
+              '{"type":"message_stop"}']
+    [sample], _ = asked([STREAM_HEAD + b"\r\n", *map(event, events), END], asking=AskingConfig(Api.MESSAGES))
+    assert (sample.error, sample.n_input, sample.n_output) == (Error.NONE, 9, 5)
+
+
+def test_the_first_failed_answer_is_quoted_without_keys() -> None:
+    """One line, short, and no key: not ours in any spelling, nor what looks like one."""
+    key = "abc/def+0123456789=="
+    body = (b'{"error":{"message":"wrong key abc\\/def\\u002B0123456789== of\\u001b[31m team,\n not sk-proj-ABCDEFGH12345 '
+            + b"x" * 500 + b'"}}')
+    samples, _ = asked([whole(body, "401 Unauthorized")], n=2, asking=AskingConfig(key=key))
+    assert samples[0].excerpt.startswith('{"error":{"message":"wrong key [key] of')
+    assert "not [key] xxx" in samples[0].excerpt
+    assert samples[0].excerpt.isprintable()
+    assert len(samples[0].excerpt) < 210
+    assert samples[1].excerpt == ""
+
+
+def test_an_error_in_a_stream_is_quoted() -> None:
+    """It is why the answer failed."""
+    [sample], _ = asked([*GOOD[:2], event('{"error":{"message":"out of memory"}}'), END])
+    assert sample.excerpt == '{"error":{"message":"out of memory"}}'
 
 
 def test_the_system_prompt_comes_first() -> None:

@@ -119,6 +119,30 @@ def test_whole_answers(api: Api, body: str, error: Error, n_output: int) -> None
     assert (reader.usage.output if reader.usage else 0) == n_output
 
 
+@pytest.mark.parametrize(("api", "body", "is_empty"), [
+    (Api.CHAT, '{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}', True),
+    (Api.CHAT, '{"choices":[{"message":{"content":null,"tool_calls":[{"id":"t"}]}}]}', False),
+    (Api.CHAT, '{"choices":[{"message":{"content":null,"reasoning_content":"hm"}}]}', False),
+    (Api.COMPLETIONS, '{"choices":[{"text":""}]}', True),
+    (Api.COMPLETIONS, '{"choices":[{"text":"a"}]}', False),
+    (Api.MESSAGES, '{"content":[]}', True),
+    (Api.MESSAGES, '{"content":[{"type":"text","text":""}]}', True),
+    (Api.MESSAGES, '{"content":[{"type":"text","text":"a"}]}', False),
+    (Api.MESSAGES, '{"content":[{"type":"tool_use","name":"f","input":{}}]}', False),
+    (Api.RESPONSES, '{"status":"completed","output":[]}', True),
+    (Api.RESPONSES, '{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":""}]}]}',
+     True),
+    (Api.RESPONSES, '{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}]}',
+     False),
+    (Api.RESPONSES, '{"status":"completed","output":[{"type":"function_call","name":"f","arguments":"{}"}]}', False),
+])
+def test_a_whole_answer_may_be_empty(api: Api, body: str, is_empty: bool) -> None:
+    """Of its protocol's shape, and nothing in it."""
+    reader = reader_of(api)
+    reader.see_whole(body.encode())
+    assert (reader.error, reader.is_empty_whole) == (Error.NONE, is_empty)
+
+
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
                         ["choices", "delta", "content", "type", "response", "usage", "message", "error", "tool_calls",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import isnan, nan
 
+import msgspec
 import pytest
 
 from stayfast.bench.arrivals import Constant, Gamma
@@ -16,7 +17,7 @@ from stayfast.bench.result import Mode, Result, Subject
 from stayfast.bench.run import LEAD_S, Runner
 from stayfast.bench.samples import Error, Sample
 from stayfast.bench.schedule import Limit, TurnsConfig, Workload
-from stayfast.bench.stats import Measured
+from stayfast.bench.stats import Measured, column
 from stayfast.bench.target import Asking
 from stayfast.testing import SimLoop, run
 
@@ -143,6 +144,19 @@ def test_a_stalled_client_shows_in_scheduled_latency_only() -> None:
     assert [reason for reason in result.health.verdict if "late" in reason]
 
 
+def test_lateness_is_the_same_in_health_and_in_rows() -> None:
+    """ts - t0 less what a connection took: a client that needs 20 ms to make a request is late, one that connects is not."""
+    class Slow(Fake):
+        async def ask(self, asking: Asking) -> Sample:
+            sample = await super().ask(asking)
+            at_s = sample.at_s
+            return msgspec.structs.replace(sample, sent_s=at_s + 0.07, connect_s=0.05)
+
+    found, _ = one(PLAN, Slow)
+    assert found.health.lateness_p99_s == pytest.approx(max(column(found.samples, "lateness"))) == pytest.approx(0.02)
+    assert not found.health.is_valid
+
+
 def test_a_slow_target_does_not_hold_back_an_open_loop() -> None:
     """Each answer takes 100 s: all go out in time all the same, and 100 are on their way at once."""
     result, fake = one(replace(PLAN, timeout_s=1000), lambda loop: Fake(loop, lambda _: 100.0))
@@ -256,6 +270,20 @@ def test_stop_sends_no_more_and_waits() -> None:
     assert result.health.is_valid
     assert result.offered_rps == pytest.approx(10, rel=0.01)
     assert "interrupted" in result.notes[0]
+
+
+def test_timers_that_ran_are_not_counted_as_cancelled() -> None:
+    """Every sleep cancels its timer when it is over: were that counted, all timers would be gone through for nothing."""
+    async def main(loop: SimLoop) -> int:
+        for _ in range(3000):
+            await asyncio.sleep(1)
+        cancelled = [loop.call_later(9, print) for _ in range(5)]
+        for timer in cancelled:
+            timer.cancel()
+            timer.cancel()
+        return loop._n_cancelled
+
+    assert run(main) == 5
 
 
 def test_progress_says_what_happens() -> None:

@@ -126,3 +126,19 @@ def test_a_run_without_requests_holds_nothing() -> None:
     run = Measured(result(Scenario(n=0)))
     checks = check([parse_assertion("ttft.p99<1"), parse_assertion("errors<1")], run)
     assert [found.holds for found in checks] == [False, False]
+
+
+def test_a_quantile_that_is_only_the_maximum_holds_nothing() -> None:
+    """Of 50 answers the p99 is the slowest: not in the table, and not in an assertion."""
+    few, enough = (Measured(result(Scenario(n=n, error_share=0.0))) for n in (50, 100))
+    texts = [parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p90<1000"), parse_assertion("ttft.max<1000")]
+    assert [found.holds for found in check(texts, few)] == [False, True, True]
+    assert check(texts, few)[0].why == "50 values have no p99 but their maximum: 100 are needed"
+    assert all(found.holds for found in check(texts, enough))
+
+
+def test_a_spike_factor_without_a_p99_holds_nothing() -> None:
+    """3 % failed: the tail is not 2.1 times the median, it is not there."""
+    run = Measured(result(Scenario(error_share=0.03)))
+    assert run.spike_factor() == inf
+    assert not check([parse_assertion("spike<1000")], run)[0].holds

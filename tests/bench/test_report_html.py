@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from math import nan
 from random import Random
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from stayfast.bench.assertions import check, parse_assertion
 from stayfast.bench.compare import CompareConfig, compare
+from stayfast.bench.html import lanes
+from stayfast.bench.html.frame import WIDE
 from stayfast.bench.html.markup import data, number, tag
 from stayfast.bench.html.page import page
 from stayfast.bench.html.scale import Scale, from_zero, instant, log_scale, round_count, round_seconds, ticks, time_ticks
@@ -120,7 +123,7 @@ def test_the_definitions_command_and_machine_are_there() -> None:
     """A number without them says nothing."""
     run = result(TINY)
     text = Skeleton(page([Measured(run)])).text
-    assert "(tn - t1) / (n - 1) for n >= 2, else there is none" in text
+    assert "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else there is none" in text
     assert run.command in text
     assert all(value in text for value in run.machine.values())
 
@@ -176,6 +179,24 @@ def test_a_scale_of_nothing_is_refused() -> None:
     for wrong in ((1.0, 1.0, False), (0.0, 1.0, True), (nan, 1.0, False)):
         with pytest.raises(ValueError, match="no scale"):
             Scale(wrong[0], wrong[1], 0, 1, is_log=wrong[2])
+
+
+def test_intervals_of_any_size_stay_apart_and_within_the_page() -> None:
+    """Ratios of 20 and 200 are drawn where they are, and the words beside them end before the page does."""
+    a = Measured(result(TINY))
+    drawn = []
+    for factor in (20, 200):
+        slow = replace(TINY, ttft_s=TINY.ttft_s * factor, token_s=TINY.token_s * factor)
+        shown = lanes.intervals(compare(a, Measured(result(slow)), Random(1), CompareConfig(n_replicates=100)))
+        points = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', shown)]
+        words = [(float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]* class="tick \w+-word">([^<]*)', shown)]
+        assert len(points) == len(words) > 10
+        assert all(x + 7 * len(text) < WIDE for x, text in words)
+        assert max(points) < WIDE - lanes._FOR_WORDS
+        drawn.append(re.findall(r">([\d.]+)x<", shown))
+    assert all("1" in ticks and 2 <= len(ticks) <= 7 for ticks in drawn)
+    assert float(drawn[0][-1]) >= 9
+    assert float(drawn[1][-1]) >= 100
 
 
 def test_axes_say_round_values() -> None:

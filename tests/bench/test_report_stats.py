@@ -46,8 +46,8 @@ def test_missing_values_are_not_values() -> None:
 
 def test_the_definitions_are_what_is_computed() -> None:
     """Each metric of one hand-made row, by the letter of its definition."""
-    row = Sample(0, at_s=1.0, sent_s=1.25, headers_s=1.5, first_s=2.0, last_s=4.0, ended_s=4.5, n_output=5, gap_max_s=0.75,
-                 connect_s=0.2, shown_s=2.5, status=200)
+    row = Sample(0, at_s=1.0, sent_s=1.25, headers_s=1.5, first_s=2.0, last_s=4.0, ended_s=4.5, n_output=5, n_chunks=4,
+                 gap_max_s=0.75, connect_s=0.2, shown_s=2.5, status=200)
     run = measured(row)
     expected = {"ttft": 0.75, "ttft_sched": 1.0, "ttfo": 1.25, "ttfb": 0.25, "e2e": 2.75, "e2e_sched": 3.0, "tpot": 0.5,
                 "gap_max": 0.75}
@@ -57,8 +57,9 @@ def test_the_definitions_are_what_is_computed() -> None:
 
 
 def test_one_token_has_no_tpot() -> None:
-    """With n = 1 there is none; it is not 0."""
-    run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=1))
+    """With n = 1 there is none; it is not 0. Neither is there of an answer that came in one piece."""
+    run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=1),
+                   Sample(1, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=64, n_chunks=1))
     assert run.spreads["tpot"].n == 0
 
 
@@ -90,7 +91,7 @@ def test_a_percentile_that_is_the_maximum_is_not_resolved() -> None:
 
 def test_spike_factor_is_p99_over_p50() -> None:
     """And none is claimed of too few answers."""
-    run = Measured(result(Scenario(n=500)))
+    run = Measured(result(Scenario(n=500, error_share=0.0)))
     assert run.spike_factor() == run.spreads["ttft_sched"].at(0.99) / run.spreads["ttft_sched"].at(0.5)
     assert isnan(Measured(result(Scenario(n=20))).spike_factor())
 

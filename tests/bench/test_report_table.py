@@ -1,6 +1,7 @@
 """The terminal's report, and figures as people read them."""
 
 import re
+from math import isnan
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from stayfast.bench import amounts, table
 from stayfast.bench.assertions import check, parse_assertion
 from stayfast.bench.compare import CompareConfig, compare
+from stayfast.bench.html.page import page
 from stayfast.bench.result import Health
 from stayfast.bench.stats import Measured
 from stayfast.bench.table import Ink
@@ -53,11 +55,29 @@ def test_colour_is_for_terminals_without_no_color(is_terminal: bool, no_color: s
 
 def test_figures_of_the_table_are_those_of_the_run() -> None:
     """p50 and p99 of the headline; p99.9 of a few answers is a dash."""
-    run = Measured(result(Scenario(n=400)))
+    run = Measured(result(Scenario(n=400, error_share=0.0)))
     line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
     cells = re.split(r" {2,}", line[38:].strip())
     spread = run.spreads["ttft_sched"]
     assert (cells[0], cells[3], cells[4]) == (amounts.seconds(spread.at(0.5)), amounts.seconds(spread.at(0.99)), "-")
+
+
+def test_a_rank_among_the_failed_says_so() -> None:
+    """5 % failed: p50 and p90 are of answers, p99 and the maximum are not there, in the table, a sweep's line, the page."""
+    run = Measured(result(Scenario(error_share=0.05, bad_factor=1.0)))
+    line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
+    cells = re.split(r" {2,}", line[38:].strip())
+    spread = run.spreads["ttft_sched"]
+    assert cells[:2] == [amounts.seconds(spread.at(0.5)), amounts.seconds(spread.at(0.9))]
+    assert cells[3:] == ["failed"] * 3
+    gap = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  gap "))
+    assert "failed" not in gap
+    single = Measured(result(Scenario(error_share=0.6, n_output=0, bad_factor=1.0)))
+    assert isnan(single.ranked("tpot", 0.5))  # no answer has one, which is no failure
+    step = next(line for line in table.report([run] * 3, PLAIN).splitlines() if line.startswith("  gateway"))
+    assert step.count("failed") == 2
+    tiles = page([run]).partition('class="tiles"')[2].partition("</section>")[0]
+    assert tiles.count(">failed<") == 2
 
 
 def test_a_comparison_says_what_it_saw() -> None:

@@ -58,7 +58,8 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
 def test_it_finds_the_known_percentiles(tmp_path: Path) -> None:
     """What comes out is what the provider's closed form says: p50 within 3 %, p99 within 7 %."""
     config = tmp_path / "one.yaml"
-    config.write_text("upstreams: {p: {kind: simulated, preset: sonnet-4.6-like}}\nroutes: {m: [p]}\n")
+    config.write_text("upstreams: {p: {kind: simulated, preset: sonnet-4.6-like}}\n"
+                      "routes: {m: {upstreams: [p], hedge: {mode: off}}}\n")
     words = (*LOAD, "--requests", "20000", "--output-tokens", "1", "--config", str(config))
     [found] = results(tmp_path, "found.json", words)
     floats = found.samples.floats

@@ -10,7 +10,7 @@ from stayfast.core.types import Api, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.handoffs import Route, Target, Terms
-from stayfast.pipeline.stages.admit import AdmitAll
+from stayfast.pipeline.stages.admit import Admit, AdmitAll
 from stayfast.pipeline.stages.cache import NoCache
 from stayfast.pipeline.stages.call import Caller
 from stayfast.pipeline.stages.context import AsSent
@@ -18,7 +18,9 @@ from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
+from stayfast.policy.breaker import BreakerConfig
 from stayfast.policy.budget import BudgetConfig, share_out
+from stayfast.policy.limits import LimitConfig
 from stayfast.policy.price import Price
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
@@ -35,11 +37,13 @@ class Rig:
     def __init__(self, loop: SimLoop, *scripts: Sequence[Script], timeouts: Timeouts | None = None,
                  retry: RetryConfig | None = None, upstreams: Sequence[Upstream] = (), in_turn: bool = False,
                  n_fallback: int = 0, reserve: str = "30%", budget: BudgetConfig | None = None, template: str = "",
-                 partial: bool = False, price: Price | None = None) -> None:
+                 partial: bool = False, price: Price | None = None, admit: Admit | None = None,
+                 limit: LimitConfig | None = None, breaker: BreakerConfig | None = None) -> None:
         self.loop = loop
         self.sink = RecordingSink()
         self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
-        self.registry = Registry(Member(upstream) for upstream in (*self.scripted, *upstreams))
+        self.registry = Registry(Member(upstream, limit, breaker, sink=self.sink)
+                                 for upstream in (*self.scripted, *upstreams))
         prices = {MODEL: price} if price is not None else {}
         targets = [Target(member, prices=prices) for member in self.registry]
         n_own = len(targets) - n_fallback
@@ -50,7 +54,7 @@ class Rig:
                       tuple(targets[n_own:]))
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(loop, AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Terms(), loop, rng),
+        self.gateway = Gateway(loop, admit or AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Terms(), loop, rng),
                                Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
 
     @property

@@ -5,6 +5,7 @@ from random import Random
 
 from stayfast.core.errors import Fault
 from stayfast.core.events import ProbeFailed
+from stayfast.core.types import Outcome
 from stayfast.pipeline.readiness import ProbeConfig, Prober
 from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
 from stayfast.upstreams.registry import Member
@@ -77,7 +78,7 @@ def test_unproven_again_after_many_failures() -> None:
         task = loop.create_task(prober.run())
         await asyncio.sleep(1)
         for _ in range(10):
-            member.failed(loop.now())
+            member.enter(member.usual.norm("m", 1, False), loop.now()).leave(Outcome.DROPPED, loop.now())
         was_proven = member.is_proven
         await asyncio.sleep(10)
         assert (was_proven, member.is_proven, upstream.n_asked) == (False, True, 2)

@@ -6,7 +6,7 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Request
-from stayfast.pipeline.stages import call
+from stayfast.pipeline import lead
 from stayfast.testing import Raw, Say, SimLoop, Wait, run
 from stayfast.wire.decode import decode
 from tests.flow.rig import Rig, chat, read
@@ -49,7 +49,7 @@ def test_pings_do_not_put_off_the_first_token() -> None:
 @pytest.mark.parametrize("n_fits", [3, 4])
 def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch, n_fits: int) -> None:
     """An upstream that sends everything but content is cut; what fits is held back and goes out with the content."""
-    monkeypatch.setattr(call, "MAX_HELD_BACK_BYTES", len(ROLE.data) * n_fits)
+    monkeypatch.setattr(lead, "MAX_HELD_BACK_BYTES", len(ROLE.data) * n_fits)
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[*[ROLE] * 4, Say("a")]])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import DeadlineExceeded, StayfastError
-from stayfast.core.types import Chunk, Request, Sight, Stage
+from stayfast.core.types import Allowance, Chunk, Request, Sight, Stage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Asked, Current
 from stayfast.server.config import ServerConfig
@@ -30,6 +30,7 @@ class FakeReply:
         self.upstream = "fake"
         self.n_attempts = 1
         self.degraded: str | None = None
+        self.allowances: tuple[Allowance, ...] = ()
         self.deadline_at = deadline_at
         self.n_pulled = 0
         self.is_closed = False
@@ -102,6 +103,9 @@ class FakeBackend:
 
     def unready(self) -> str | None:
         return self.reason
+
+    def state(self) -> bytes:
+        return b'{"upstreams":{}}'
 
     async def metrics(self) -> tuple[str, bytes]:
         return "text/plain; version=0.0.4", b"up 1\n"

@@ -58,6 +58,20 @@ def test_json_tells_the_address_first_and_the_counts_last() -> None:
 
 
 @pytest.mark.sockets
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    """Nobody reads the counts at the end: no traceback, no other exit status."""
+    with started("--json") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        assert process.wait(10) == 0
+    assert errors == ""
+
+
+@pytest.mark.sockets
 def test_a_person_gets_an_address_and_a_line_to_try() -> None:
     """The first line of standard output is the base URL; the rest is for the terminal."""
     with started() as process:
@@ -104,6 +118,17 @@ def test_a_file_of_providers(tmp_path: Path) -> None:
     found = in_file(path, BASE)
     assert found["a"] == BASE
     assert (found["b"].preset, found["b"].seed, found["b"].faults[0].rate) == ("instant", 3, 0.01)
+
+
+def test_a_model_of_its_own_stands_on_nothing_else(tmp_path: Path) -> None:
+    """Without a preset, an engine, a `ttft` or `gaps` have no other provider's latency under them; a quota alone has."""
+    path = tmp_path / "providers.yaml"
+    path.write_text("providers:\n  a: {engine: {}}\n  b: {ttft: {median_s: 1}}\n  c: {gaps: {median_s: 1}}\n"
+                    "  d: {quota: {requests_per_min: 5}}\n  e: {preset: steady, engine: {}}\n")
+    found = in_file(path, BASE)
+    assert [found[name].preset for name in "abcde"] == ["", "", "", "gpt-4o-like", "steady"]
+    assert found["a"].numbers.ttft == PRESETS["instant"].ttft
+    assert {one.seed for one in found.values()} == {7}
 
 
 @pytest.mark.parametrize(("text", "named"), [

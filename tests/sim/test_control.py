@@ -104,7 +104,12 @@ def test_bad_requests_are_refused_in_their_dialect(sim: Sim) -> None:
     status, said = post(sim, "/anthropic/v1/messages", {"model": "m", "messages": ASK["messages"]})
     assert (status, said["type"]) == (400, "error")
     assert "max_tokens" in said["error"]["message"]
-    assert post(sim, "/v2/what", {})[0] == 405
+    for path in ("/v2/what", "/nobody/v1/chat/completions"):
+        status, said = post(sim, path, ASK)
+        assert (status, said["error"]["code"]) == (404, "not_found")
+    status, said = post(sim, "/nobody/v1/messages", ASK)
+    assert (status, said["type"], said["error"]["type"]) == (404, "error", "not_found_error")
+    assert post(sim, "/v1/models", ASK)[0] == 405
     assert post(sim, "/v2/what", b"", method="GET")[0] == 404
     assert post(sim, "/v1/chat/completions", b"", method="GET")[0] == 405
 

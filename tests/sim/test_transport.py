@@ -66,6 +66,14 @@ def test_a_stream_is_chunked_and_ends(sim: Sim) -> None:
             assert b"data: [DONE]\n\n" in got
 
 
+def test_529_has_its_reason(sim: Sim) -> None:
+    """A status that no standard knows has the reason that its inventor gives it."""
+    sim.fails(kind="status", status=529)
+    with sim.socket() as connection:
+        connection.sendall(post(WHOLE))
+        assert whole_answer(connection).startswith(b"HTTP/1.1 529 Overloaded\r\n")
+
+
 def test_pipelined_requests_are_answered_in_order(sim: Sim) -> None:
     """Three in one write: a stream, a refusal, a whole answer."""
     with sim.socket() as connection:

@@ -216,8 +216,8 @@ def test_secrets_print_as_stars() -> None:
 def test_described_bounds_are_those_of_the_code(cls: type[Any]) -> None:
     """A value on a bound is taken by the dataclass itself, one beyond it is refused: the schema tells the truth."""
     for setting in settings_of(Record(cls)):
-        if not isinstance(setting.shape, Plain) or setting.shape.kind not in ("integer", "number"):
-            continue
+        if not isinstance(setting.shape, Plain) or setting.shape.kind not in ("integer", "number") or setting.into:
+            continue  # an inlined record is tried by itself
         assert setting.default is not MISSING
         step = 1 if setting.shape.kind == "integer" else 1e-6
         about = setting.about

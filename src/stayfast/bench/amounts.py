@@ -1,8 +1,9 @@
 """Figures as people read them: three digits, a unit, a dash for what does not exist. The table and the page share these."""
 
-from math import isfinite
+from math import inf, isfinite
 
 DASH = "-"
+FAILED = "failed"
 
 
 def seconds(value_s: float) -> str:
@@ -15,6 +16,11 @@ def seconds(value_s: float) -> str:
     if size >= 0.0009995:
         return f"{three(value_s * 1e3)} ms"
     return f"{three(value_s * 1e6)} us" if size >= 5e-8 else "0"
+
+
+def ranked(value_s: float) -> str:
+    """A quantile: one that falls among the failed says so."""
+    return FAILED if value_s == inf else seconds(value_s)
 
 
 def three(value: float) -> str:

@@ -25,6 +25,7 @@ class AskingConfig:
     key: str | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     extra: dict[str, Any] = field(default_factory=dict)
+    allow_empty: bool = False  # a whole answer without content is good
 
     def __post_init__(self) -> None:
         if self.api not in PATHS:

@@ -2,13 +2,14 @@
 
 A request that failed has no latency, and a target that answers only its easy half must not pass: in a quantile, and in
 `max`, failures count as slower than every answer. So `ttft.p99<500ms` fails as soon as 1 % of what was offered failed. An
-invalid run (the client was the bottleneck) holds no assertion.
+invalid run (the client was the bottleneck) holds no assertion, and neither does a quantile of so few values that it is only
+their maximum.
 """
 
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from math import inf, isfinite, isnan, nan
+from math import ceil, inf, isfinite, isnan, nan
 from types import MappingProxyType
 from typing import Final
 
@@ -89,7 +90,22 @@ def _checked(assertion: Assertion, run: Measured) -> Checked:
         return Checked(assertion, actual, holds=False, why="not measured in this run")
     if actual == inf and assertion.metric in LATENCIES:
         return Checked(assertion, actual, holds, f"{run.error_share:.1%} of the offered failed and have none")
+    n_values, n_needed = _n_values(run, assertion.metric), _n_needed(assertion.statistic)
+    if n_values < n_needed:
+        return Checked(assertion, actual, holds=False, why=f"{n_values} values have no {assertion.statistic} but their "
+                       f"maximum: {n_needed} are needed")
     return Checked(assertion, actual, holds)
+
+
+def _n_values(run: Measured, metric: str) -> int:
+    if metric not in LATENCIES:
+        return 0
+    return run.spreads[metric].n + (0 if metric == "gap" else run.n_offered - run.n_whole)
+
+
+def _n_needed(statistic: str) -> int:
+    """How many values a quantile needs, 0 for other statistics."""
+    return ceil(1 / (1 - float(statistic[1:]) / 100) - 0.01) if statistic[:1] == "p" else 0
 
 
 def figure(run: Measured, metric: str, statistic: str) -> float:

@@ -19,6 +19,7 @@ from stayfast.bench.schedule import Prompts
 from stayfast.bench.target import Asking
 from stayfast.core.clock import Clock
 from stayfast.core.errors import UpstreamFailed
+from stayfast.core.types import Api
 from stayfast.upstreams.dial import Dialer, Origin
 from stayfast.upstreams.dns import Resolver
 from stayfast.upstreams.http import split_base_url
@@ -29,7 +30,7 @@ _OURS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.E
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """Where a target is. `base_url` is what an SDK takes as its base URL; without a path, /v1 is meant."""
+    """Where a target is. `base_url` is what the dialect's SDK takes as its base URL: see `path_of`."""
 
     base_url: str
     asking: AskingConfig
@@ -50,14 +51,15 @@ class HttpTarget:
         self._clock = clock
         self._streams = config.asking.stream
         self._api = config.asking.api
+        self._allows_empty = config.asking.allow_empty
         self._asker = Asker(config.asking, prompts)
         fields = "".join(f"{name}: {value}\r\n" for name, value in config.asking.all_headers())
-        self._head = (f"POST {base.path or '/v1'}{PATHS[config.asking.api]} HTTP/1.1\r\nhost: {base.authority}\r\n{fields}"
+        self._head = (f"POST {path_of(base.path, config.asking.api)} HTTP/1.1\r\nhost: {base.authority}\r\n{fields}"
                       "content-length: ").encode()
         self._idle: dict[Connection, None] = {}
         self._busy: dict[Connection, Exchange] = {}
         self._dialing: set[asyncio.Timeout] = set()
-        self._tally = Tally()
+        self._tally = Tally([config.asking.key or "", *(value for _, value in config.asking.headers)])
 
     @property
     def counted_by(self) -> str:
@@ -73,7 +75,7 @@ class HttpTarget:
         is_fresh = False
         while True:
             exchange = Exchange(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
-                                done=loop.create_future())
+                                done=loop.create_future(), allows_empty=self._allows_empty)
             try:
                 connection = None if is_fresh else self._kept()
                 if connection is None:
@@ -143,6 +145,14 @@ class HttpTarget:
 
     def _gone(self, connection: Connection) -> None:
         self._idle.pop(connection, None)
+
+
+def path_of(base_path: str, api: Api) -> str:
+    """Where requests of a dialect go. OpenAI's SDKs take a base URL that ends in /v1, which is added only to a bare host;
+    Anthropic's take it without and add /v1 themselves, so of messages both forms are the same."""
+    if not base_path or (api is Api.MESSAGES and not base_path.endswith("/v1")):
+        base_path += "/v1"
+    return base_path + PATHS[api]
 
 
 def _why(error: UpstreamFailed | TimeoutError) -> Error:

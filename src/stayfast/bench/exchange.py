@@ -18,19 +18,25 @@ from stayfast.wire import sse
 
 GRACE_S: Final = 0.25  # for the end of a body whose protocol has said its own end
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of a whole answer
+EXCERPT_BYTES: Final = 2000  # of a failed one that are kept
 _TIMING: Final = b": server-timing "
 _OK, _TOO_MANY = 200, 429
 
 
 class Exchange:
-    """One answer: instants of the clock (NaN: did not happen) and what was in it. `done` is set when it has ended."""
+    """One answer: instants of the clock (NaN: did not happen) and what was in it. `done` is set when it has ended.
 
-    __slots__ = ("_body", "_gaps", "_last_at", "_n_body", "_splitter", "_streams", "_zero_at", "done", "ended_at", "error",
-                 "first_at", "gap_max_s", "head_at", "n_attempts", "n_chunks", "reader", "server_timing", "shown_at",
-                 "status", "was_untouched")
+    `allows_empty`: an answer that is whole by the protocol is good although nothing was generated.
+    """
 
-    def __init__(self, reader: Reader, *, streams: bool, gaps: Gaps, zero_at: float, done: "asyncio.Future[None]") -> None:
+    __slots__ = ("_allows_empty", "_body", "_gaps", "_last_at", "_n_body", "_splitter", "_streams", "_zero_at", "done",
+                 "ended_at", "error", "first_at", "gap_max_s", "head_at", "n_attempts", "n_chunks", "reader",
+                 "server_timing", "shown_at", "status", "was_untouched")
+
+    def __init__(self, reader: Reader, *, streams: bool, gaps: Gaps, zero_at: float, done: "asyncio.Future[None]",
+                 allows_empty: bool = False) -> None:
         self.reader = reader
+        self._allows_empty = allows_empty
         self.done = done
         self.status = 0
         self.error = Error.NONE
@@ -56,6 +62,11 @@ class Exchange:
         """By the protocol's own word, whatever the connection does."""
         return self.reader.is_over
 
+    @property
+    def excerpt(self) -> bytes:
+        """The beginning of a failed answer's body; empty for a good one."""
+        return b"".join(self._body)[:EXCERPT_BYTES] if self.error is not Error.NONE else b""
+
     def begin(self, status: int, headers: dict[bytes, bytes], at: float) -> None:
         """The head is in."""
         self.status = status
@@ -71,6 +82,7 @@ class Exchange:
     def take(self, data: bytes, at: float) -> None:
         """A part of the body came."""
         if self.error is not Error.NONE:
+            self._keep(data)
             return
         if not self._streams:
             self._n_body += len(data)
@@ -92,12 +104,19 @@ class Exchange:
             elif block.startswith(_TIMING):
                 self.server_timing = block[len(_TIMING):].decode("latin-1")
 
+    def _keep(self, data: bytes) -> None:
+        if self._n_body < EXCERPT_BYTES:
+            self._n_body += len(data)
+            self._body.append(data)
+
     def _see(self, said: bytes, name: bytes, at: float) -> None:
         piece = self.reader.see(said, name)
         if piece != NOTHING:
             self._count(at, is_shown=piece == SHOWN)
         if self.reader.is_over:
             self.ended_at = at
+            if self.reader.error is not Error.NONE:
+                self._keep(said)
 
     def _count(self, at: float, *, is_shown: bool) -> None:
         self.n_chunks += 1
@@ -117,7 +136,7 @@ class Exchange:
         reader = self.reader
         if self.error is Error.NONE and not self._streams:
             reader.see_whole(b"".join(self._body))
-            if reader.error is Error.NONE:
+            if reader.error is Error.NONE and not reader.is_empty_whole:
                 self._count(at, is_shown=True)
         elif self.error is Error.NONE:
             if not reader.is_over and self._splitter.held:  # the last event may lack its blank line
@@ -125,7 +144,8 @@ class Exchange:
                 if said is not None:
                     self._see(said, name, at)
             reader.end()
-        self.end(reader.error, at)
+        is_empty = reader.error is Error.NONE and not self.n_chunks and not self._allows_empty
+        self.end(Error.EMPTY if is_empty else reader.error, at)
 
     def end(self, error: Error, at: float) -> None:
         """No more will come, or is waited for."""

@@ -6,6 +6,7 @@ The same for HTTP targets on real time and for the pipeline in virtual time; the
 import asyncio
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,11 +17,14 @@ from stayfast.bench.goodput import Slo
 from stayfast.bench.health import LoopLag, health_of
 from stayfast.bench.result import Mode, Result, Subject
 from stayfast.bench.run import Record, RunConfig, Runner, in_turn, rounds
+from stayfast.bench.samples import Samples
 from stayfast.bench.schedule import Limit, Shot, Workload, shots
 from stayfast.bench.target import Target
 from stayfast.core.clock import Clock
 
 SPIN_S = 0.001
+MOST_ENDS = 4
+FIRST_BAD = 300  # statuses from here on are why an answer failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,10 @@ class _Measured:
             notes.append(f"{record.n_unsent} requests were never sent; each is a failed request at its t0.")
         if not len(record.samples):
             notes.append("No request was measured.")
+        elif not any(not error for error in record.samples.errors):
+            notes.append(f"Nothing succeeded: {_ends(record.samples)}.")
+            if record.excerpt:
+                notes.append(f"The first failed answer said: {record.excerpt}")
         return tuple(notes)
 
 
@@ -165,6 +173,13 @@ def described(plan: Plan, n_targets: int = 1) -> dict[str, str]:
         found["warm-up"] = f"{said(limit.warmup_s)}, not measured"
     found["time-out"] = f"{said(plan.timeout_s)} from the intended start"
     return found
+
+
+def _ends(samples: Samples) -> str:
+    """How the failed ended, most frequent first: "status 401 (5), timeout (2)"."""
+    ends = Counter(f"status {status}" if status >= FIRST_BAD else str(error)
+                   for status, error in zip(samples.ints["status"], samples.errors, strict=True))
+    return ", ".join(f"{end} ({n})" for end, n in ends.most_common(MOST_ENDS))
 
 
 @contextmanager

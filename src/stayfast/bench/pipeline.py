@@ -34,6 +34,7 @@ class PipelineTarget:
         self._gateway = gateway
         self._api = config.api
         self._streams = config.stream
+        self._allows_empty = config.allow_empty
         self._asker = Asker(config, prompts)
         self._clock = clock
         self._numbers = count()
@@ -49,7 +50,7 @@ class PipelineTarget:
         """See `target.Target`. A time-out leaves as a client does: by cancelling."""
         clock = self._clock
         exchange = Exchange(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
-                            done=asyncio.get_running_loop().create_future())
+                            done=asyncio.get_running_loop().create_future(), allows_empty=self._allows_empty)
         sent_at = clock.now()
         try:
             async with asyncio.timeout_at(asking.timeout_at) as patience:
@@ -68,6 +69,7 @@ class PipelineTarget:
             reply = await self._gateway.serve(decode(self._api, self._asker.body(asking.shot)), arrival)
         except StayfastError as error:
             exchange.begin(error.status, {b"server-timing": (error.server_timing or "").encode()}, clock.now())
+            exchange.take(error.message.encode(), clock.now())
             exchange.end(exchange.error, clock.now())
             return
         try:

@@ -26,6 +26,7 @@ class Reader(ABC):
     def __init__(self) -> None:
         self.is_over = False
         self.error = Error.NONE
+        self.is_empty_whole = False  # an answer in one piece that holds nothing generated
         self.usage: Usage | None = None
 
     def see(self, data: bytes, name: bytes) -> int:
@@ -49,6 +50,7 @@ class Reader(ABC):
         else:
             self.usage = self._usage(said.get("usage"))
             self._stop(Error.NONE if self._is_answer(said) else Error.MALFORMED)
+            self.is_empty_whole = not self._has_content(said)
 
     def end(self) -> None:
         """The body has ended: without the protocol's own end it is cut off."""
@@ -69,6 +71,10 @@ class Reader(ABC):
     @abstractmethod
     def _is_answer(self, said: dict[str, Any]) -> bool:
         """Whether a whole body has what an answer must have."""
+
+    @abstractmethod
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        """Whether a whole body holds a piece; what is of no known shape counts as one."""
 
 
 class _Function(Struct, gc=False):
@@ -146,6 +152,20 @@ class ChatReader(Reader):
     def _is_answer(self, said: dict[str, Any]) -> bool:
         return isinstance(said.get("choices"), list) and bool(said["choices"])
 
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        return any(_says(choice.get("message") or choice) for choice in _dicts(said.get("choices")))
+
+
+def _dicts(said: object) -> list[dict[str, Any]]:
+    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+
+
+def _says(said: object) -> bool:
+    """Whether a whole message of chat, or a choice of completions, holds a piece."""
+    return isinstance(said, dict) and any(said.get(name) for name in (
+        "content", "text", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "reasoning_details",
+        "audio"))
+
 
 def _is_shown(delta: _Delta) -> bool:
     if delta.refusal or (delta.function_call is not None and delta.function_call.arguments):
@@ -206,6 +226,10 @@ class MessagesReader(Reader):
     def _is_answer(self, said: dict[str, Any]) -> bool:
         return isinstance(said.get("content"), list)
 
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        return any(block.get("text") or block.get("thinking") or block.get("type") not in ("text", "thinking")
+                   for block in _dicts(said.get("content")))
+
 
 class _Response(Struct, gc=False):
     usage: Any = None
@@ -241,6 +265,11 @@ class ResponsesReader(Reader):
 
     def _is_answer(self, said: dict[str, Any]) -> bool:
         return isinstance(said.get("output"), list) and said.get("status") in ("completed", "incomplete")
+
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        return any(item.get("type") not in ("message", "reasoning") or any(
+            part.get("text") or part.get("refusal") for part in (*_dicts(item.get("content")), *_dicts(item.get("summary"))))
+            for item in _dicts(said.get("output")))
 
 
 def reader_of(api: Api) -> Reader:

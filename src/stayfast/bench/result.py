@@ -28,7 +28,7 @@ class Subject(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """What the client measured of itself. `verdict` lists why the run is invalid; an empty one is a valid run."""
 
-    lateness_p50_s: float = 0.0  # actual send - intended start
+    lateness_p50_s: float = 0.0  # ts - t0, less what a new connection took
     lateness_p99_s: float = 0.0
     lateness_max_s: float = 0.0
     loop_lag_p50_s: float = 0.0

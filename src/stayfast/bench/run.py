@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import isnan
 from random import Random
 
 import msgspec
@@ -40,6 +41,7 @@ class Record:
     n_unsent: int = 0
     last_began_s: float = 0.0  # of measured shots
     last_at_s: float = 0.0
+    excerpt: str = ""  # of the first failed answer that had a body
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
@@ -160,6 +162,7 @@ class Runner:
         is_measured = shot.at_s >= 0
         now = self._clock.now()
         timeout_at = zero_at + shot.at_s + self._config.timeout_s
+        row = len(record.lateness_s)
         if is_measured:
             record.lateness_s.append(now - zero_at - shot.at_s)
             record.last_began_s = max(record.last_began_s, now - zero_at)
@@ -174,7 +177,10 @@ class Runner:
         if sample.error is not Error.NONE:
             record.n_bad += 1
             record.n_unsent += sample.error is Error.UNSENT and is_measured
+        record.excerpt = record.excerpt or sample.excerpt
         if is_measured:
+            if not isnan(sample.lateness_s):
+                record.lateness_s[row] = sample.lateness_s  # making the request is the client's own time, too
             record.samples.add(sample)
         return sample
 

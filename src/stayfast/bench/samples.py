@@ -9,7 +9,7 @@ new one took is `connect_s`, and counts from t0 only.
 from array import array
 from collections.abc import Iterator
 from enum import StrEnum
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ class Error(StrEnum):
     STREAM_ERROR = "stream_error"  # an error event inside the answer
     TRUNCATED = "truncated"  # the stream ended without the protocol's own end
     MALFORMED = "malformed"
+    EMPTY = "empty"  # whole by the protocol, and nothing was generated: no text, no reasoning, no arguments
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +51,18 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     error: Error = Error.NONE
     n_upstream_attempts: int = 0  # 0: not known
     server_timing: str = ""  # as it came
+    excerpt: str = ""  # of a failed answer's body, without keys; of the first such answer only, and no column
+
+    @property
+    def lateness_s(self) -> float:
+        """What the client itself added: ts - t0 less what a new connection took. NaN: never sent."""
+        return lateness_s(self.at_s, self.sent_s, self.connect_s)
+
+
+def lateness_s(at_s: float, sent_s: float, connect_s: float) -> float:
+    """See `Sample`. Not less than 0: a kept connection that died is replaced after ts."""
+    late_s = sent_s - at_s - (0.0 if isnan(connect_s) else connect_s)
+    return 0.0 if late_s < 0 else late_s
 
 
 _FLOATS = ("at_s", "sent_s", "headers_s", "first_s", "last_s", "ended_s", "gap_max_s", "connect_s", "shown_s")

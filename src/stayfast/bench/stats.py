@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from stayfast.bench.gaps import Gaps, middle_s
 from stayfast.bench.goodput import Goodput, judge
 from stayfast.bench.result import Result
-from stayfast.bench.samples import Samples
+from stayfast.bench.samples import Samples, lateness_s
 
 DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
     "t0": "intended start: the instant in the schedule, fixed before the run and never moved because the client was late",
@@ -32,12 +32,13 @@ DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
     "ttfb": "headers - ts, time to the answer's head",
     "e2e": "tn - ts, time to the last token",
     "e2e_sched": "tn - t0, the same from the intended start",
-    "tpot": "(tn - t1) / (n - 1) for n >= 2, else there is none",
+    "tpot": "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else there is none",
     "gap": "time between two chunks with content, pooled over all answers, not divided by the tokens in them",
     "gap_max": "an answer's longest gap",
     "lateness": "ts - t0 less what a new connection took: what the client itself added",
     "goodput": "good = success and complete (per protocol) and every SLO met; errors, time-outs, 429 and truncated streams "
-               "are not good, nor is an SLO on a value that does not exist. Share of what was offered, not of what was sent",
+               "are not good, nor are answers without content, nor is an SLO on a value that does not exist. Share of what "
+               "was offered, not of what was sent",
 })
 LATENCIES: Final = ("ttft_sched", "ttft", "ttfo", "ttfb", "e2e_sched", "e2e", "tpot", "gap", "gap_max")
 _INSTANTS: Final = {
@@ -133,15 +134,26 @@ class Measured:
         """Requests without a whole answer, as a share of the offered."""
         return (self.n_offered - self.n_whole) / self.n_offered if self.n_offered else nan
 
+    def ranked(self, name: str, share: float) -> float:
+        """The quantile of a latency over whole answers; infinite where the rank, counted over all that was offered, falls
+        among the failed, as an assertion counts it; NaN where there are too few for it."""
+        spread = self.spreads[name]
+        if self.n_whole and not spread.n:
+            return nan
+        n_failed = 0 if name == "gap" else self.n_offered - self.n_whole
+        if n_failed and of_offered(spread, n_failed, share) == inf:
+            return inf if is_resolved(spread.n + n_failed, share) else nan
+        return spread.at(share) if is_resolved(spread.n, share) else nan
+
     def rate(self, n: float) -> float:
         """`n` over the measured seconds."""
         return n / self.result.duration_s if self.result.duration_s > 0 else nan
 
     def spike_factor(self, name: str = "ttft_sched") -> float:
-        """p99 / p50: how much worse the bad case is than the usual one. NaN of too few answers to have a p99."""
-        spread = self.spreads[name]
-        usual_s = spread.at(0.5)
-        return spread.at(0.99) / usual_s if usual_s > 0 and is_resolved(spread.n, 0.99) else nan
+        """p99 / p50: how much worse the bad case is than the usual one. NaN of too few answers to have a p99, infinite
+        where so many failed that there is none."""
+        usual_s = self.spreads[name].at(0.5)
+        return self.ranked(name, 0.99) / usual_s if usual_s > 0 else nan
 
     def __repr__(self) -> str:
         return f"<Measured {self.result.label!r}: {self.n_whole} of {self.n_offered} whole, {self.goodput.n_good} good>"
@@ -153,11 +165,10 @@ def column(samples: Samples, name: str) -> Iterable[float]:
     if name == "gap_max":
         return floats["gap_max_s"]
     if name == "tpot":
-        rows = zip(floats["first_s"], floats["last_s"], samples.ints["n_output"], strict=True)
-        return [(last_s - first_s) / (n - 1) if n > 1 else nan for first_s, last_s, n in rows]
+        rows = zip(floats["first_s"], floats["last_s"], samples.ints["n_output"], samples.ints["n_chunks"], strict=True)
+        return [(last_s - first_s) / (n - 1) if min(n, n_chunks) > 1 else nan for first_s, last_s, n, n_chunks in rows]
     if name == "lateness":
-        sends = zip(floats["sent_s"], floats["at_s"], floats["connect_s"], strict=True)
-        return [sent_s - at_s - (0.0 if isnan(connect_s) else connect_s) for sent_s, at_s, connect_s in sends]
+        return list(map(lateness_s, floats["at_s"], floats["sent_s"], floats["connect_s"]))
     end, start = _INSTANTS[name]
     return [end_s - start_s for end_s, start_s in zip(floats[end], floats[start], strict=True)]
 

@@ -2,21 +2,26 @@
 
 The rule. Step i is past the knee when either
   goodput_i < goodput_(i-1) * (1 + 0.25 * (load_i / load_(i-1) - 1)): less than a quarter of the added load came out good, or
-  p99_i > 3 * p99_1: the 99th percentile of `ttft_sched` (failures count as slower than any) is three times the first step's.
-The knee is the step before the first such one; there is none when no step is past it, or the first fails more than 1 %.
-`auto` doubles the load from 1 until a step is past the knee, or there were `MAX_AUTO_STEPS`.
-Wrong when the first step is not idle, or steps are so short that p99 rests on a handful of requests.
+  p99_i > 3 * p99_1: the 99th percentile of `ttft_sched` (failures count as slower than any) is three times the first step's,
+and so is the step after it, or nothing of it was good. The knee is the step before them; without two in a row there is none.
+A load is what was offered in fact (of a closed loop: its callers). p99_1 is the upper end of the interval that the first
+step's requests leave it, so that a lucky first step does not make the second look bad. Left out are steps with less than
+`N_LEAST` requests, whose p99 is one or two of them, and invalid ones, whose figures are the client's own.
+`auto` doubles the load from 1 until the knee is behind it, a step is invalid, or there were `MAX_AUTO_STEPS`.
+Wrong when the first step is not idle.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isinf, isnan
+from math import inf, isinf, isnan, sqrt
 
 from stayfast.bench.stats import Measured, of_offered
 
 GAIN_SHARE = 0.25
 P99_FACTOR = 3.0
 MAX_AUTO_STEPS = 15
+N_LEAST = 200  # requests of a step that is judged
+_SIGMAS = 1.96  # of an interval of 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,15 @@ class Step:
     load: float
     goodput_rps: float
     p99_s: float  # of ttft_sched; infinite where more than 1 % failed
+    p99_high_s: float  # what it can be at most, by 95 %
+    offered: float  # requests a second in fact; of a closed loop its callers
+    n_offered: int
+    is_valid: bool = True
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether its figures are the target's, and enough."""
+        return self.is_valid and self.n_offered >= N_LEAST
 
 
 def parse_sweep(text: str) -> Sweep:
@@ -68,40 +82,80 @@ def parse_sweep(text: str) -> Sweep:
     return Sweep(kind == "concurrency", loads)
 
 
-def step_of(load: float, run: Measured) -> Step:
+def step_of(sweep: Sweep, load: float, run: Measured) -> Step:
     """The figures that the rule needs."""
-    p99_s = of_offered(run.spreads["ttft_sched"], run.n_offered - run.n_whole, 0.99)
-    return Step(load, run.rate(run.goodput.n_good), inf if isnan(p99_s) else p99_s)
+    spread, n_failed = run.spreads["ttft_sched"], run.n_offered - run.n_whole
+    p99_s = of_offered(spread, n_failed, 0.99)
+    high_share = min(1.0, 0.99 + _SIGMAS * sqrt(0.99 * 0.01 / max(1, spread.n)))
+    return Step(load, run.rate(run.goodput.n_good), inf if isnan(p99_s) else p99_s, spread.at(high_share),
+                load if sweep.is_closed else run.rate(run.n_offered), run.n_offered, run.result.health.is_valid)
 
 
-def is_past_knee(steps: Sequence[Step]) -> bool:
-    """Whether the last of these steps is past the knee, by the rule above."""
-    if not steps:
-        return False
-    first, last = steps[0], steps[-1]
-    if isinf(last.p99_s) or last.p99_s > P99_FACTOR * first.p99_s:
-        return True
-    if len(steps) == 1:
-        return False
-    before = steps[-2]
-    return last.goodput_rps < before.goodput_rps * (1 + GAIN_SHARE * (last.load / before.load - 1))
+def is_enough(steps: Sequence[Step]) -> bool:
+    """Whether `auto` ends here: the knee is behind it, or what comes next would measure the client."""
+    return bool(steps) and (not steps[-1].is_valid or not steps[-1].goodput_rps > 0 or _first_past(steps) is not None)
 
 
 def knee(steps: Sequence[Step]) -> Step | None:
     """The last step that was worth it, None where every one was, or none."""
-    for n in range(len(steps)):
-        if is_past_knee(steps[: n + 1]):
-            return steps[n - 1] if n else None
+    first = _first_past(steps)
+    return _judged(steps)[first - 1] if first else None
+
+
+def _judged(steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if step.can_be_judged]
+
+
+def _is_past(steps: Sequence[Step]) -> bool:
+    """Whether the last of these looks past the knee, by itself."""
+    first, last = steps[0], steps[-1]
+    if isinf(last.p99_s) or last.p99_s > P99_FACTOR * first.p99_high_s:
+        return True
+    if len(steps) == 1:
+        return False
+    before = steps[-2]
+    return last.goodput_rps < before.goodput_rps * (1 + GAIN_SHARE * (last.offered / before.offered - 1))
+
+
+def _first_past(steps: Sequence[Step]) -> int | None:
+    """The first of the judged steps that is past the knee."""
+    judged = _judged(steps)
+    past = [_is_past(judged[: n + 1]) for n in range(len(judged))]
+    for n, step in enumerate(judged):
+        if past[n] and (not step.goodput_rps > 0 or (n + 1 < len(judged) and past[n + 1])):
+            return n
     return None
 
 
 def told(sweep: Sweep, steps: Sequence[Step]) -> str:
-    """One line for people."""
-    found = knee(steps)
-    if found is not None:
+    """What was found, a line each, for people."""
+    return "\n".join([_told_knee(sweep, steps), *_left_out(sweep, steps)])
+
+
+def _told_knee(sweep: Sweep, steps: Sequence[Step]) -> str:
+    judged, first = _judged(steps), _first_past(steps)
+    if first:
+        found = judged[first - 1]
         return (f"knee: {sweep.label(found.load)} with {found.goodput_rps:.1f} good requests/s and a p99 of ttft_sched of "
                 f"{found.p99_s * 1e3:.0f} ms; past it the p99 is over {P99_FACTOR:g} times the first step's, or less than "
-                f"{GAIN_SHARE:.0%} of the added load comes out good")
-    if steps and is_past_knee(steps[:1]):
+                f"{GAIN_SHARE:.0%} of the added load comes out good, in two steps in a row")
+    if first == 0:
         return "knee: below the first step, which already fails more than 1 %"
+    if not judged:
+        return "knee: not looked for: no step can be judged"
+    if _is_past(judged):
+        before = sweep.label(judged[-2].load) if len(judged) > 1 else "below the first step"
+        return (f"knee: perhaps {before}: {sweep.label(judged[-1].load)} looks past it, but one step may be noise; add one "
+                "more")
     return "knee: not reached"
+
+
+def _left_out(sweep: Sweep, steps: Sequence[Step]) -> Iterator[str]:
+    few = [step for step in steps if step.is_valid and not step.can_be_judged]
+    if few:
+        yield (f"not judged: {', '.join(sweep.label(step.load) for step in few)}, with less than {N_LEAST} requests; give a "
+               "longer --duration")
+    invalid = [step for step in steps if not step.is_valid]
+    if invalid:
+        yield (f"not judged: {', '.join(sweep.label(step.load) for step in invalid)}, invalid: the client's own end was "
+               "reached, not the target's" + " (auto stops there)" * (not sweep.loads))

@@ -9,7 +9,7 @@ from stayfast.bench.amounts import printable
 from stayfast.bench.assertions import SHARES, Checked
 from stayfast.bench.compare import Comparison, Interval, Row
 from stayfast.bench.result import Health
-from stayfast.bench.stats import Measured, is_resolved
+from stayfast.bench.stats import Measured
 
 _RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 _HEADLINE: Final = (("ttft_sched", "to the first token"), ("e2e_sched", "to the last token"))
@@ -102,9 +102,7 @@ def _one(run: Measured, ink: Ink) -> str:
 
 
 def _latency(run: Measured, name: str, words: str, paint: Callable[[str], str]) -> str:
-    spread = run.spreads[name]
-    figures = (amounts.seconds(spread.at(share)) if is_resolved(spread.n, share) else amounts.DASH for _, share in _RANKS)
-    cells = "".join(f"{figure:>{_WIDTH}}" for figure in figures)
+    cells = "".join(f"{amounts.ranked(run.ranked(name, share)):>{_WIDTH}}" for _, share in _RANKS)
     line = f"{name:11}{words:25}{cells}"
     return "  " + (paint(line))
 
@@ -114,7 +112,7 @@ def _validity(run: Measured, ink: Ink) -> list[str]:
     lines = [ink.red(f"  INVALID: {printable(reason)}") for reason in result.health.verdict]
     if run.error_share >= 0.01:
         lines.append(ink.red(f"  {amounts.share(run.error_share)} of the offered failed: "
-                             "the latencies below are of the answers that were left"))
+                             "the latencies below are of the answers that were left, and a rank among the failed says so"))
     return [*lines, *(ink.dim(f"  {printable(note)}") for note in result.notes)]
 
 
@@ -151,7 +149,7 @@ def _many(runs: Sequence[Measured], ink: Ink) -> str:
     heads = ("ttft_sched p50", "p99", "e2e_sched p50", "p99", "tpot p50", "good", "good/s", "failed")
     lines = [ink.bold("  " + " " * wide + "".join(f"{head:>{max(_WIDTH, len(head) + 2)}}" for head in heads))]
     for run in runs:
-        cells = (*(amounts.seconds(run.spreads[name].at(share)) for name, share in (
+        cells = (*(amounts.ranked(run.ranked(name, share)) for name, share in (
             ("ttft_sched", 0.5), ("ttft_sched", 0.99), ("e2e_sched", 0.5), ("e2e_sched", 0.99), ("tpot", 0.5))),
             amounts.share(run.goodput.share), amounts.rate(run.rate(run.goodput.n_good)), amounts.share(run.error_share))
         line = "".join(f"{cell:>{max(_WIDTH, len(head) + 2)}}" for head, cell in zip(heads, cells, strict=True))

@@ -28,7 +28,7 @@ from stayfast.bench.result import Result
 from stayfast.bench.run import Runner
 from stayfast.bench.schedule import Prompts
 from stayfast.bench.stats import Measured
-from stayfast.bench.sweep import Step, is_past_knee, step_of, told
+from stayfast.bench.sweep import Step, is_enough, step_of, told
 from stayfast.bench.table import Ink
 from stayfast.cli import say
 from stayfast.cli.bench_options import RUN_EXAMPLES, Job, Misused, add_run_options, at_load, job_of
@@ -38,6 +38,7 @@ from stayfast.settings import environment
 
 EXIT_BAD = 1
 EXIT_MISUSED = 2
+EXIT_SIGNAL = 128  # and the signal's number, as a shell says it
 COMMANDS = ("run", "compare", "report", "selftest")
 
 
@@ -108,15 +109,23 @@ def _run(given: argparse.Namespace) -> int:
     elif len(runs) == 2:
         compared = compare(runs[0], runs[1], Random(job.plan.seed))
         sys.stdout.write(table.comparison(compared, ink))
+    checks = [] if session.interrupted_by else _checks(job, runs, ink)
+    _write_plain(runs, given.json, given.csv)
+    _write_html(runs, given.html, compared, checks)
+    if session.interrupted_by:
+        sys.stdout.write("interrupted" + ": assertions were not judged" * bool(job.assertions) + "\n")
+        return EXIT_SIGNAL + session.interrupted_by
+    is_bad = not runs or any(not run.result.health.is_valid or run.error_share == 1 for run in runs)
+    return EXIT_BAD if is_bad or not all(checked.holds for checked in checks) else 0
+
+
+def _checks(job: Job, runs: Sequence[Measured], ink: Ink) -> list[Checked]:
     checks: list[Checked] = []
     for run in runs if job.assertions else ():
         found = check(job.assertions, run)
         sys.stdout.write(f"{run.result.label}:\n" * (len(runs) > 1) + table.assertions(found, ink))
         checks += found
-    _write_plain(runs, given.json, given.csv)
-    _write_html(runs, given.html, compared, checks)
-    is_bad = not runs or any(not run.result.health.is_valid or run.error_share == 1 for run in runs)
-    return EXIT_BAD if is_bad or not all(checked.holds for checked in checks) else 0
+    return checks
 
 
 class Session:
@@ -130,13 +139,13 @@ class Session:
         self._clock = SystemClock()
         self._runner: Runner | None = None
         self._began_at = 0.0
-        self._is_over = False
+        self.interrupted_by = 0  # the signal
 
     async def perform(self) -> list[Result]:
         """All results. The first interrupt ends the sending, the second the waiting."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt)
+            loop.add_signal_handler(number, self._interrupt, number)
         async with asyncio.TaskGroup() as group:
             watching = None if self._is_quiet else group.create_task(self._watch())
             results = await (self._sweep() if self._job.sweep is not None else self._once(self._job.plan))
@@ -164,8 +173,8 @@ class Session:
             if not len(result.samples):
                 break
             results.append(result)
-            self.steps.append(step_of(load, Measured(result)))
-            if self._is_over or (not sweep.loads and is_past_knee(self.steps)):
+            self.steps.append(step_of(sweep, load, Measured(result)))
+            if self.interrupted_by or (not sweep.loads and is_enough(self.steps)):
                 break
         return results
 
@@ -173,14 +182,14 @@ class Session:
         self._runner = runner
         self._began_at = self._clock.now()
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, number: int) -> None:
         if self._runner is None:
             return
-        if self._is_over:
+        if self.interrupted_by:
             self._runner.cut()
         else:
             say("\nstayfast bench: no more is sent; waiting for the answers on their way (again: do not wait)")
-            self._is_over = True
+            self.interrupted_by = number
             self._runner.stop()
 
     async def _watch(self) -> None:
@@ -242,16 +251,22 @@ def _loaded(names: Sequence[str]) -> list[Measured]:
         raise Misused("name a file that --json wrote")
     found = []
     for name in names:
-        path, label = (name, "") if Path(name).exists() else name.rpartition(":")[::2]
+        path, label = _file_and_label(name)
         try:
             results = files.from_json(Path(path).read_bytes())
         except (OSError, ValueError) as why:
-            raise Misused(f"{path or name}: {why.strerror if isinstance(why, OSError) else why}") from None
+            raise Misused(f"{path}: {why.strerror if isinstance(why, OSError) else why}") from None
         chosen = [result for result in results if label in ("", result.label)]
         if not chosen:
             raise Misused(f"{path} has no result {label!r}; there are {', '.join(result.label for result in results)}")
         found += [Measured(result) for result in chosen]
     return found
+
+
+def _file_and_label(name: str) -> tuple[str, str]:
+    """FILE or FILE:LABEL; the label may have colons, as one that is a host and its port has."""
+    splits = [(name, ""), *((name[:at], name[at + 1:]) for at, char in enumerate(name) if char == ":")]
+    return next((split for split in splits if Path(split[0]).is_file()), (name, ""))
 
 
 def _write_plain(runs: Sequence[Measured], json: str | None, csv: str | None) -> None:

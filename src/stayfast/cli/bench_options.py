@@ -18,7 +18,7 @@ from stayfast.bench.lengths import parse_length
 from stayfast.bench.perform import Plan
 from stayfast.bench.result import Subject
 from stayfast.bench.schedule import Limit, PoolConfig, TurnsConfig, Workload
-from stayfast.bench.sweep import Sweep, parse_sweep
+from stayfast.bench.sweep import N_LEAST, Sweep, parse_sweep
 from stayfast.bench.traces import Recorded, read_trace
 from stayfast.core.types import Api
 
@@ -36,7 +36,7 @@ examples:
   stayfast bench --model m --target gateway=http://127.0.0.1:8090/v1 --target direct=http://127.0.0.1:8100/v1 --rate 20
   stayfast bench --virtual --config stayfast.yaml --model m --rate 200 --requests 1000000
   stayfast bench compare before.json after.json
-exit status: 0 done; 1 the run is invalid, nothing was answered or an assertion fails; 2 wrong usage
+exit status: 0 done; 1 the run is invalid, nothing was answered or an assertion fails; 2 wrong usage; 130 interrupted
 """
 
 
@@ -51,6 +51,7 @@ class Job:
     plan: Plan
     subjects: tuple[tuple[Subject, HttpConfig], ...]
     sweep: Sweep | None
+    has_length: bool  # it was said how long the run, or a step, lasts
     assertions: tuple[Assertion, ...]
 
 
@@ -65,6 +66,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="a header for every request")
     target.add_argument("--body", metavar="JSON", help="fields for every request; null takes one out")
     target.add_argument("--whole", action="store_true", help="ask for answers in one piece, not streams")
+    target.add_argument("--allow-empty", action="store_true", help="a whole answer without any content is good")
     target.add_argument("--ca-file", metavar="FILE", help="trust these certificates only")
     target.add_argument("--insecure", action="store_true", help="trust any certificate")
     load = parser.add_argument_group("load")
@@ -74,7 +76,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--time-scale", metavar="F", help="multiply a trace's times: 0.1 is ten times as fast")
     load.add_argument("--concurrency", metavar="N", help="closed loop with N callers: for comparison only")
     load.add_argument("--sweep", metavar="LOADS", help="[concurrency=|rate=]1,2,4,... or auto: find the knee")
-    load.add_argument("--duration", metavar="TIME", help="measured part (default: 30s; of each step of a sweep: 10s)")
+    load.add_argument("--duration", metavar="TIME", help="measured part (default: 30s; of each step of a sweep: "
+                      f"10s, and {N_LEAST} requests of a rate)")
     load.add_argument("--requests", metavar="N", help="end after N measured requests")
     load.add_argument("--warmup", metavar="TIME", help="before the measured part (default: none)")
     load.add_argument("--timeout", metavar="TIME", default="60s", help="from the intended start (default: %(default)s)")
@@ -123,19 +126,24 @@ def job_of(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
         slo = parse_slo(given.slo) if given.slo else Slo()
         assertions = tuple(parse_assertion(text) for text in given.assertions)
         sweep = parse_sweep(given.sweep) if given.sweep else None
-        return Job(_plan(given, sweep, slo), _subjects(given, variables), sweep, assertions)
+        has_length = bool(given.duration or given.requests)
+        return Job(_plan(given, sweep, slo), _subjects(given, variables), sweep, has_length, assertions)
     except ValueError as why:
         raise Misused(str(why)) from None
 
 
 def at_load(job: Job, load: float) -> Plan:
-    """The plan of one step of the sweep."""
+    """The plan of one step of the sweep. Where nothing was said of its length, a slow one lasts until it can be judged."""
     assert job.sweep is not None
     if job.sweep.is_closed:
         return replace(job.plan, n_concurrent=int(load))
     arrivals = job.plan.workload.arrivals
     assert isinstance(arrivals, Constant | Gamma)
-    return replace(job.plan, workload=replace(job.plan.workload, arrivals=replace(arrivals, rate_rps=load)))
+    limit = job.plan.limit
+    if not job.has_length and load * DEFAULT_STEP_S < 1.5 * N_LEAST:  # arrivals vary
+        limit = replace(limit, until_s=None, n_requests=max(N_LEAST, round(load * DEFAULT_STEP_S)))
+    return replace(job.plan, limit=limit,
+                   workload=replace(job.plan.workload, arrivals=replace(arrivals, rate_rps=load)))
 
 
 _PAIRS = (  # what excludes what, and why
@@ -259,7 +267,7 @@ def _subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[
         key = None
         if (variable := keys.get(name)) is not None and not (key := variables.get(variable)):
             raise Misused(f"the environment variable {variable} of --key-env is not set")
-        asking = AskingConfig(Api(dialect), models[name], not given.whole, key, headers, extra)
+        asking = AskingConfig(Api(dialect), models[name], not given.whole, key, headers, extra, given.allow_empty)
         found.append((Subject(name, url, dialect, models[name]),
                       HttpConfig(url, asking, given.ca_file, verify=not given.insecure)))
     return tuple(found)
@@ -269,10 +277,15 @@ def _named_targets(texts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, is_named, url = text.partition("=")
-        if not is_named or "/" in name:
+        if not is_named or text.startswith(("http://", "https://")):
             name, url = urlsplit(text).netloc.rpartition("@")[2], text
-        if not name or name in found:
-            raise Misused(f"--target {text if name in found else url}: give each target a name of its own: NAME=URL")
+            if not name:
+                raise Misused(f"--target {text}: neither a URL (http://..., https://...) nor NAME=URL")
+        elif not name or not name.isprintable() or any(char in "/=" or char.isspace() for char in name):
+            raise Misused(f"--target {text}: the name before the = is {'empty' if not name else repr(name)}; a name has one "
+                          "character or more, and no blank, / or control character")
+        if name in found:
+            raise Misused(f"--target {text}: {name} is the name of another; give each a name of its own: NAME=URL")
         found[name] = url
     if len(found) > MAX_TARGETS:
         raise Misused(f"at most {MAX_TARGETS} targets take turns in one run")

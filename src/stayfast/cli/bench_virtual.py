@@ -17,7 +17,7 @@ from stayfast.bench.result import Result
 from stayfast.bench.run import Runner
 from stayfast.bench.schedule import Prompts
 from stayfast.bench.stats import Measured
-from stayfast.bench.sweep import Step, is_past_knee, step_of
+from stayfast.bench.sweep import Step, is_enough, step_of
 from stayfast.cli.bench_options import Job, Misused, at_load
 from stayfast.compose.virtual import check_simulated, virtual
 from stayfast.settings import Settings, SettingsError, Source, environment, find, load
@@ -40,7 +40,7 @@ class VirtualSession:
         self._settings = _settings(config)
         self._where = config or SCENARIO.name
         self._runner: Runner | None = None
-        self._is_over = False
+        self.interrupted_by = 0  # the signal
 
     def perform(self) -> list[Result]:
         """All results. An interrupt ends the sending; what was done until then is reported."""
@@ -71,13 +71,15 @@ class VirtualSession:
             result = self._once(at_load(self._job, at))
             result.label = sweep.label(at)
             results.append(result)
-            self.steps.append(step_of(at, Measured(result)))
-            if self._is_over or (not sweep.loads and is_past_knee(self.steps)):
+            self.steps.append(step_of(sweep, at, Measured(result)))
+            if self.interrupted_by or (not sweep.loads and is_enough(self.steps)):
                 break
         return results
 
     def _begin(self, runner: Runner) -> None:
         self._runner = runner
+        if self.interrupted_by:
+            runner.stop()
 
     async def _tell(self, loop: SimLoop) -> None:
         is_terminal = sys.stderr.isatty()
@@ -93,7 +95,7 @@ class VirtualSession:
         """The virtual loop never looks at file descriptors, so the signal's own handler has to do it."""
 
         def stop(number: int, frame: FrameType | None) -> None:
-            self._is_over = True
+            self.interrupted_by = number
             if self._runner is not None:
                 self._runner.stop()
 

@@ -4,6 +4,7 @@ import argparse
 import errno
 import gc
 import json
+import os
 import sys
 import traceback
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from stayfast.settings.declare import Record
 from stayfast.settings.decode import Decoder
 from stayfast.settings.nodes import parse
 from stayfast.sim.config import ListenConfig
-from stayfast.sim.listener import Listener, until_signal
+from stayfast.sim.listener import Listener, signalled
 from stayfast.sim.site import Site, check_name
 from stayfast.upstreams.simulated import PRESETS, ProviderConfig
 
@@ -75,6 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     providers = providers or {"sim": base}
     try:
         return uvloop.run(_serve(listen, providers, as_json=arguments.json))
+    except BrokenPipeError:  # whoever read our lines has gone: what is left of them must not fail again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
@@ -93,13 +97,18 @@ def presets() -> str:
 
 
 def in_file(path: Path, base: ProviderConfig) -> Providers:
-    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError."""
+    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError.
+
+    The preset of `base` is for those that say nothing of how quick they are: an engine, a `ttft` or `gaps` alone stand on
+    their own, on `instant`.
+    """
     tree, problems = parse(path.read_text(encoding="utf-8"), str(path))
-    decoder = Decoder(environment(), {ProviderConfig: base})
+    decoder = Decoder(environment(), {ProviderConfig: replace(base, preset="")})
     found = decoder.value(Record(ProvidersFile), tree, ())
     if problems or decoder.problems:
         raise SettingsError([*problems, *decoder.problems])
-    return dict(found.providers)
+    return {name: of if of.preset or of.engine or of.ttft or of.gaps else replace(of, preset=base.preset)
+            for name, of in found.providers.items()}
 
 
 def _asked(given: list[str], base: ProviderConfig) -> Providers:
@@ -121,22 +130,26 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
     listener = Listener(Site(listen, providers, SystemClock(), _report))
     gc.collect()
     gc.freeze()  # a full collection over what was imported takes 10 ms, which would count as a provider's
-    port = await listener.listen()
-    host = f"[{listen.host}]" if ":" in listen.host else listen.host
-    url = f"http://{host}:{port}"
-    if as_json:
-        _tell({"url": url, "port": port, "providers": {name: f"{url}/{name}/v1" for name in providers}})
-    else:
-        sys.stdout.write(f"{url}/v1\n")
-        sys.stdout.flush()
-        say(_hello(listener.site, url))
-    try:
-        await until_signal()
-    finally:
-        listener.close()
+    with signalled() as has_come:  # before anybody is told the address, and may send one
+        port = await listener.listen()
+        host = f"[{listen.host}]" if ":" in listen.host else listen.host
+        _introduce(listener.site, f"http://{host}:{port}", port, as_json=as_json)
+        try:
+            await has_come.wait()
+        finally:
+            listener.close()
     if as_json:
         _tell(listener.site.control.counts())
     return 0
+
+
+def _introduce(site: Site, url: str, port: int, *, as_json: bool) -> None:
+    if as_json:
+        _tell({"url": url, "port": port, "providers": {name: f"{url}/{name}/v1" for name in site.control.configs}})
+    else:
+        sys.stdout.write(f"{url}/v1\n")
+        sys.stdout.flush()
+        say(_hello(site, url))
 
 
 def _hello(site: Site, url: str) -> str:

@@ -5,18 +5,20 @@ from dataclasses import dataclass
 from random import Random
 
 from stayfast.compose.routes import default_terms, models_asked, routes
+from stayfast.compose.state import gauges, told, waiting
 from stayfast.compose.together import Together
 from stayfast.compose.traces import peers, tracing
 from stayfast.core.clock import Clock
 from stayfast.core.events import Fanout, Sink
 from stayfast.core.types import Api
+from stayfast.observe.families import RETRY_BUDGET
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics import Metrics
 from stayfast.observe.recent import Recent
 from stayfast.observe.totals import CONTENT_TYPE
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.readiness import ProbeConfig, Prober
-from stayfast.pipeline.stages.admit import AdmitAll
+from stayfast.pipeline.stages.admit import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache import NoCache
 from stayfast.pipeline.stages.call import Caller
 from stayfast.pipeline.stages.context import AsSent
@@ -35,6 +37,8 @@ from stayfast.upstreams.http import HttpClient, HttpConfig
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.registry import Member, Registry
 from stayfast.upstreams.simulated import NAMED_SCRIPTS, ProviderConfig, Scripted, Simulated
+
+GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 
 
 class Observers:
@@ -96,6 +100,10 @@ class System:
         said = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
         return "no upstream has answered with a token yet" + (f" ({said})" if said else "")
 
+    def state(self) -> bytes:
+        """Upstreams with their limits and breakers, as JSON."""
+        return told(self.registry, self.together.siblings.n)
+
     async def metrics(self) -> tuple[str, bytes]:
         """Content type and text."""
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
@@ -118,17 +126,38 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     sink = observers.sink
     registry = Registry([
         old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
-        else Member(_upstream(name, its, doors, sink, clock)) for name, its in settings.upstreams.items()])
+        else Member(_upstream(name, its, doors, sink, clock), its.limit, its.breaker, rng, sink)
+        for name, its in settings.upstreams.items()])
     settle = Settle(clock, sink)
     gateway = Gateway(
-        clock=clock, admit=AdmitAll(), cache=NoCache(), context=AsSent(),
-        router=Router(routes(settings, registry), default_terms(settings.defaults), clock, rng),
+        clock=clock, admit=_admit(settings, old, clock, rng), cache=NoCache(), context=AsSent(),
+        router=Router(routes(settings, registry, old.gateway.router.routes if old is not None else {}),
+                      default_terms(settings.defaults), clock, rng),
         caller=Caller(clock, rng, sink), template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
     if observers.tracing is not None:
         observers.tracing.peers = peers(settings)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
+    observers.metrics.queued = lambda: [*_queued(gateway.admit), *waiting(registry)]
+    observers.metrics.limits = lambda: {**gauges(registry), RETRY_BUDGET.name: [
+        ((route.name,), route.hedging.budget.extra_share(clock.now())) for route in gateway.router.routes.values()]}
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
     return System(settings, gateway, registry, prober, observers.together)
+
+
+def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random) -> Admit:
+    """Who comes in: everybody, where nothing is set. After a reload what tenants have used stays used."""
+    if settings.admits_all:
+        return AdmitAll()
+    before = old.gateway.admit if old is not None else None
+    if not isinstance(before, Admission):
+        return Admission(settings.admission, settings.tenants, clock, rng)
+    before.configure(settings.admission, settings.tenants)
+    return before
+
+
+def _queued(admit: Admit) -> list[tuple[tuple[str, str], int]]:
+    """How many wait, by where they do and in which lane."""
+    return [((GATEWAY, band), n) for band, n in admit.places.depths()] if isinstance(admit, Admission) else []
 
 
 def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock) -> Upstream:

@@ -6,7 +6,7 @@ upstream's error body travels beside the message (`UpstreamFailed.body`) and is 
 
 from enum import StrEnum
 
-from stayfast.core.types import Stage
+from stayfast.core.types import Allowance, Stage
 
 
 class StayfastError(Exception):
@@ -38,11 +38,21 @@ class Rejected(StayfastError):
 
 
 class Shed(StayfastError):
-    """The gateway will not take it now: 429 (your quota) or 503 (our saturation), always with `retry_after_s`."""
+    """The gateway will not take it now: 429 (your quota) or 503 (our saturation), always with `retry_after_s`.
+
+    `reason` is one of a few words of ours, for metrics; `is_final`: no retry within a client's patience can help.
+    """
 
     status = 503
     code = "overloaded"
     kind = "overloaded_error"
+
+    def __init__(self, message: str, *, reason: str = "", is_final: bool = False, allowances: tuple[Allowance, ...] = (),
+                 code: str | None = None, status: int | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, code=code, status=status, retry_after_s=retry_after_s)
+        self.reason = reason
+        self.is_final = is_final
+        self.allowances = allowances  # of the client whose quota it was
 
 
 class DeadlineExceeded(StayfastError):

@@ -68,6 +68,24 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False):
     cost_usd: float | None = None  # None: no price is set, or no usage was reported
     stalls: tuple[Stall, ...] = ()
     span_id: str | None = None  # 16 hex digits: what this attempt's `traceparent` named
+    is_hedge: bool = False  # made beside one that still ran
+    is_lost: bool = False  # ended because another attempt brought the first token; then `usage` is an estimate of its prompt
+
+
+class Hedged(msgspec.Struct, frozen=True, gc=False):
+    """A second attempt was sent beside one that still ran, or was to be sent and was not."""
+
+    route: str
+    upstream: str  # that of the attempt that still ran
+    at: float
+    refused: str = ""  # why it was not sent: budget, slow, busy; empty: it was
+
+
+class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
+    """An attempt failed, and the budget of extra attempts had no room for another."""
+
+    route: str
+    upstream: str
 
 
 class RequestDone(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +117,8 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False):
     trace: Trace | None = None
     queue_s: float | None = None  # from accept to when the first stage looked at it
     attempts: tuple[AttemptDone, ...] = ()  # every call made for it, in the order of their starts
+    notes: tuple[str, ...] = ()  # what was decided about it and why, in words; names and figures only
+    shed: str | None = None  # why it was turned away: one of a few words of ours
 
     @property
     def own_s(self) -> float | None:
@@ -167,6 +187,14 @@ class EngineState(msgspec.Struct, frozen=True, gc=False):
     detail: str | None = None
 
 
+class BreakerChanged(msgspec.Struct, frozen=True, gc=False):
+    """An upstream is left alone (open), tried again (half_open) or used as usual (closed)."""
+
+    upstream: str
+    state: str
+    why: str  # ours: counts and times, never an upstream's own text
+
+
 class LoopLag(msgspec.Struct, frozen=True, gc=False):
     """A sample of how late the event loop ran a timer: what every request waits for, beside all that it counts."""
 
@@ -174,7 +202,7 @@ class LoopLag(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
-        | EngineState | LoopLag)
+        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld)
 
 
 class Sink(Protocol):

@@ -82,6 +82,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return max(0, self.input_total - self.cached_read)
 
 
+class Allowance(msgspec.Struct, frozen=True, gc=False):
+    """What a client has left of one limit, in whole `kind`s: requests or tokens. `full_in_s`: until all of it is there."""
+
+    kind: str
+    limit: int
+    remaining: int
+    full_in_s: float
+
+
 class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Bytes ready for the client, and how many content-bearing events they hold (0: a role, a ping, a held-back part)."""
 
@@ -92,10 +101,11 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class Sight:
     """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
 
-    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "response_id", "usage")
+    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "n_events", "response_id", "usage")
 
     def __init__(self) -> None:
         self.n_content = 0  # content-bearing events so far
+        self.n_events = 0  # all that a responses client was given so far: it numbers them
         self.finish_reason: str | None = None  # as the upstream said it
         self.usage: Usage | None = None
         self.response_id: str | None = None

@@ -45,6 +45,9 @@ DEGRADED = _counter("degraded", "Requests served by fallback, template or in par
 ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and the upstream's error status.", "route", "upstream",
                     "outcome", "fault", "status")
 RETRIES = _counter("retries", "Calls to upstreams after the first one of their request.", *_WHERE)
+HEDGES = _counter("hedges", "Second attempts beside one that still ran (won, lost, failed), and those that were not sent.",
+                  "route", "result")
+RETRIES_WITHHELD = _counter("retries_withheld", "Failures for whose retry the budget had no room.", "route", "upstream")
 STALLS = _counter("stalls", "Waits in the middle of an answer that were felt.", *_WHERE)
 TRUNCATED = _counter("truncated_streams", "Streams cut before the protocol's end.", "upstream")
 TOKENS = _counter("tokens", "Tokens that upstreams reported.", "route", "upstream", "kind")
@@ -52,6 +55,8 @@ COST = _counter("cost_usd", "What attempts cost by the prices in the settings, U
 OPENED = _counter("connections_opened", "New upstream connections: handshakes paid.", "upstream", "http_version", "tls")
 REUSED = _counter("connections_reused", "Requests on a pooled connection: handshakes saved.", "upstream")
 ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
+SHEDS = _counter("sheds", "Requests turned away to protect the others, or because their tenant's quota is used up.", "route",
+                 "reason")
 LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
@@ -71,15 +76,21 @@ LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "How late a timer of
                   OWN_BOUNDS_S)
 
 IN_FLIGHT = _gauge("in_flight", "Requests in flight by upstream.", "upstream")
+QUEUE_DEPTH = _gauge("queue_depth", "Requests that wait for a place.", "upstream", "lane")
+LIMIT = _gauge("limit", "Requests that may run at an upstream at a time.", "upstream", "lane")
+BREAKER_STATE = _gauge("breaker_state", "0 closed, 1 half-open, 2 open; of several workers the highest.", "upstream")
+RETRY_BUDGET = _gauge("retry_budget_ratio", "Extra attempts over traffic, last minute; of workers the highest.", "route")
 SPIKE_FACTOR = _gauge("spike_factor", "p99 over p50 of the time to the first token in the last five minutes.", "route")
 WORKERS = _gauge("workers", "Worker processes that this scrape heard from (answered) and did not (silent).", "state")
 BUILD_INFO = _gauge("build_info", "1; the labels say which program this is.", "version", "python")
 
 FAMILIES = (
-    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, STALLS, TRUNCATED,
-    TOKENS, COST, OPENED, REUSED, ENGINE_STATES, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
-    HANDSHAKE, LOOP_LAG, IN_FLIGHT, SPIKE_FACTOR, WORKERS, BUILD_INFO,
+    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
+    HEDGES, STALLS, TRUNCATED,
+    TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
+    HANDSHAKE, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, RETRY_BUDGET, SPIKE_FACTOR, WORKERS, BUILD_INFO,
 )
+HIGHEST = frozenset((BREAKER_STATE.name, RETRY_BUDGET.name))  # of several workers these are not added up
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import EngineState, Fact, ProbeFailed, RequestDone, RequestRefused
+from stayfast.core.events import BreakerChanged, EngineState, Fact, ProbeFailed, RequestDone, RequestRefused
 
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
@@ -116,6 +116,8 @@ class _Try(msgspec.Struct, omit_defaults=True):
     output_tokens: int | None = None
     cost_usd: float | None = None
     stalls_ms: list[float] = []
+    hedge: bool = False
+    lost: bool = False
 
 
 class _RequestLine(msgspec.Struct, omit_defaults=True):
@@ -145,6 +147,8 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     over_stage: str | None = None
     degraded: str | None = None
+    shed: str | None = None
+    notes: list[str] | None = None
     path: str | None = None
     tenant: str | None = None
     trace_id: str | None = None
@@ -178,6 +182,9 @@ class LogSink:
                                         path=fact.path, tenant=fact.tenant))
         elif isinstance(fact, ProbeFailed):
             self.say("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
+        elif isinstance(fact, BreakerChanged):
+            self.say("breaker", level="warning" if fact.state == "open" else "info", upstream=fact.upstream,
+                     state=fact.state, detail=fact.why)
         elif isinstance(fact, EngineState):
             self.say("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)
@@ -205,7 +212,8 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         fact.n_attempts, _ms_or_none(fact.ttft_s), _ms_or_none(fact.tpot_s), _ms_or_none(fact.gap_max_s),
         _ms_or_none(fact.queue_s), fact.n_chunks, usage.input_total if usage is not None else None,
         usage.output if usage is not None else None, usage.cached_read if usage is not None else None, fact.cost_usd,
-        fact.finish_reason, fact.error, fact.over_stage, fact.degraded, None, fact.tenant,
+        fact.finish_reason, fact.error, fact.over_stage, fact.degraded, fact.shed,
+        list(fact.notes) if fact.notes else None, None, fact.tenant,
         trace.trace_id if trace is not None else None,
         # _value_ is what `.value` looks up at five times the cost; seven stages a request make that a microsecond
         {done.stage._value_: int((done.ended_at - done.began_at) * 1e6 + 0.5) / 1e3 for done in fact.stages},
@@ -220,7 +228,8 @@ def _tries(fact: RequestDone) -> list[_Try] | None:
     return [_Try(attempt.upstream, _ms(attempt.ended_at - attempt.began_at), _ms_or_none(attempt.ttft_s), attempt.fault,
                  attempt.upstream_status, attempt.usage.input_total if attempt.usage is not None else None,
                  attempt.usage.output if attempt.usage is not None else None, attempt.cost_usd,
-                 [_ms(stall.seconds) for stall in attempt.stalls]) for attempt in attempts]
+                 [_ms(stall.seconds) for stall in attempt.stalls], attempt.is_hedge, attempt.is_lost)
+            for attempt in attempts]
 
 
 def _ms_or_none(seconds: float | None) -> float | None:

@@ -12,14 +12,16 @@ from stayfast.core.events import (
     EngineState,
     Fact,
     GapsSeen,
+    Hedged,
     LoopLag,
     RequestDone,
     RequestRefused,
+    RetryWithheld,
     StageDone,
 )
 from stayfast.core.types import Stage
 from stayfast.observe import families as known
-from stayfast.observe.totals import Histogram, Labels, Snapshot, Totals
+from stayfast.observe.totals import Histogram, Labels, Rows, Snapshot, Totals
 from stayfast.policy.histogram import LogHistogram, merged
 from stayfast.policy.window import Window
 
@@ -50,6 +52,8 @@ class Metrics:
                  in_flight: Read = tuple, lost: Read = tuple) -> None:
         self._clock = clock
         self.in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
+        self.queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple  # requests that wait, by upstream and lane
+        self.limits: Callable[[], Rows] = dict  # what upstreams' limits and breakers say
         self.lost = lost  # log lines and spans that were thrown away since the start
         self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
         self._live: defaultdict[Labels, Window] = defaultdict(Window)  # route, upstream: times to the first token
@@ -80,7 +84,9 @@ class Metrics:
         lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.lost()]
         routes = {route for route, _ in self._live}
         live = {route: self.first_tokens(route, LIVE_S).packed() for route in routes}
-        return self.totals.snapshot({known.LOST.name: lost}, {known.IN_FLIGHT.name: in_flight}, live)
+        queued: list[tuple[Labels, float]] = [(where, n) for where, n in self.queued()]
+        gauges = {known.IN_FLIGHT.name: in_flight, known.QUEUE_DEPTH.name: queued, **self.limits()}
+        return self.totals.snapshot({known.LOST.name: lost}, gauges, live)
 
     def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
         """Times to the first token on a route, from accept, in the last `seconds`."""
@@ -97,6 +103,11 @@ class Metrics:
             tls = "none" if not fact.tls else "resumed" if fact.tls_resumed else "full"
             count[known.OPENED.name][fact.upstream, fact.http_version, tls] += 1
             self.totals.histograms[known.HANDSHAKE.name][(fact.upstream,)].add(fact.handshake_s)
+        elif isinstance(fact, Hedged):
+            if fact.refused:
+                count[known.HEDGES.name][fact.route, f"refused_{fact.refused}"] += 1
+        elif isinstance(fact, RetryWithheld):
+            count[known.RETRIES_WITHHELD.name][fact.route, fact.upstream] += 1
         elif isinstance(fact, LoopLag):
             self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
         elif isinstance(fact, RequestRefused):
@@ -112,11 +123,13 @@ class Metrics:
         usage = fact.usage
         if usage is not None:
             tokens = self._tokens
-            tokens[route, upstream, "input"] += usage.input_total
+            tokens[route, upstream, "estimated" if fact.is_lost else "input"] += usage.input_total
             tokens[route, upstream, "cached"] += usage.cached_read
             tokens[route, upstream, "output"] += usage.output
             if fact.cost_usd is not None:
                 self._cost_usd[where] += fact.cost_usd
+        if fact.is_hedge:
+            self.totals.counters[known.HEDGES.name][route, _result_of(fact)] += 1
         if fact.n_attempt > 1:
             self.totals.counters[known.RETRIES.name][where] += 1
         if fact.stalls:
@@ -162,6 +175,8 @@ class Metrics:
         count = self.totals.counters
         if fact.over_stage is not None:
             count[known.STAGE_OVERRUNS.name][route, fact.over_stage._value_] += 1
+        if fact.shed is not None:
+            count[known.SHEDS.name][route, fact.shed] += 1
         if fact.degraded is not None:
             count[known.DEGRADED.name][route, fact.degraded] += 1
         if fact.status == 499:
@@ -182,6 +197,12 @@ class _Place:
     queue_s: Histogram
     own_s: Histogram
     live: Window
+
+
+def _result_of(hedge: AttemptDone) -> str:
+    if hedge.ttft_s is not None:
+        return "won"
+    return "lost" if hedge.fault is None else "failed"
 
 
 def ended_in(stages: tuple[StageDone, ...]) -> str:

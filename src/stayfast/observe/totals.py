@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from stayfast.observe.families import FAMILIES, SPIKE_FACTOR, Family
+from stayfast.observe.families import FAMILIES, HIGHEST, SPIKE_FACTOR, Family
 from stayfast.policy.histogram import LogHistogram, Packed
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -96,8 +96,9 @@ class Totals:
                 self.histograms[name][one.labels].merge(snapshot.bounds_s[name], one.counts, one.sum_s)
         if is_of_now:
             for name, rows in snapshot.gauges.items():
+                gauge = self.gauges[name]
                 for labels, value in rows:
-                    self.gauges[name][labels] += value
+                    gauge[labels] = max(gauge[labels], value) if name in HIGHEST else gauge[labels] + value
             for route, packed in snapshot.live.items():
                 self._live[route].merge(LogHistogram(packed))
 

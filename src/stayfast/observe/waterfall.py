@@ -51,6 +51,8 @@ class Lane(msgspec.Struct, omit_defaults=True):
     output_tokens: int | None = None
     cost_usd: float | None = None
     stalls: list[StallSeen] = []
+    is_hedge: bool = False
+    is_lost: bool = False
 
 
 class Normal(msgspec.Struct):
@@ -79,6 +81,7 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     degraded: str | None = None
     over_stage: str | None = None
+    shed: str | None = None
     deadline_ms: float | None = None
     queue_ms: float | None = None
     ttft_ms: float | None = None
@@ -121,7 +124,8 @@ def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
         fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - start),
         list(verdict(fact, normal)),
         fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route, fact.upstream, fact.tenant, fact.error,
-        fact.degraded, fact.over_stage, _ms_or_none(fact.total_s), _ms_or_none(fact.queue_s), _ms_or_none(fact.ttft_s),
+        fact.degraded, fact.over_stage, fact.shed, _ms_or_none(fact.total_s), _ms_or_none(fact.queue_s),
+        _ms_or_none(fact.ttft_s),
         _ms_or_none(fact.own_s), _ms_or_none(fact.tpot_s), _ms_or_none(fact.gap_max_s), fact.n_chunks, fact.cost_usd,
         fact.trace.trace_id if fact.trace is not None else None, normal,
         [StageSpent(done.stage.value, _ms(done.began_at - start), _ms(done.spent_s), _ms(done.allowance_s),
@@ -132,6 +136,8 @@ def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
 def verdict(fact: RequestDone, normal: Normal | None) -> Iterator[str]:
     """What happened and what took the time, a sentence each; the first one says how it ended."""
     yield _ending(fact)
+    for note in fact.notes:
+        yield f"{note[0].upper()}{note[1:]}."
     over = next((done for done in fact.stages if done.stage is fact.over_stage), None)
     if over is not None:
         yield f"Stage {over.stage.value} broke its budget: {_said(over.spent_s)} of {_said(over.allowance_s)}."
@@ -170,6 +176,8 @@ def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator
     if attempt.fault is not None:
         status = f" {attempt.upstream_status}" if attempt.upstream_status is not None else ""
         yield f"Attempt {number} at {attempt.upstream} failed after {took}: {attempt.fault}{status}."
+    elif attempt.is_lost:
+        yield f"Attempt {number} at {attempt.upstream} lost against a quicker one after {took}."
     elif attempt.outcome is not Outcome.SUCCESS and not is_last:
         yield f"Attempt {number} at {attempt.upstream} was given up after {took}."
     if attempt.stalls:
@@ -186,7 +194,8 @@ def _lane(attempt: AttemptDone, start: float) -> Lane:
         _ms(attempt.began_at + attempt.ttft_s - start) if attempt.ttft_s is not None else None, attempt.fault,
         attempt.upstream_status, attempt.finish_reason, usage.input_total if usage is not None else None,
         usage.cached_read if usage is not None else None, usage.output if usage is not None else None, attempt.cost_usd,
-        [StallSeen(_ms(stall.at - start), _ms(stall.seconds)) for stall in attempt.stalls])
+        [StallSeen(_ms(stall.at - start), _ms(stall.seconds)) for stall in attempt.stalls], attempt.is_hedge,
+        attempt.is_lost)
 
 
 def _normal(usual: LogHistogram) -> Normal | None:

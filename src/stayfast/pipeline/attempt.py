@@ -1,35 +1,46 @@
 """One call to one upstream, from its start to its one end. Whoever ends it first decides what it teaches."""
 
 from stayfast.core.clock import Clock
+from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
-from stayfast.core.types import Outcome
+from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.cadence import Cadence
+from stayfast.policy.hedge import FirstTokens
 from stayfast.policy.price import Price
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.registry import Member
 
+TOO_MANY = 429
+BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counted them
+
 
 class Attempt:
-    """Owns the stream and the upstream's in-flight count. One task owns it."""
+    """Owns the stream and the place at the upstream. One task owns it."""
 
-    __slots__ = ("_call", "_clock", "_n_attempt", "_price", "_route", "_sink", "began_at", "cadence", "done",
-                 "is_incremental", "member", "stream")
+    __slots__ = ("_clock", "_first_tokens", "_is_hedge", "_n_attempt", "_place", "_price", "_route", "_sink", "began_at",
+                 "cadence", "call", "done", "is_incremental", "member", "stream")
 
     def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
-                 sink: Sink, price: Price | None = None) -> None:
+                 sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
+                 is_hedge: bool = False) -> None:
         self.member = member
         self.is_incremental = is_incremental
         self.stream: Stream | None = None
         self.done: AttemptDone | None = None  # None: it runs
         self.cadence = Cadence(route, member.upstream.name, sink)
-        self._call = call
+        self.call = call
         self._route = route
         self._n_attempt = n_attempt
         self._clock = clock
         self._sink = sink
         self._price = price
+        self._first_tokens = first_tokens  # None: nobody wants to know
+        self._is_hedge = is_hedge
         self.began_at = clock.now()
-        member.enter()
+        if first_tokens is not None:
+            first_tokens.began(self, self.began_at)
+        norm = member.usual.norm(call.model, len(call.request.body) // BYTES_A_TOKEN, not is_incremental)
+        self._place = member.enter(norm, self.began_at)
 
     @property
     def name(self) -> str:
@@ -40,35 +51,66 @@ class Attempt:
         """A real token came: the upstream works."""
         now = self._clock.now()
         self.cadence.begin(now)
-        self.member.succeeded(now - self.began_at)
+        if self._first_tokens is not None:
+            self._first_tokens.took(self, now)
+        usage = self.stream.sight.usage if self.stream is not None else None
+        if usage is None or not usage.input_total:
+            self._place.answered(now)
+        else:
+            self._place.answered(now, self.member.usual.norm(self.call.model, usage.uncached, not self.is_incremental))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has taken as long as slow ones do, or nobody knows how long that is."""
+        return self._place.is_late(self._clock.now())
 
     def end(self, outcome: Outcome, fault: str | None = None, *, is_failure: bool = True,
-            upstream_status: int | None = None) -> None:
+            upstream_status: int | None = None, retry_after_s: float | None = None, is_lost: bool = False) -> None:
         """Release the stream and the place, and say what came of it. Only the first call counts.
 
-        A dropped attempt tells against the upstream's health, unless `is_failure` is False: a 429 is no sickness.
+        A dropped attempt tells against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says
+        that there is no room; whatever else is no failure says nothing.
         """
         if self.done is not None:
             return
-        stream, upstream, call = self.stream, self.member.upstream, self._call
+        stream, upstream, call = self.stream, self.member.upstream, self.call
         if stream is not None:
             stream.close()
-        self.member.leave()
         now = self._clock.now()
-        if outcome is Outcome.DROPPED and is_failure:
-            self.member.failed(now)
+        if is_lost:
+            self._place.outlasted(now)
+        teaches = is_failure or upstream_status == TOO_MANY
+        self._place.leave(outcome if teaches else Outcome.IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.cadence
         cadence.end(now, is_whole=outcome is Outcome.SUCCESS)
+        if self._first_tokens is not None and cadence.first_at is None:
+            if (outcome is Outcome.IGNORED and fault is None) or fault == Fault.TIMEOUT:
+                self._first_tokens.cut_off(self, now)
+            else:
+                self._first_tokens.failed(self)
         sight = stream.sight if stream is not None else None
         usage = sight.usage if sight is not None else None
+        if is_lost and usage is None:
+            usage = Usage(input_total=len(call.request.body) // BYTES_A_TOKEN)
         self.done = AttemptDone(
             self._route, upstream.name, self.began_at, now, outcome,
             cadence.first_at - self.began_at if cadence.first_at is not None else None, fault, self._n_attempt,
             call.request_id, call.request.api, upstream.kind, call.model, upstream_status, usage,
             sight.finish_reason if sight is not None else None,
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
-            tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None)
+            tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
+            self._is_hedge, is_lost)
         self._sink.emit(self.done)
+
+    def fail(self, failed: UpstreamFailed) -> None:
+        """Its upstream failed before the client had anything of it."""
+        self.end(Outcome.IGNORED if failed.is_final else Outcome.DROPPED, failed.fault.value,
+                 is_failure=failed.upstream_status != TOO_MANY, upstream_status=failed.upstream_status,
+                 retry_after_s=failed.retry_after_s)
+
+    def lose(self) -> None:
+        """Another attempt was quicker; teaches nothing but that it took at least so long."""
+        self.end(Outcome.IGNORED, is_lost=True)
 
     def abandon(self) -> None:
         """Nobody wants the answer any more; teaches nothing."""

@@ -7,11 +7,12 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import Trace
-from stayfast.core.types import Request, Stage
+from stayfast.core.types import Allowance, Request, Stage
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.handoffs import Terms
 from stayfast.pipeline.ledger import Ledger
 from stayfast.pipeline.watch import Watch
+from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import below
 
 SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
@@ -27,6 +28,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     total_s: float | None = None  # the client's own patience, where it said so
     silence_s: float | None = None  # how long its SDK waits for the next byte, which for a whole answer is the answer
     trace: Trace | None = None  # None: tracing is off, and the client sent no trace context
+    urgency: Urgency | None = None  # where the client said so
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, under the request's own; None where that has none."""
@@ -36,8 +38,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 class Exchange:
     """A request on its way through the stages. One task owns it; its deadline starts at accept."""
 
-    __slots__ = ("arrival", "attempts", "deadline", "degraded", "ledger", "request", "reserve_s", "route", "terms",
-                 "total_s", "upstream", "watch")
+    __slots__ = ("allowances", "arrival", "attempts", "deadline", "degraded", "ledger", "notes", "request", "reserve_s",
+                 "route", "terms", "total_s", "upstream", "watch")
 
     def __init__(self, request: Request, arrival: Arrival, terms: Terms, clock: Clock) -> None:
         total_s, budget = _total_s(request, arrival, terms.timeouts.total_s), terms.budget
@@ -53,9 +55,11 @@ class Exchange:
         self.ledger = Ledger(clock, arrival.accepted_at, deadline_at, budget)
         self.watch = Watch(clock, deadline_at, total_s, arrival.accepted_at + terms.look_within_s)
         self.attempts: list[Attempt] = []  # in the order of their starts
-        self.route: str | None = None
+        self.route = terms.route
         self.upstream: str | None = None
         self.degraded: str | None = None  # fallback, template or partial: what was done instead of failing
+        self.allowances: tuple[Allowance, ...] = ()  # what its client has left of its quota
+        self.notes: list[str] = []  # what was decided about it, and why; names and figures only
 
     def enter(self, stage: Stage) -> None:
         """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""

@@ -8,6 +8,7 @@ import msgspec
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Chunk, Outcome, Request
 from stayfast.pipeline.cadence import Cadence
+from stayfast.pipeline.hedging import Hedging, never
 from stayfast.policy.budget import Budget, BudgetConfig, share_out
 from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
@@ -38,6 +39,7 @@ class Terms:
     budget: Budget = field(default_factory=lambda: share_out(BudgetConfig(), Timeouts().total_s))
     template: str = ""  # the answer given instead of an error; empty: none
     ends_partial: bool = False  # an answer that has begun is ended in its protocol when its time is up, not broken off
+    route: str | None = None  # whose terms these are; None: nobody's, the name that was asked for does not exist
 
     look_within_s: float = field(init=False)  # how soon a request's timer need look at it for the first time
 
@@ -55,6 +57,7 @@ class Route:
     terms: Terms = field(default_factory=Terms)
     retry: RetryConfig = field(default_factory=RetryConfig)
     fallback: tuple[Target, ...] = ()
+    hedging: Hedging = field(default_factory=never)
 
     def __post_init__(self) -> None:
         if not self.targets:

@@ -2,23 +2,29 @@
 
 Why not `asyncio.timeout_at` around every wait: that arms and cancels a timer for each read of a stream. Here the timer
 stays armed at the earliest instant that was ever needed; when it fires early it looks at the wait that is under way and
-arms itself again. A stream of a thousand chunks costs one timer.
+arms itself again. The same timer rings when it is time to think of a second attempt. A stream of a thousand chunks costs
+one timer.
 
 Each stage bounds its own waits: none reaches beyond the stage's end, which is never later than the deadline.
 """
 
 import asyncio
+from collections.abc import Callable
+from math import inf
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.types import Stage
 
+OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is made
+
 
 class Watch:
     """The limits of one request. Owned by the task that made it; only that task may wait under it."""
 
-    __slots__ = ("_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_clock", "_deadline_at", "_due_at", "_handle",
-                 "_limit", "_loop", "_seconds", "_task", "_total_s", "fired")
+    __slots__ = ("_alarm", "_alarm_at", "_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_clock", "_deadline_at",
+                 "_due_at", "_handle", "_is_interrupted", "_limit", "_loop", "_seconds", "_task",
+                 "_total_s", "fired")
 
     def __init__(self, clock: Clock, deadline_at: float, total_s: float, look_at: float) -> None:
         self._clock = clock
@@ -32,6 +38,9 @@ class Watch:
         self._bound_at = deadline_at
         self._bound_limit = self._limit = "total_s"
         self._bound_s = self._seconds = total_s
+        self._alarm_at = inf
+        self._alarm: Callable[[], None] | None = None
+        self._is_interrupted = False
         self.fired = False
 
     def bound(self, ends_at: float, now: float) -> None:
@@ -59,11 +68,39 @@ class Watch:
 
     def _wait_until(self, due_at: float) -> None:
         self._due_at = due_at
-        if due_at < self._armed_at:
+        self._look_at(due_at)
+
+    def _look_at(self, at: float) -> None:
+        if at < self._armed_at:
             if self._handle is not None:
                 self._handle.cancel()
-            self._armed_at = due_at
-            self._handle = self._loop.call_at(due_at, self._check)
+            self._armed_at = at
+            self._handle = self._loop.call_at(at, self._check)
+
+    def ring(self, at: float, alarm: Callable[[], None]) -> None:
+        """Call `alarm` at that instant; one at a time."""
+        self._alarm_at, self._alarm = at, alarm
+        self._look_at(at)
+
+    def ring_no_more(self) -> None:
+        """Forget the alarm."""
+        self._alarm_at, self._alarm = inf, None
+
+    def interrupt(self) -> bool:
+        """End the wait of the request's task: what it waits for has come elsewhere. False: its time-out was quicker."""
+        if self.fired or self._is_interrupted or self._task is None:
+            return False
+        self._is_interrupted = True
+        self._task.cancel()
+        return True
+
+    def was_interrupted(self) -> bool:
+        """Called on CancelledError: whether it stands for `interrupt`, and nobody else cancelled the task as well."""
+        if not self._is_interrupted:
+            return False
+        self._is_interrupted = False
+        task = asyncio.current_task()
+        return task is None or task.uncancel() == 0
 
     def exceeded(self, stage: Stage) -> DeadlineExceeded:
         """The error for a bound that has passed."""
@@ -76,6 +113,7 @@ class Watch:
     def stop(self) -> None:
         """The request is over. Breaks the cycle of timer, task and request."""
         self._due_at = None
+        self.ring_no_more()
         self._task = None
         if self._handle is not None:
             self._handle.cancel()
@@ -93,13 +131,18 @@ class Watch:
 
     def _check(self) -> None:
         self._handle = None
-        self._armed_at = float("inf")
-        if self._due_at is None:
-            return  # the next wait arms it again
-        if self._clock.now() >= self._due_at:
-            self.fired = True
-            if self._task is not None:
-                self._task.cancel()
+        self._armed_at = inf
+        now = self._clock.now()
+        if self._due_at is not None and now >= self._due_at:
+            if not self._is_interrupted:
+                self.fired = True
+                if self._task is not None:
+                    self._task.cancel()
             return
-        self._armed_at = self._due_at
-        self._handle = self._loop.call_at(self._due_at, self._check)
+        alarm = self._alarm
+        if alarm is not None and now >= self._alarm_at:
+            self.ring_no_more()
+            alarm()
+        next_at = min(self._alarm_at, inf if self._due_at is None else self._due_at)
+        if next_at < inf:  # else the next wait arms it again
+            self._look_at(next_at)

@@ -1,32 +1,86 @@
 """Which of a route's upstreams to try, best first.
 
-Problem: sending to the least loaded of many by stale numbers makes all gateways pick the same one at once. Rule: power of
-two choices. Two candidates are drawn at random, the one with fewer requests in flight goes first; upstreams whose last
-attempts all failed stand behind the healthy ones, but are never taken out: the last one standing is still tried.
+Problem: sending to the least loaded of many by stale numbers makes all gateways pick the same one at once; and what an
+upstream takes for a first token says more of its load than how many requests it has. Rule: power of two choices over the
+peak-EWMA of the time to the first token. Of the upstreams that are well two are drawn at random, the one with less load
+goes first. A slower sample is its pace at once, which then falls back to what is usual there, in 10 s to a third:
 
-    score = (is_failing, n_in_flight)          lower is better; ties fall to the order of the draw
+    load_s = pace_s * (n_in_flight + 1)
+    pace_s = usual_s + (pace_s - usual_s) e^(-t/10)
 
-Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001).
-When wrong: requests differ a hundredfold in work, so in-flight counts are a poor measure of load for mixed prompts.
+A failure counts as a sample of twice the pace, or it would look quick. An upstream of which nothing is known gets one
+request at a time. Those that are not well (an open breaker, a 429's Retry-After) stand behind, but are never taken out:
+the last one standing is tried. One that is coming back is well for a share of the requests only. An upstream that wants a
+probe goes first, for that one request.
+Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); Finagle's and tower's peak EWMA.
+When wrong: one answer of a heavy tail makes its upstream look slow for seconds; with many gateways each sees its own
+requests in flight only.
 """
 
 from collections.abc import Sequence
+from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from random import Random
 
+DECAY_S = 10.0
+UNKNOWN_S = 1.0  # a pace, times the requests in flight, until one is known
+FAILED_FACTOR = 2.0
+
 
 class Load(NamedTuple):
-    """What is known of one candidate at this moment."""
+    """What is known of one candidate at this moment. `share`: of the requests that it may be preferred for."""
 
-    is_failing: bool
-    n_in_flight: int
+    seconds: float
+    share: float = 1.0
+    wants_probe: bool = False
 
 
-def in_turn(loads: Sequence[Load]) -> list[int]:
-    """The candidates' indices as listed, the failing ones behind the healthy: a preferred upstream and its fallbacks."""
-    return sorted(range(len(loads)), key=lambda index: loads[index].is_failing)
+class Pace:
+    """The peak-EWMA of one upstream. Pure state; changed only by its owner."""
+
+    __slots__ = ("_at", "_seconds")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0  # nothing is known
+        self._at = 0.0
+
+    def took(self, seconds: float, usual_s: float, now: float) -> None:
+        """A first token came after so long, for a prompt like most."""
+        fallen_s = self._at_now(usual_s, now)
+        if seconds < fallen_s:
+            seconds = fallen_s + (seconds - fallen_s) * (1 - exp((self._at - now) / DECAY_S))
+        self._seconds, self._at = seconds, now
+
+    def outlasted(self, seconds: float, usual_s: float, now: float) -> None:
+        """A first token had not come after so long, and somebody else was quicker: it took at least that."""
+        if seconds > self._at_now(usual_s, now):
+            self._seconds, self._at = seconds, now
+
+    def failed(self, usual_s: float, now: float) -> None:
+        """An attempt failed, which may have been quick."""
+        self.took(FAILED_FACTOR * (self._at_now(usual_s, now) or UNKNOWN_S), usual_s, now)
+
+    def load_s(self, n_in_flight: int, usual_s: float, now: float) -> float:
+        """What one more request meets."""
+        if not self._seconds:
+            return UNKNOWN_S * n_in_flight
+        return self._at_now(usual_s, now) * (n_in_flight + 1)
+
+    def _at_now(self, usual_s: float, now: float) -> float:
+        if self._seconds <= usual_s:
+            return self._seconds
+        return usual_s + (self._seconds - usual_s) * exp((self._at - now) / DECAY_S)
+
+    def __repr__(self) -> str:
+        return f"<Pace {self._seconds:.3g} s>"
+
+
+def in_turn(loads: Sequence[Load], rng: "Random") -> list[int]:
+    """The candidates' indices as listed, those that are not well behind: a preferred upstream and its fallbacks."""
+    well = _well(loads, rng)
+    return sorted(range(len(loads)), key=lambda index: (not loads[index].wants_probe, index not in well))
 
 
 def order(loads: Sequence[Load], rng: "Random") -> list[int]:
@@ -34,8 +88,20 @@ def order(loads: Sequence[Load], rng: "Random") -> list[int]:
     n = len(loads)
     if n < 2:
         return list(range(n))
-    healthy = [index for index in range(n) if not loads[index].is_failing] or list(range(n))
-    drawn = rng.sample(healthy, min(2, len(healthy)))
-    first = min(drawn, key=loads.__getitem__)
-    rest = sorted((index for index in range(n) if index != first), key=loads.__getitem__)
-    return [first, *rest]
+    well = _well(loads, rng)
+    drawn = rng.sample(well, min(2, len(well)))
+    first = min(drawn, key=lambda index: loads[index].seconds)
+    rest = sorted((index for index in range(n) if index != first),
+                  key=lambda index: (index not in well, loads[index].seconds))
+    found = [first, *rest]
+    for index in range(n):
+        if loads[index].wants_probe:
+            found.remove(index)
+            return [index, *found]
+    return found
+
+
+def _well(loads: Sequence[Load], rng: "Random") -> list[int]:
+    """Those that this request may prefer; everybody where that is nobody."""
+    well = [index for index, load in enumerate(loads) if load.share >= 1.0 or (load.share > 0 and rng.random() < load.share)]
+    return (well or [index for index, load in enumerate(loads) if load.share > 0] or list(range(len(loads))))

@@ -9,8 +9,8 @@ at the very least. The wait is full jitter:
 
 A first failure on another upstream that stands ready is not worth a wait: fail-over is immediate.
 Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time is ours.
-When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; a shared budget is
-the cure for that, not a longer wait.
+When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; the shared budget
+(`policy.extra`) is the cure for that, not a longer wait.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ class RetryConfig:
     base_s: float = 0.1
     cap_s: float = 5.0
     min_left_s: float = 0.05  # an attempt with less time than this cannot even connect
+    budget: float = 0.1  # of live traffic: what all attempts after failures may come to (policy.extra)
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_attempts <= 10:
@@ -36,6 +37,8 @@ class RetryConfig:
             raise ValueError(f"0 < base_s <= cap_s <= 60 must hold, not base_s={self.base_s}, cap_s={self.cap_s}")
         if self.min_left_s < 0:
             raise ValueError(f"min_left_s must not be negative, not {self.min_left_s}")
+        if not 0 < self.budget <= 1:
+            raise ValueError(f"budget must be more than 0 and at most 1, not {self.budget}")
 
 
 def wait_before_next(config: RetryConfig, n_failed: int, remaining_s: float, rng: "Random", *,

@@ -13,7 +13,7 @@ gateway. The client sees that in its own loop; a run in which the two cannot be 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 from stayfast.bench.result import Result
@@ -80,7 +80,8 @@ class Budget:
             async with asyncio.TaskGroup() as group:
                 asking = {leg: group.create_task(_ask(leg, seconds, f"{gateway.url}/v1", conditions.seed + n))
                           for n, leg in enumerate(LEGS)}
-        return judge({leg: task.result() for leg, task in asking.items()})
+            counts = (await sim.get("/_sim/counts"))["providers"]
+        return judge({leg: task.result() for leg, task in asking.items()}, counts)
 
 
 async def _ask(leg: Leg, seconds: float, url: str, seed: int) -> Result:
@@ -88,9 +89,9 @@ async def _ask(leg: Leg, seconds: float, url: str, seed: int) -> Result:
     return (await ask(load, {str(leg): url}, seed))[str(leg)]
 
 
-def judge(results: Mapping[Leg, Result]) -> Finding:
-    """What the answers say."""
-    figures = [figure for leg, result in results.items() for figure in _figures(leg, result)]
+def judge(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Finding:
+    """What the answers say, and the simulator's `counts` of its providers."""
+    figures = [*(figure for leg, result in results.items() for figure in _figures(leg, result)), *_struck(counts)]
     lag_ms = max((result.health.loop_lag_max_s for result in results.values()), default=0.0) * 1e3
     is_late = any(figure.unit == "ms" and not figure.holds for figure in figures)
     spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms: what was late may be this machine"
@@ -109,23 +110,34 @@ def _figures(leg: Leg, result: Result) -> Sequence[Figure]:
         Figure(f"{leg}: requests without an end", float(n_endless + sum(map(isnan, samples.floats["ended_s"]))), "", 0.0),
     ]
     if leg.route == "alone":
-        n_504 = sum(status == 504 and took_s >= DEADLINE_S - WITHIN_MS / 1e3
-                    for status, took_s in zip(samples.ints["status"], _took_s(samples), strict=True))
-        return [*figures, Figure(f"{leg}: answered by 504, and not before the deadline", _percent(n_504, n), "%", 100.0,
-                                 Sense.AT_LEAST)]
+        return [*figures, *_of_failures(leg, samples)]
     n_failed = sum(1 for error in samples.errors if error)
-    n_second = sum(not error and attempts > 1
-                   for error, attempts in zip(samples.errors, samples.ints["n_upstream_attempts"], strict=True))
-    figures += [
-        Figure(f"{leg}: requests that failed although a fallback was there", float(n_failed), "", 0.0),
-        Figure(f"{leg}: served by the fallback", _percent(n_second, n), "%",  # 1 % shows that the first choice was jagged
-               100.0 if leg.route == "hanging" else 1.0, Sense.AT_LEAST),
-    ]
+    figures.append(Figure(f"{leg}: requests that failed although a fallback was there", float(n_failed), "", 0.0))
     if leg.stream:
         n_part = sum(not error and n_chunks < N_OUTPUT
                      for error, n_chunks in zip(samples.errors, samples.ints["n_chunks"], strict=True))
-        figures.append(Figure(f"{leg}: ended in part", _percent(n_part, n), "%"))
+        figures.append(Figure(f"{leg}: ended in part", n_part / n * 100 if n else nan, "%"))
     return figures
+
+
+def _of_failures(leg: Leg, samples: Samples) -> Sequence[Figure]:
+    """Where nobody can serve, a request fails: at its deadline, or sooner once the gateway knows better (503)."""
+    due_s = DEADLINE_S - WITHIN_MS / 1e3
+    said = list(zip(samples.ints["status"], _took_s(samples), strict=True))
+    n_clear = sum(status == 503 or (status == 504 and took_s >= due_s) for status, took_s in said)
+    n_waited = sum(status == 504 and took_s >= due_s for status, took_s in said)
+    return (
+        Figure(f"{leg}: answered neither by 503 nor, at the deadline, by 504", float(len(said) - n_clear), "", 0.0),
+        Figure(f"{leg}: waited until the deadline", float(n_waited), "requests", 1.0, Sense.AT_LEAST),
+    )
+
+
+def _struck(counts: Mapping[str, Any]) -> Sequence[Figure]:
+    """What the upstreams saw: without it the claim was not put to the test."""
+    return [Figure(f"calls to the {name}", float(n_calls), "", 1.0, Sense.AT_LEAST) for name, n_calls in (
+        ("hanging upstream", counts["hanging"]["n_asked"]),
+        ("jagged upstream that were given up", counts["jagged"]["outcomes"].get("cancelled", 0)),
+        ("fallback", counts["steady"]["n_asked"]))]
 
 
 def _latest(results: Mapping[Leg, Result]) -> Sequence[str]:
@@ -148,7 +160,3 @@ def _took_s(samples: Samples) -> list[float]:
 
 def _past_ms(took_s: float) -> float:
     return (took_s - DEADLINE_S) * 1e3
-
-
-def _percent(n: int, n_all: int) -> float:
-    return n / n_all * 100 if n_all else float("nan")

@@ -1,13 +1,22 @@
 """All proofs. To add one: a module with a `Claim`, and a line here (docs/proofs.md)."""
 
+from stayfast.prove.brownout import Brownout
 from stayfast.prove.budget import Budget
 from stayfast.prove.cancel import Cancel
 from stayfast.prove.claim import Claim
+from stayfast.prove.fair import Fair
+from stayfast.prove.hangs import Hangs
+from stayfast.prove.hedge import Hedge
+from stayfast.prove.noisy import Noisy
 from stayfast.prove.overhead import Overhead
+from stayfast.prove.quota import QuotaProof
+from stayfast.prove.storm import Storm
+from stayfast.prove.tail import Tail
 from stayfast.prove.truth import Truth
 
 
 def claims() -> dict[str, Claim]:
     """By name, in the order in which `make proofs` runs them."""
-    found: tuple[Claim, ...] = (Truth(), Overhead(), Cancel(), Budget())
+    found: tuple[Claim, ...] = (Truth(), Overhead(), Cancel(), Budget(), Tail(), Hangs(), Hedge(), Noisy(),
+                                QuotaProof(), Fair(), Brownout(), Storm())
     return {claim.name: claim for claim in found}

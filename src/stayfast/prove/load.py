@@ -14,6 +14,7 @@ from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
 
 MODEL = "m"
+BLOCK_S = 5.0  # of several targets, each is asked so long in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Load:
         """The bench's own form of it."""
         arrivals: Arrivals | None = None if self.n_concurrent else Gamma(self.rate_rps)
         workload = Workload(input=Constant(self.n_input), output=Constant(self.n_output), arrivals=arrivals)
-        return Plan(workload, Limit(self.seconds, None, self.warmup_s), seed, self.n_concurrent, self.timeout_s)
+        return Plan(workload, Limit(self.seconds, None, self.warmup_s), seed, self.n_concurrent, self.timeout_s,
+                    min(BLOCK_S, self.seconds))
 
     def asking(self) -> AskingConfig:
         """How requests are said."""

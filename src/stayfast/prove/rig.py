@@ -55,9 +55,9 @@ class Server:
         """Let it go on."""
         self.process.send_signal(signal.SIGCONT)
 
-    async def get(self, path: str, method: str = "GET") -> Any:
+    async def get(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> Any:
         """The JSON at a path; for control endpoints. Raises SetUpFailed."""
-        return await asyncio.to_thread(_ask, self.url, path, method)
+        return await asyncio.to_thread(_ask, self.url, path, method, json.dumps(body) if body is not None else None)
 
 
 class Rig:
@@ -96,18 +96,19 @@ class Rig:
 
     async def simulator(self, providers: Mapping[str, Any], seed: int) -> Server:
         """`stayfast sim` with these providers; each answers at `{url}/NAME/v1`."""
-        file = self._write({"providers": providers})
+        file = self.written({"providers": providers})
         return await self.start("-m", "stayfast", "sim", "--config", file, "--port", "0", "--seed", str(seed), "--json")
 
     async def gateway(self, settings: Mapping[str, Any]) -> Server:
         """`stayfast serve` with these settings."""
-        return await self.start("-m", "stayfast", "serve", "--config", self._write(settings), "--port", "0")
+        return await self.start("-m", "stayfast", "serve", "--config", self.written(settings), "--port", "0")
 
     async def floor(self, upstream: str) -> Server:
         """The bare proxy in front of `upstream` (a URL)."""
         return await self.start("-m", "stayfast.prove.floor", upstream)
 
-    def _write(self, content: Mapping[str, Any]) -> str:
+    def written(self, content: Mapping[str, Any]) -> str:
+        """The path of a file with this content, which is gone after the rig."""
         self._n_files += 1
         path = Path(self._directory.name) / f"{self._n_files}.yaml"
         path.write_text(json.dumps(content, default=dict))  # JSON is YAML
@@ -148,11 +149,11 @@ def _variables() -> dict[str, str]:
     return {name: value for name, value in environment().items() if name != "PORT" and not name.startswith("STAYFAST_")}
 
 
-def _ask(url: str, path: str, method: str) -> Any:
+def _ask(url: str, path: str, method: str, body: str | None) -> Any:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_WITHIN_S)
     try:
-        connection.request(method, path)
+        connection.request(method, path, body)
         answer = connection.getresponse()
         said = answer.read()
     except (OSError, http.client.HTTPException) as error:

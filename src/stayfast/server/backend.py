@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from stayfast.core.types import Chunk, Request, Sight
+from stayfast.core.types import Allowance, Chunk, Request, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.auth import Keys
 from stayfast.server.config import ServerConfig, is_loopback
@@ -37,6 +37,11 @@ class Reply(Protocol):
     @property
     def degraded(self) -> str | None:
         """What was done instead of failing: fallback, template or partial."""
+        ...
+
+    @property
+    def allowances(self) -> tuple[Allowance, ...]:
+        """What the client has left of its quota; empty without one."""
         ...
 
     @property
@@ -92,6 +97,10 @@ class Backend(Protocol):
 
     def unready(self) -> str | None:
         """Why it cannot serve yet; None when it can."""
+        ...
+
+    def state(self) -> bytes:
+        """What this process knows of its upstreams, as JSON; for admins."""
         ...
 
     async def metrics(self) -> tuple[str, bytes]:

@@ -15,7 +15,7 @@ from stayfast.core.errors import Rejected
 from stayfast.server.backend import Asked, Current
 from stayfast.server.edge import Message, Scope
 from stayfast.server.openapi import document
-from stayfast.server.routes import MAX_LISTED, MODELS, REQUESTS, dialect, model_id, request_id_in
+from stayfast.server.routes import MAX_LISTED, MODELS, REQUESTS, STATE, dialect, model_id, request_id_in
 from stayfast.wire.errors import render
 from stayfast.wire.models import model_list
 
@@ -85,6 +85,8 @@ class ColdApp:
             return model_list(self._current.backend.models(), self._created)
         if path == REQUESTS:
             return await self._current.backend.requests(self._asked(scope))
+        if path == STATE:
+            return self._state(scope)
         request_id = request_id_in(path)
         return self._model(path) if request_id is None else await self._request(request_id, self._sees(scope))
 
@@ -102,6 +104,11 @@ class ColdApp:
             raise Rejected("No request of this id is kept any more, or it was another client's: GET /admin/requests lists "
                            "what is.", status=404, code="request_not_found", param="id")
         return found
+
+    def _state(self, scope: Scope) -> bytes:
+        if self._sees(scope) is not None:
+            raise Rejected("This is for keys that server.admins names.", status=403, code="admins_only")
+        return self._current.backend.state()
 
     def _sees(self, scope: Scope) -> str | None:
         """Whose requests may be seen: one's own; everybody's for admins, and where nobody has a name."""

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from stayfast.core.errors import StayfastError
-from stayfast.core.types import Api, Sight
+from stayfast.core.errors import Shed, StayfastError
+from stayfast.core.types import Allowance, Api, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Reply
 from stayfast.server.edge import Edge
-from stayfast.server.inbound import Inbound, caller_trace, forwarded, patience_s, sdk_silence_s
-from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, json_answer
+from stayfast.server.inbound import Inbound, caller_trace, forwarded, patience_s, sdk_silence_s, urgency
+from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, header_lines, json_answer
+from stayfast.wire.allowances import rate_limit_headers
 from stayfast.wire.decode import decode
 from stayfast.wire.errors import render_event
 from stayfast.wire.sse import comment
@@ -60,7 +61,7 @@ class Answer:
         fields = inbound.fields
         trace = self._edge.place(caller_trace(fields))
         arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
-                          patience_s(fields), sdk_silence_s(fields), trace)
+                          patience_s(fields), sdk_silence_s(fields), trace, urgency(fields))
         request = decode(inbound.api or Api.CHAT, inbound.body, current.limits)
         keepalive_s = current.config.keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
@@ -95,9 +96,22 @@ class Answer:
             line.write(frame(event) if self._is_chunked else event)
             line.close()  # without the last chunk: no client may take this answer for a whole one
             return
-        line.write(error_answer(error, inbound, self._common, self._request_id, keep_alive=line.will_stay(inbound),
+        common = self._common + self._limits(error.allowances) if isinstance(error, Shed) else self._common
+        line.write(error_answer(error, inbound, common, self._request_id, keep_alive=line.will_stay(inbound),
                                 total_s=edge.clock.now() - inbound.accepted_at))
         line.finish(inbound)
+
+    def _about(self, reply: Reply) -> bytes:
+        """The headers that say who answered, after how many attempts, where the time went, what it is short of, and what the
+        client has left.
+        """
+        degraded = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
+        about = (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"
+                 f"x-stayfast-attempts: {reply.n_attempts}\r\n{degraded}").encode("latin-1", "replace")
+        return about + self._limits(reply.allowances) if reply.allowances else about
+
+    def _limits(self, allowances: tuple[Allowance, ...]) -> bytes:
+        return header_lines(rate_limit_headers(self._inbound.api or Api.CHAT, allowances, self._edge.clock.wall()))
 
     def _begin(self, about: bytes, data: bytes) -> None:
         """Head and first bytes in one write."""
@@ -117,7 +131,7 @@ class Answer:
             data = chunk.data
             if data:  # an empty chunk would end the body
                 if not self._has_begun:
-                    self._begin(_about(reply), data)
+                    self._begin(self._about(reply), data)
                 else:
                     line_write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
                 if line.is_full:
@@ -129,7 +143,7 @@ class Answer:
         if reply.degraded is not None:
             last = comment(f"x-stayfast-degraded {reply.degraded}") + last
         if not self._has_begun:
-            self._begin(_about(reply), last)
+            self._begin(self._about(reply), last)
             last = b""
         if self._is_chunked:
             line_write(frame(last) + LAST_CHUNK if last else LAST_CHUNK)
@@ -145,11 +159,4 @@ class Answer:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         inbound, line = self._inbound, self._line
         connection = connection_line(inbound, keep_alive=line.will_stay(inbound))
-        line.write(json_answer(body, self._common + _about(reply), connection))
-
-
-def _about(reply: Reply) -> bytes:
-    """The headers that say who answered, after how many attempts, where the time went, and what it is short of."""
-    degraded = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
-    return (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"
-            f"x-stayfast-attempts: {reply.n_attempts}\r\n{degraded}").encode("latin-1", "replace")
+        line.write(json_answer(body, self._common + self._about(reply), connection))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api
+from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import caller_of
 
 _KNOWN = frozenset((
@@ -17,7 +18,7 @@ _KNOWN = frozenset((
     b"x-deadline-ms", b"x-envoy-expected-rq-timeout-ms", b"grpc-timeout",
     b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
-    b"x-stainless-retry-count",
+    b"x-stainless-retry-count", b"x-stayfast-priority",
 ))
 _LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
     b"anthropic-beta", b"tracestate", b"connection", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout"))
@@ -31,6 +32,8 @@ _GRPC_PATIENCE = b"grpc-timeout"
 _SAY_PATIENCE = frozenset((*_PATIENCE, _GRPC_PATIENCE))
 _GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_PRIORITY = b"x-stayfast-priority"
+_URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
@@ -194,6 +197,18 @@ def _number(said: bytes) -> float:
 
 def _bad_timeout(name: bytes, wanted: str) -> Rejected:
     return Rejected(f"{name.decode()} must be {wanted}.", code="bad_timeout", param=name.decode())
+
+
+def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
+    """How urgent the client says it is; None where it does not say. Raises Rejected for a word that is none of ours."""
+    said = fields.get(_PRIORITY)
+    if said is None:
+        return None
+    word = said.decode("latin-1").lower()
+    if word not in _URGENCIES:
+        raise Rejected(f"{_PRIORITY.decode()} must be one of {', '.join(_URGENCIES)}.", code="bad_priority",
+                       param=_PRIORITY.decode())
+    return _URGENCIES[word]
 
 
 def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:

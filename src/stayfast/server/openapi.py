@@ -7,7 +7,7 @@ import msgspec
 from stayfast.core.types import Api
 from stayfast.observe.waterfall import Listed, Waterfall
 from stayfast.server.inbound import PATHS
-from stayfast.server.routes import HEALTH, MAX_LISTED, REQUESTS
+from stayfast.server.routes import HEALTH, MAX_LISTED, REQUESTS, STATE
 from stayfast.wire.chat.schema import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.schema import CountRequest, MessagesRequest
 from stayfast.wire.responses.schema import ResponsesRequest
@@ -87,6 +87,11 @@ _REQUESTS: Json = {
     "type": "object", "required": ["object", "data"],
     "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": _REF.format(name="Listed")}}},
 }
+_STATE: Json = {
+    "type": "object", "required": ["upstreams"],
+    "properties": {"worker": {"type": "integer"},
+                   "upstreams": {"type": "object", "additionalProperties": {"type": "string"}}},
+}
 _LISTING: list[Json] = [
     {"name": "n", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 50}},
     {"name": "which", "in": "query", "description": "notable: those that were slow or went wrong, kept for longer.",
@@ -127,7 +132,8 @@ def document(version: str) -> Json:
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
-                                     "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS} | _waterfalls(),
+                                     "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
+                                     "State": _STATE} | _waterfalls(),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
@@ -170,6 +176,7 @@ def _cold_paths() -> Json:
         "get": _cold("request", "Where the time of one request went.", "Waterfall",
                      refused | {"404": "It is not kept any more, or was another client's."}),
     }
+    paths[STATE] = {"get": _cold("state", "What this process knows of its upstreams, for admins.", "State", refused)}
     told: Json = {status: _error(said) for status, said in refused.items()}
     told["200"] = {"description": "OK", "content": {"text/plain": {}}}
     paths["/metrics"] = {"get": {"operationId": "metrics", "summary": "Metrics for Prometheus.", "responses": told}}

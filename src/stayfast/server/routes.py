@@ -9,8 +9,9 @@ MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
 _OPEN = HEALTH | {"/", "/openapi.json"}
 REQUESTS = "/admin/requests"
+STATE = "/debug/state"
 MAX_LISTED = 1000  # of them, at a time
-_COLD = _OPEN | MODELS | {"/metrics", REQUESTS}
+_COLD = _OPEN | MODELS | {"/metrics", REQUESTS, STATE}
 _READING = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 

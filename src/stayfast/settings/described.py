@@ -7,12 +7,16 @@ from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import EngineConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.observe.rules.config import AlertsConfig
+from stayfast.policy.breaker import BreakerConfig
 from stayfast.policy.budget import PART, PART_FORM, BudgetConfig
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.limits import LimitConfig
 from stayfast.policy.price import Price
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.slo import Latency, Slo
 from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About
+from stayfast.settings.described_admission import DESCRIBED as ADMISSION
 from stayfast.settings.described_simulated import DESCRIBED as SIMULATED
 
 _DAY_S = 86_400
@@ -51,6 +55,41 @@ RETRY = {
                     more_than=0, maximum=60),
     "cap_s": About("No wait is longer than this, unless the upstream asks for more.", more_than=0, maximum=60),
     "min_left_s": About("No attempt is begun with less time than this before the deadline.", minimum=0),
+    "budget": About("The share of live traffic that attempts after failures may come to, hedges and fallbacks counted in.",
+                    more_than=0, maximum=1),
+}
+
+HEDGE = {
+    "mode": About("auto: a second attempt when the first one is slow for its kind, as the live distribution has it. race: "
+                  "a second one after race_after_s, always. off: none.", words=("auto", "off", "race")),
+    "budget": About("The share of the route's spend that second attempts may come to; it decides how early they are sent.",
+                    more_than=0, maximum=1),
+    "max_extra": About("Attempts beside the first one, at most.", minimum=1, maximum=2),
+    "race_after_s": About("In a race: how long the first attempt runs alone.", minimum=0, maximum=60),
+}
+
+LIMIT = {
+    "mode": About("gradient: as many as bring their first token in their usual time. aimd: by `good_s` and `bad_s`. fixed: "
+                  "`most`. off: any number.", words=("gradient", "aimd", "fixed", "off")),
+    "least": About("It never falls below this.", minimum=1, maximum=100_000),
+    "most": About("It starts here and never rises above this.", minimum=1, maximum=100_000),
+    "max_waiting": About("Requests that may wait for a place; the next ones get 503 at once.", minimum=0, maximum=100_000),
+    "good_s": About("aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600),
+    "bad_s": About("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600),
+}
+
+BREAKER = {
+    "enabled": About("Whether it is ever left alone."),
+    "failures_in_row": About("It is left alone after so many failures in a row.", minimum=1, maximum=1000),
+    "failure_ratio": About("Or when this share of its last calls failed.", more_than=0, maximum=1),
+    "slow_ratio": About("Or when this share of its last calls was slow.", more_than=0, maximum=1),
+    "slow_factor": About("Slow: so many times what a first token usually takes there for such a prompt.", more_than=1,
+                         maximum=1000),
+    "n_calls": About("How many last calls count.", minimum=1, maximum=10_000),
+    "min_calls": About("Shares say nothing of fewer calls than this.", minimum=1, maximum=10_000),
+    "window_s": About("Calls that are older do not count.", more_than=0, maximum=86_400),
+    "open_s": About("How long it is left alone, a fifth more or less by chance; then single requests are its probes.",
+                    more_than=0, maximum=86_400),
 }
 
 SERVER = {
@@ -168,6 +207,7 @@ RECENT = {
 }
 
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
-    Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, ServerConfig: SERVER, EngineConfig: ENGINE,
-    **SIMULATED, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
+    Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, HedgeConfig: HEDGE, LimitConfig: LIMIT,
+    BreakerConfig: BREAKER, ServerConfig: SERVER, EngineConfig: ENGINE,
+    **SIMULATED, **ADMISSION, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
 }

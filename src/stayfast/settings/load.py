@@ -11,7 +11,11 @@ from pathlib import Path as FilePath
 from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import TINY_ALIAS, EngineConfig, check_runnable
 from stayfast.observe.trace.config import why_not_otlp
+from stayfast.policy.admission import ANY_TENANT
+from stayfast.policy.breaker import BreakerConfig
 from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.limits import LimitConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import check_exposure
@@ -114,13 +118,14 @@ def _use_model(tree: Tree, model: str) -> None:
 
 
 def _bases(tree: Tree, variables: Mapping[str, str]) -> dict[type, object]:
-    """What routes inherit; the class's own defaults when `defaults` itself is wrong (its problems are found later)."""
+    """What routes and upstreams inherit; their own defaults when `defaults` is wrong (its problems are found later)."""
     defaults = Defaults()
     if "defaults" in tree.entries:
         decoded = Decoder(variables).value(Record(Defaults), tree.entries["defaults"].value, ("defaults",))
         defaults = defaults if decoded is BAD else decoded
     return {Timeouts: defaults.timeouts, BudgetConfig: defaults.budget, OnOverrun: defaults.on_overrun,
-            RetryConfig: defaults.retry, Slo: defaults.slo}
+            RetryConfig: defaults.retry, HedgeConfig: defaults.hedge, Slo: defaults.slo, LimitConfig: defaults.limit,
+            BreakerConfig: defaults.breaker}
 
 
 def _unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem]:
@@ -178,8 +183,10 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
             complain(("upstreams", name, "model"), reason.removeprefix("model "))
         if isinstance(known, HttpUpstream) and known.ca_file is not None and not FilePath(known.ca_file).is_file():
             complain(("upstreams", name, "ca_file"), "there is no such file")
-    missing = why_not_otlp() if settings.tracing.exporter == "otlp" else None
-    if missing is not None:
+    for name in settings.tenants.keys() - settings.server.keys.keys() - {ANY_TENANT}:
+        hint = did_you_mean(name, settings.server.keys)
+        complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
+    if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:
         complain(("tracing", "exporter"), missing)
     try:
         check_exposure(settings.server)

@@ -13,7 +13,11 @@ from stayfast.engine.config import EngineConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.observe.rules.config import AlertsConfig
 from stayfast.observe.trace.config import ENDPOINT, TraceConfig
+from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.breaker import BreakerConfig
 from stayfast.policy.budget import PART, BudgetConfig, share_out
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.limits import LimitConfig
 from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.slo import Slo
@@ -32,6 +36,8 @@ URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = About("One token at start-up (and while it has never answered) tells whether it works; readiness waits for one "
               "such answer.")
 MODELS = About("Names of models here: what the client or the route calls it, and what this upstream calls it.")
+LIMIT = About("How many requests it may have at a time; what is unset comes from defaults.limit.")
+BREAKER = About("When it is left alone; what is unset comes from defaults.breaker.")
 PRICES = About('What tokens cost here, by the model\'s name here; "*" stands for every other model.')
 
 
@@ -69,6 +75,8 @@ class HttpUpstream:
         "Tell it how many seconds a request has left, as x-request-timeout: for another Stayfast, and engines that read it."
     )] = False
     probe: Annotated[bool, PROBE] = True
+    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
     http: Annotated[Literal["auto", "1.1", "2"], About("HTTP version.")] = "auto"
     max_connections: Annotated[int, About("Most connections to it at a time.", minimum=1, maximum=100_000)] = 1000
     keepalive_s: Annotated[float, About("Idle connections are closed after this.", more_than=0, maximum=3600)] = 50.0
@@ -126,6 +134,8 @@ class EmbeddedUpstream:
         default_factory=EngineConfig)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
     probe: Annotated[bool, PROBE] = True
+    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,8 @@ class SimulatedUpstream:
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
     prices: Annotated[Prices, PRICES] = field(default_factory=_nothing)
     probe: Annotated[bool, PROBE] = True
+    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
 
 Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream
@@ -199,6 +211,8 @@ class Route:
         default_factory=Timeouts)
     retry: Annotated[RetryConfig, About("When to try again; what is unset comes from defaults.retry.")] = field(
         default_factory=RetryConfig)
+    hedge: Annotated[HedgeConfig, About(
+        "Second attempts beside slow ones; what is unset comes from defaults.hedge.")] = field(default_factory=HedgeConfig)
     slo: Annotated[Slo, About("What its users are promised; what is unset comes from defaults.slo.")] = field(
         default_factory=Slo)
 
@@ -223,14 +237,18 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What routes have where they say nothing else."""
+    """What routes and upstreams have where they say nothing else."""
 
     timeouts: Annotated[Timeouts, About("How long to wait.")] = field(default_factory=Timeouts)
     budget: Annotated[BudgetConfig, About("How the time to the deadline is shared among the stages.")] = field(
         default_factory=BudgetConfig)
     on_overrun: Annotated[OnOverrun, About("What is done instead of failing.")] = field(default_factory=OnOverrun)
     retry: Annotated[RetryConfig, About("When to try again.")] = field(default_factory=RetryConfig)
+    hedge: Annotated[HedgeConfig, About("Second attempts beside slow ones.")] = field(default_factory=HedgeConfig)
     slo: Annotated[Slo, About("What users are promised.")] = field(default_factory=Slo)
+    limit: Annotated[LimitConfig, About("How many requests an upstream may have at a time.")] = field(
+        default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, About("When an upstream is left alone.")] = field(default_factory=BreakerConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +301,13 @@ class Settings:
     routes: Annotated[Mapping[str, Route], About(
         'What clients may send as `model`. The route "*" takes every other name, and passes it on as it is.')] = field(
         default_factory=_nothing)
-    defaults: Annotated[Defaults, About("What routes have where they say nothing else.")] = field(default_factory=Defaults)
+    defaults: Annotated[Defaults, About("What routes and upstreams have where they say nothing else.")] = field(
+        default_factory=Defaults)
+    admission: Annotated[AdmissionConfig, About("Who comes in when not everybody can.")] = field(
+        default_factory=AdmissionConfig)
+    tenants: Annotated[Mapping[str, TenantConfig], About(
+        'On what terms, by the names in server.keys. "*" stands for every other tenant, each on its own.')] = field(
+        default_factory=_nothing)
     log: Annotated[Log, About("What is logged.")] = field(default_factory=Log)
     metrics: Annotated[Metrics, About("What is measured.")] = field(default_factory=Metrics)
     tracing: Annotated[Tracing, About("What is traced, and where to.")] = field(default_factory=Tracing)
@@ -295,6 +319,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+
+    @property
+    def admits_all(self) -> bool:
+        """Whether there is nothing that could keep a request out."""
+        return not self.tenants and self.admission.max_in_flight is None
 
     @property
     def engines(self) -> dict[str, EngineConfig]:

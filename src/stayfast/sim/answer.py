@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from stayfast.core.clock import Clock
 from stayfast.sim.connection import Connection
@@ -45,6 +46,7 @@ class Answer:
         desk.records.keep(record)
         desk.grades.note_request(self._inbound.key, self._inbound.body, self._asked_at)
         answering = self._provider.ask(self._ask)
+        answering.on_end = partial(_note_unread, record, answering)
         try:
             said = await answering.begin()
             record.status = said.status
@@ -93,8 +95,9 @@ class Answer:
             self._connection.reset()
 
     def _let_go(self, answering: Answering) -> None:
-        counts = self._provider.counts
-        n_unread = counts.n_tokens_unread
         answering.close()
-        self._record.n_tokens_unread = counts.n_tokens_unread - n_unread
         self._record.seconds = self._desk.clock.now() - self._asked_at
+
+
+def _note_unread(record: Record, answering: Answering) -> None:
+    record.n_tokens_unread = answering.n_unread

@@ -10,6 +10,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 CLOSE = b"connection: close\r\n"
 _STATUS_LINE = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_STATUS_LINE[529] = b"HTTP/1.1 529 Overloaded\r\n"  # Anthropic's own
 _FRAMING = frozenset(("connection", "content-length", "date", "transfer-encoding"))
 
 Headers = Iterable[tuple[str, str]]

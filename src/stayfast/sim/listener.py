@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from stayfast.sim.site import Site
 
@@ -32,14 +34,15 @@ class Listener:
         self.site.close()
 
 
-async def until_signal() -> None:
-    """Return at SIGTERM or SIGINT."""
+@contextmanager
+def signalled() -> Iterator[asyncio.Event]:
+    """An event for SIGTERM and SIGINT, which end nothing by themselves inside of this."""
     loop = asyncio.get_running_loop()
     has_come = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, has_come.set)
     try:
-        await has_come.wait()
+        yield has_come
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

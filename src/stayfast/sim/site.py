@@ -112,14 +112,14 @@ class Site:
                                status=403, code="no_control")
             self._check_key(inbound)
             return 200, self.control.answer(inbound)
-        if inbound.method != b"GET":
-            raise Rejected("This path takes GET only.", status=405, code="method_not_allowed")
-        if path == b"/healthz":
-            return 200, b'{"status":"ok"}'
         name = self._models.get(path)
-        if name is None:
+        if name is None and path != b"/healthz":
             raise Rejected(f"There is nothing at {path.decode('ascii', 'replace')[:200]}: providers are at "
                            f"{', '.join(f'/{name}/v1' for name in self._providers)}.", status=404, code="not_found")
+        if inbound.method != b"GET":
+            raise Rejected("This path takes GET only.", status=405, code="method_not_allowed")
+        if name is None:
+            return 200, b'{"status":"ok"}'
         self._check_key(inbound)
         return 200, model_list([name], created=0)
 

@@ -14,7 +14,7 @@ import asyncio
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, TypeVar, TypeVarTuple
@@ -30,10 +30,52 @@ class Deadlocked(RuntimeError):
     """Every task is blocked and no timer is set."""
 
 
+class _Soon(asyncio.Handle):
+    """asyncio's handle, made in one step: a chunk of simulated traffic makes two."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: "SimLoop", context: Context | None) -> None:
+        this: Any = self  # the fields are asyncio's own
+        this._context = copy_context() if context is None else context
+        this._loop = loop
+        this._callback = callback
+        this._args = args
+        this._cancelled = False
+        this._repr = this._source_traceback = None
+
+
+class _Timer(asyncio.TimerHandle):
+    """The same of a timer."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: "SimLoop", context: Context | None) -> None:
+        this: Any = self
+        this._context = copy_context() if context is None else context
+        this._loop = loop
+        this._callback = callback
+        this._args = args
+        this._cancelled = False
+        this._repr = this._source_traceback = None
+        this._when = when
+        this._scheduled = True
+
+    def cancel(self) -> None:
+        """See asyncio."""
+        this: Any = self
+        if not this._cancelled:
+            this._cancelled = True
+            if this._scheduled:  # not when it has run, as every `asyncio.sleep` cancels its timer at its end
+                this._loop._timer_handle_cancelled(self)
+            this._callback = this._args = None
+
+
 class SimLoop(asyncio.SelectorEventLoop):
     """An event loop in virtual seconds, starting at 0. Also a `core.clock.Clock`, so that policies see the same time."""
 
-    _ready: deque[Any]  # of handles; asyncio's own, as are the next two
+    _ready: deque[Any]  # of handles; asyncio's own, as are the next three
+    _closed: bool
     _selector: selectors.BaseSelector
     _process_events: Callable[[Any], None]
 
@@ -63,16 +105,24 @@ class SimLoop(asyncio.SelectorEventLoop):
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts,
                 context: Context | None = None) -> asyncio.TimerHandle:
         """See asyncio."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        entry: tuple[float, int, Any] = (when, next(self._order), timer)
-        entry[2]._scheduled = True  # what makes its `cancel` tell us
-        heappush(self._timers, entry)
+        timer = _Timer(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def call_later(self, delay: float, callback: Callable[[*Ts], object], *args: *Ts,
                    context: Context | None = None) -> asyncio.TimerHandle:
         """See asyncio."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        timer = _Timer(self._now + delay, callback, args, self, context)
+        heappush(self._timers, (self._now + delay, next(self._order), timer))
+        return timer
+
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        """See asyncio."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = _Soon(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._n_cancelled += 1
@@ -83,10 +133,11 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         """One turn of the loop, in place of asyncio's."""
-        ready = self._ready
+        ready, timers = self._ready, self._timers
         if not ready:
             self._skip()
-        self._wake()
+        if timers and timers[0][0] <= self._now + _SAME_INSTANT_S:
+            self._wake()
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
+from stayfast.core.errors import Fault, Shed, StayfastError, UpstreamFailed
 from stayfast.core.types import Api, Sight
 from stayfast.wire import sse
 from stayfast.wire.faults import MAX_RETRY_AFTER_S, Complaint, Vendor, complaint_in, failed, quoted
@@ -29,7 +29,7 @@ def render(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[t
     headers = [("content-type", "application/json")]
     if error.retry_after_s is not None:
         headers.append(("retry-after", str(max(1, ceil(error.retry_after_s)))))
-    if isinstance(error, UpstreamFailed) and error.is_final:
+    if isinstance(error, UpstreamFailed | Shed) and error.is_final:
         headers.append(("x-should-retry", "false"))
     return status, headers, _body(error, api, request_id, status)
 
@@ -44,7 +44,7 @@ def render_event(error: StayfastError, api: Api, request_id: str, sight: Sight |
         return sse.event(msgspec.json.encode(_anthropic(fields, request_id)), "error")
     if api is Api.RESPONSES:
         flat = {"type": "error", "code": fields["code"], "message": fields["message"], "param": fields["param"],
-                "sequence_number": 0 if sight is None else sight.n_content + 1, "error": fields}
+                "sequence_number": 0 if sight is None else sight.n_events, "error": fields}
         return sse.event(msgspec.json.encode(flat), "error")
     return sse.event(msgspec.json.encode({"error": fields}))
 

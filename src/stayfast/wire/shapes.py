@@ -208,6 +208,7 @@ class Translation(_Events):
         out.append(said_in_events(self._writer.end(self.sight.usage), says_done=not self._is_named))
 
     def _say(self, events: list[Json], out: list[bytes]) -> None:
+        self.sight.n_events += len(events)
         out += [sse.event(_ENCODER.encode(said), said["type"] if self._is_named else None) for said in events]
 
 

@@ -1,44 +1,82 @@
-"""policy.balance: power of two choices, with the failing ones last but never gone."""
+"""policy/balance: two drawn, the one with less load first; who is not well stands behind and is never left out."""
 
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.balance import Load, in_turn, order
+from stayfast.policy.balance import Load, Pace, in_turn, order
 
-LOADS = st.lists(st.builds(Load, st.booleans(), st.integers(0, 50)), max_size=8)
-
-
-@given(loads=LOADS, seed=st.integers(0, 99))
-def test_every_candidate_is_tried_once(loads: list[Load], seed: int) -> None:
-    """The order is a permutation: none is taken out, none comes twice."""
-    assert sorted(order(loads, Random(seed))) == list(range(len(loads)))
+LOADS = st.lists(st.builds(Load, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
 
 
-@given(loads=LOADS, seed=st.integers(0, 99))
-def test_a_healthy_one_goes_first_if_there_is_one(loads: list[Load], seed: int) -> None:
-    """Failing upstreams are asked only when no other is left."""
-    picked = order(loads, Random(seed))
-    if any(not load.is_failing for load in loads):
-        assert not loads[picked[0]].is_failing
+@given(loads=LOADS, seed=st.integers(0, 1000))
+def test_everybody_once_and_the_well_first(loads: list[Load], seed: int) -> None:
+    """Both orders name every candidate once; without a probe the first one is well, as long as anybody is."""
+    for pick in (order, in_turn):
+        picked = pick(loads, Random(seed))
+        assert sorted(picked) == list(range(len(loads)))
+        if any(load.share == 1 for load in loads) and not any(load.wants_probe for load in loads):
+            assert loads[picked[0]].share > 0
 
 
-@given(loads=LOADS)
-def test_in_turn_keeps_the_list_but_for_the_failing(loads: list[Load]) -> None:
-    """Healthy ones as listed, then failing ones as listed; load does not matter."""
-    healthy = [index for index, load in enumerate(loads) if not load.is_failing]
-    assert in_turn(loads) == healthy + [index for index, load in enumerate(loads) if load.is_failing]
+def test_in_turn_keeps_the_order() -> None:
+    """The listed order, those that are not well behind."""
+    assert in_turn([Load(9), Load(1, 0.0), Load(2)], Random(1)) == [0, 2, 1]
 
 
-def test_of_two_the_idle_one_goes_first() -> None:
-    """With two candidates the choice is exact."""
-    assert order([Load(False, 5), Load(False, 1)], Random(1)) == [1, 0]
+def test_a_probe_goes_first() -> None:
+    """Once, whatever its load: that request finds out whether it works again."""
+    loads = [Load(1), Load(1), Load(9, 0.0, wants_probe=True)]
+    assert (order(loads, Random(1))[0], in_turn(loads, Random(1))[0]) == (2, 2)
 
 
-def test_ties_are_spread() -> None:
-    """Equally loaded candidates share the requests."""
-    rng = Random(5)
-    firsts = Counter(order([Load(False, 0)] * 3, rng)[0] for _ in range(3000))
-    assert all(800 < n < 1200 for n in firsts.values())
+def test_the_last_ones_standing_are_used() -> None:
+    """Where nobody is well, the least loaded of all is tried."""
+    assert order([Load(5, 0.0), Load(1, 0.0)], Random(1)) == [1, 0]
+    assert in_turn([Load(5, 0.0), Load(1, 0.0)], Random(1)) == [0, 1]
+
+
+def test_less_load_goes_first() -> None:
+    """Of two, the one with less."""
+    assert order([Load(5), Load(1)], Random(1)) == [1, 0]
+
+
+def test_equals_share_evenly() -> None:
+    """No candidate is favoured."""
+    rng = Random(1)
+    firsts = Counter(order([Load(0)] * 3, rng)[0] for _ in range(3000))
+    assert min(firsts.values()) > 900
+
+
+def test_who_comes_back_gets_its_share() -> None:
+    """A tenth of the requests at first, with another one that is well."""
+    rng = Random(1)
+    firsts = Counter(in_turn([Load(0, 0.1), Load(9)], rng)[0] for _ in range(3000))
+    assert 200 < firsts[0] < 400
+
+
+def test_pace_jumps_up_and_falls_back() -> None:
+    """At a slow sample at once, then to what is usual; a failure is no quick answer; nothing known: one at a time."""
+    pace = Pace()
+    assert (pace.load_s(0, 0.0, 0.0), pace.load_s(3, 0.0, 0.0)) == (0.0, 3.0)
+    pace.took(0.2, 0.2, 1.0)
+    assert pace.load_s(1, 0.2, 1.0) == pytest.approx(0.4)
+    pace.took(2.0, 0.2, 1.0)
+    assert pace.load_s(0, 0.2, 1.0) == pytest.approx(2.0)
+    assert pace.load_s(0, 0.2, 11.0) == pytest.approx(0.2 + 1.8 / 2.718281828)
+    assert pace.load_s(0, 0.2, 1000.0) == pytest.approx(0.2)
+    pace.failed(0.2, 1000.0)
+    assert pace.load_s(0, 0.2, 1000.0) == pytest.approx(0.4)
+
+
+def test_who_is_given_up_took_at_least_so_long() -> None:
+    """A lost race raises the pace, and never lowers it."""
+    pace = Pace()
+    pace.took(1.0, 0.2, 0.0)
+    pace.outlasted(0.5, 0.2, 0.0)
+    assert pace.load_s(0, 0.2, 0.0) == pytest.approx(1.0)
+    pace.outlasted(3.0, 0.2, 0.0)
+    assert pace.load_s(0, 0.2, 0.0) == pytest.approx(3.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.clock import SystemClock
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated import EngineModel, FaultRule, Kind, Provider, ProviderConfig
+from stayfast.upstreams.simulated import EngineModel, FaultRule, Kind, Mixture, Provider, ProviderConfig
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for, hear_many
 
 PLAIN = EngineModel(prefill_tokens_per_s=1000, decode_step_s=0.010, decode_step_per_sequence_s=0.001, decode_share=1.0,
@@ -143,12 +143,33 @@ def test_hangups_unnoticed_keep_their_place() -> None:
     async def main(loop: SimLoop) -> tuple[Heard, Provider]:
         one = provider(loop, notices_hangup=False)
         await hear_for(0.1, one, chat(1000))
-        return await hear(one, chat(11)), one
+        heard = await hear(one, chat(11))
+        assert (one.counts.n_running, one.counts.n_tokens_unread) == (1, 0)
+        await asyncio.sleep(20)
+        return heard, one
 
     heard, one = run(main)
     assert heard.took_s == pytest.approx(10 * 0.012)
+    assert one.counts.n_running == 0
     assert one.counts.n_tokens_unread == 1000
     assert one.counts.n_tokens_after_hangup == 990
+
+
+@pytest.mark.parametrize(("left_s", "n_after"), [(0.5, 101), (1.05, 101), (2.0, 91)])
+def test_hangups_unnoticed_before_the_engine_has_it(left_s: float, n_after: int) -> None:
+    """Who leaves before, in or after the prefill still gets all of it made: one second of waiting, one of prefill."""
+    async def main(loop: SimLoop) -> Provider:
+        model = EngineModel(prefill_tokens_per_s=100, decode_step_s=0.01, decode_step_per_sequence_s=0.0)
+        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), engine=model, notices_hangup=False), loop)
+        await hear_for(left_s + 0.095, one, chat(101, n_prompt_tokens=100))
+        await asyncio.sleep(2.95 - loop.now())
+        assert (one.counts.n_running, one.counts.outcomes) == (1, {})
+        await asyncio.sleep(0.1)
+        return one
+
+    counts = run(main).counts
+    assert (counts.n_running, counts.outcomes) == (0, {"cancelled": 1})
+    assert (counts.n_tokens_unread, counts.n_tokens_after_hangup) == (101, n_after)
 
 
 def test_stalls_hold_up_what_the_engine_made() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stayfast.core.types import Api
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated import Ask, FaultRule, Gaps, Kind, Mixture, Provider, ProviderConfig
+from stayfast.upstreams.simulated import Ask, FaultRule, Gaps, Kind, Mixture, Provider, ProviderConfig, Quota
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for
 
 BASE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": Gaps(0.1, 0.0)}
@@ -149,6 +149,64 @@ def test_whole_answers_may_be_errors_with_200() -> None:
     assert "error" in msgspec.json.decode(heard.body)
 
 
+@pytest.mark.parametrize("form", ["nested", "flat", "failed"])
+def test_errors_inside_responses_go_on_with_the_stream(form: Any) -> None:
+    """The next number of the sequence; a failed response is the one that was created, and nobody's else."""
+    heard = struck(FaultRule(Kind.IN_BAND, after_chunks=2, form=form), Ask(Api.RESPONSES, "m", True, n_output=9))
+    found = events(heard.body)
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    if form == "failed":
+        first, last = found[0]["response"], found[-1]["response"]
+        same = {"id", "created_at", "model", "object", "tools"}
+        assert {name: first[name] for name in same} == {name: last[name] for name in same}
+        assert last["error"] == {"code": "server_error", "message": found[-1]["response"]["error"]["message"]}
+
+
+def test_a_nested_error_has_its_headers() -> None:
+    """What a refusal would have carried over its head stands inside the event."""
+    rule = FaultRule(Kind.IN_BAND, status=429, retry_after_s=5, form="nested", api=Api.RESPONSES)
+    heard = struck(rule, Ask(Api.RESPONSES, "m", True, n_output=9), quota=Quota(tokens_per_min=6000))
+    error = events(heard.body)[-1]["error"]
+    assert (error["type"], error["code"]) == ("tokens", "rate_limit_exceeded")
+    assert error["headers"]["x-ratelimit-remaining-tokens"] == "0"
+    assert error["headers"]["retry-after"] == "5"
+
+
+@pytest.mark.parametrize(("vendor", "api", "quota", "name", "said"), [
+    ("openai", Api.CHAT, None, "x-ratelimit-remaining-requests", "requests per min (RPM): Limit 500, Used 500,"),
+    ("openai", Api.CHAT, Quota(tokens_per_min=6000), "x-ratelimit-remaining-tokens",
+     "tokens per min (TPM): Limit 6000, Used 6000,"),
+    ("anthropic", Api.MESSAGES, Quota(input_tokens_per_min=6000), "anthropic-ratelimit-input-tokens-remaining",
+     "rate limit of 6,000 input tokens per minute"),
+])
+def test_an_injected_429_has_its_reason(vendor: Any, api: Api, quota: Quota | None, name: str, said: str) -> None:
+    """A limit stands at 0, and the body speaks of that one."""
+    rule = FaultRule(Kind.STATUS, status=429, retry_after_s=7)
+    heard = struck(rule, Ask(api, "m"), vendor=vendor, quota=quota)
+    assert heard.head is not None
+    headers = dict(heard.head.headers)
+    assert headers[name] == "0"
+    assert said in heard.body.decode()
+    assert headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize(("api", "tool", "name", "lacks"), [
+    (Api.CHAT, None, None, b'"}}]}'), (Api.CHAT, "f", None, b'"}}]}}]}'), (Api.COMPLETIONS, None, None, b'"}]}'),
+    (Api.RESPONSES, None, b"response.output_text.delta", b'"}'), (Api.MESSAGES, None, b"content_block_delta", b'"}}'),
+    (Api.RESPONSES, "f", b"response.function_call_arguments.delta", b'"}'),
+    (Api.MESSAGES, "f", b"content_block_delta", b'"}}')])
+def test_broken_json_has_the_dialects_own_form(api: Api, tool: str | None, name: bytes | None, lacks: bytes) -> None:
+    """The last event is one of the dialect's content events, under its own name, and ends in the middle of its text."""
+    ask = Ask(api, "m", True, n_output=5, tool=tool, value='{"a":"some words"}' if tool else None)
+    heard = struck(FaultRule(Kind.MALFORMED, after_chunks=2), ask)
+    *lines, data = heard.body.strip().split(b"\n\n")[-1].split(b"\n")
+    assert lines == ([] if name is None else [b"event: " + name])
+    assert data.startswith(b'data: {"')
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(data[6:])
+    assert msgspec.json.decode(data[6:] + lacks)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_json_may_be_broken(stream: bool) -> None:
     """An event, or the whole body, that no parser takes; then the body ends."""
@@ -187,6 +245,13 @@ def test_rates_schedules_and_counts() -> None:
         assert (await hear(one, Ask(Api.MESSAGES, "m"))).answering.outcome == "refused"
 
     run(main)
+
+
+def test_a_form_strikes_those_that_have_it() -> None:
+    """A rule for all APIs in a form that only responses have leaves the others alone."""
+    rule = FaultRule(Kind.IN_BAND, form="failed")
+    assert struck(rule, chat(4)).answering.outcome == "completed"
+    assert struck(rule, Ask(Api.RESPONSES, "m", True, n_output=4)).answering.outcome == "in_band"
 
 
 def test_faults_come_and_go_while_it_runs() -> None:
@@ -240,6 +305,8 @@ def test_left_while_it_hangs() -> None:
     ({"rate": 0}, "rate"), ({"from_s": 5, "until_s": 5}, "until_s"), ({"status": 200}, "status"),
     ({"n_at_most": 0}, "n_at_most"), ({"after_chunks": -1}, "after_chunks"),
     ({"seconds": -1}, "seconds"), ({"factor": 0.5}, "factor"),
+    ({"api": Api.CHAT, "form": "failed"}, "form of chat must be one of usual, flat, named, not failed"),
+    ({"api": Api.MESSAGES, "form": "flat"}, "form of messages"), ({"api": Api.RESPONSES, "form": "named"}, "form"),
 ])
 def test_senseless_rules_are_refused(fields: dict[str, Any], words: str) -> None:
     """The message names the field."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api
 from stayfast.upstreams.simulated import PRESETS, Ask, Gaps, Mixture, ProviderConfig, Regime, Regimes, Sag, Stalls, Weather
-from stayfast.upstreams.simulated.plan import Dice, chunks_until, plan, whole_s
+from stayfast.upstreams.simulated.plan import Dice, chunks_until, plan, rest_s
 from stayfast.upstreams.simulated.regimes import CALM, Forecast
 
 # What reference percentiles the fits were made to, in milliseconds: p50, p95, p99.
@@ -92,7 +92,7 @@ def test_whole_answers_take_as_long_as_their_chunks() -> None:
     for number in range(2000):
         rng = Random(number)
         pace = plan(config, config.numbers, ask, rng, luck=None, regime=CALM)
-        total_s += whole_s(config, config.numbers.gaps, pace, rng)
+        total_s += rest_s(config, config.numbers.gaps, pace, rng)
     # 100 gaps; from a uniform point on four times as long; 100 chances of a stall of half a second
     assert total_s / 2000 == pytest.approx(1.0 * (1 + 3 / 2) + 100 * 0.1 * 0.5, rel=0.02)
 

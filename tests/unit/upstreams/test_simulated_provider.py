@@ -234,6 +234,57 @@ def test_quotas_refill_and_correct_their_estimates() -> None:
     assert run(main) == [200, 200, 429, 200]
 
 
+@pytest.mark.parametrize(("vendor", "api"), [("openai", Api.CHAT), ("anthropic", Api.MESSAGES)])
+@pytest.mark.parametrize("burst_s", [6.0, 120.0])
+def test_headers_and_errors_tell_the_same_limit(vendor: Any, api: Api, burst_s: float) -> None:
+    """The limit, what is left of it and when it is full belong to one bucket, whatever it holds."""
+    n_good = int(burst_s)
+
+    async def main(loop: SimLoop) -> list[Heard]:
+        one = Provider("p", ProviderConfig(vendor=vendor, quota=Quota(requests_per_min=60, burst_s=burst_s)), loop)
+        return [await hear(one, Ask(api, "m", n_output=1)) for _ in range(n_good + 1)]
+
+    *admitted, refused = run(main)
+    assert {heard.answering.outcome for heard in admitted} == {"completed"}
+    assert refused.head is not None
+    assert refused.head.status == 429
+    headers = dict(refused.head.headers)
+    if vendor == "openai":
+        assert headers["x-ratelimit-limit-requests"] == str(n_good)
+        assert headers["x-ratelimit-remaining-requests"] == "0"
+        assert f"on requests per {burst_s:g}s: Limit {n_good}, Used {n_good}, Requested 1." in refused.body.decode()
+    else:
+        assert headers["anthropic-ratelimit-requests-limit"] == str(n_good)
+        assert f"rate limit of {n_good} requests per {burst_s:g} seconds" in refused.body.decode()
+
+
+def test_anthropic_sums_its_token_limits() -> None:
+    """With limits on input and output, tokens have one too: their sum, full when both are."""
+    async def main(loop: SimLoop) -> dict[str, str]:
+        quota = Quota(input_tokens_per_min=3000, output_tokens_per_min=600)
+        one = Provider("p", ProviderConfig(vendor="anthropic", quota=quota), loop)
+        answering = one.ask(Ask(Api.MESSAGES, "m", True, n_prompt_tokens=100, n_output=10, max_output_tokens=10))
+        head = await answering.begin()
+        answering.close()
+        return dict(head.headers)
+
+    headers = run(main)
+    assert headers["anthropic-ratelimit-tokens-limit"] == "3600"
+    assert headers["anthropic-ratelimit-tokens-remaining"] == "3490"
+    assert headers["anthropic-ratelimit-tokens-reset"] == headers["anthropic-ratelimit-input-tokens-reset"]
+
+
+def test_anthropic_refuses_in_its_own_words() -> None:
+    """Its 429 names the limit as Anthropic does, not as OpenAI does."""
+    async def main(loop: SimLoop) -> Heard:
+        one = Provider("p", ProviderConfig(vendor="anthropic", quota=Quota(input_tokens_per_min=30_000)), loop)
+        return await hear(one, Ask(Api.MESSAGES, "m", n_prompt_tokens=40_000))
+
+    heard = run(main)
+    assert b"would exceed your organization's rate limit of 30,000 input tokens per minute" in heard.body
+    assert b"TPM" not in heard.body
+
+
 def test_what_can_never_fit_says_so() -> None:
     """A request above the limit itself is not told to come again."""
     async def main(loop: SimLoop) -> Heard:
@@ -255,19 +306,39 @@ def test_who_leaves_is_counted(notices: bool, n_unread: int, n_after: int) -> No
         one = Provider("p", config, loop)
         answering = await hear_for(1.55, one, chat(100, n_prompt_tokens=3))
         answering.close()
-        assert (answering.n_generated, answering.n_after_hangup, answering.outcome) == (n_unread, n_after, "cancelled")
+        assert one.counts.n_running == (0 if notices else 1)
+        assert answering.outcome == ("cancelled" if notices else None)
         await hear(one, chat(1, n_prompt_tokens=3))
+        await asyncio.sleep(10.9 - loop.now() - 0.001)
+        assert one.counts.n_running == (0 if notices else 1)
+        await asyncio.sleep(0.002)
+        assert (answering.n_generated, answering.n_after_hangup, answering.outcome) == (n_unread, n_after, "cancelled")
         return one
 
     counts = run(main).counts
     assert counts.outcomes == {"cancelled": 1, "completed": 1}
-    assert (counts.n_asked, counts.n_running, counts.n_running_peak) == (2, 0, 1)
+    assert (counts.n_asked, counts.n_running, counts.n_running_peak) == (2, 0, 1 if notices else 2)
     assert (counts.n_tokens_prompted, counts.n_tokens_generated) == (6, n_unread + 1)
     assert (counts.n_tokens_unread, counts.n_tokens_after_hangup) == (n_unread, n_after)
     assert counts.cost_usd == pytest.approx(3 + n_unread + 1)
     assert counts.cost_unread_usd == pytest.approx(n_unread)
     assert counts.first_at == 0
-    assert counts.last_at == pytest.approx(2.55)
+    assert counts.last_at == pytest.approx(2.55 if notices else 10.9)
+
+
+@pytest.mark.parametrize(("stream", "left_s", "ends_s"), [(True, 0.5, 2.9), (False, 0.5, 2.9), (False, 2.0, 2.9)])
+def test_work_unnoticed_holds_its_quota_to_its_end(stream: bool, left_s: float, ends_s: float) -> None:
+    """What an abandoned request was charged in advance comes back when it is over, not when it is left."""
+    async def main(loop: SimLoop) -> Provider:
+        quota = Quota(tokens_per_min=1000, burst_s=60)
+        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0), quota=quota, notices_hangup=False), loop)
+        await hear_for(left_s, one, chat(20, stream=stream, max_output_tokens=900))
+        for at, n_most in ((ends_s - 0.01, 150), (ends_s + 0.01, 980)):
+            await asyncio.sleep(at - loop.now())
+            assert one.limits()[0].remaining == pytest.approx(n_most, abs=50)
+        return one
+
+    assert run(main).counts.outcomes == {"cancelled": 1}
 
 
 def test_a_whole_answer_left_half_way_is_half_generated() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stayfast.bench.words import Book
 from stayfast.core.types import Api
 from stayfast.testing import run
 from stayfast.upstreams.simulated import Gaps, Provider, ProviderConfig, ask_of
@@ -65,6 +66,8 @@ def test_streamed_and_whole_say_the_same(api: Api) -> None:
     streamed, plain = msgspec.json.decode(folded.data), msgspec.json.decode(heard(api).body)
     for body in (streamed, plain):
         body.pop("usage", None)
+    if api is Api.CHAT:
+        assert plain["choices"][0]["message"].pop("annotations") == []  # which streams do not say
     assert streamed == plain
 
 
@@ -74,7 +77,12 @@ def test_chat_has_openais_extras() -> None:
     chunks = [msgspec.json.decode(line[6:]) for line in body.split(b"\n\n") if line.startswith(b"data: {")]
     assert {chunk["system_fingerprint"] for chunk in chunks} == {"fp_simulated"}
     assert [chunk["usage"] is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    usage = chunks[-1]["usage"]
+    assert usage["prompt_tokens_details"].keys() == {
+        "cached_tokens", "cache_write_tokens", "audio_tokens", "image_tokens", "text_tokens"}
+    assert usage["completion_tokens_details"].keys() == {
+        "reasoning_tokens", "audio_tokens", "text_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"}
     assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
 
 
@@ -88,6 +96,62 @@ def test_several_choices(stream: bool) -> None:
     assert reader.sight.is_complete
     assert reader.sight.usage is not None
     assert reader.sight.usage.output == 15
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
+@pytest.mark.parametrize("stream", [True, False])
+def test_choices_say_different_things(api: Api, stream: bool) -> None:
+    """As samples do; a stream and a whole answer of the same dice have the same three."""
+    body = heard(api, stream=stream, n=3, max_tokens=12).body
+    texts = ["", "", ""]
+    for line in body.split(b"\n\n") if stream else [b"data: " + body]:
+        if line.startswith(b"data: {"):
+            for choice in msgspec.json.decode(line[6:])["choices"]:
+                said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+                texts[choice["index"]] += said.get("content") or ""
+    assert [len(text.split()) for text in texts] == [12, 12, 12]
+    assert len(set(texts)) == 3
+
+
+def test_a_message_has_anthropics_extras() -> None:
+    """A ping between the start and the first content; usage with all its counts and the tier."""
+    body = heard(Api.MESSAGES, stream=True).body
+    names = [line[7:] for line in body.decode().split("\n") if line.startswith("event: ")]
+    assert names[:4] == ["message_start", "content_block_start", "ping", "content_block_delta"]
+    assert names.count("ping") == 1
+    usage = msgspec.json.decode(heard(Api.MESSAGES).body)["usage"]
+    assert usage["service_tier"] == "standard"
+    assert usage.keys() == {
+        "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation",
+        "output_tokens_details", "server_tool_use", "service_tier", "speed", "inference_geo"}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_response_repeats_what_was_asked(stream: bool) -> None:
+    """Tools, the choice among them and the rest of the request stand in every form of the response."""
+    asked = {**TOOLS[Api.RESPONSES], "instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5,
+             "max_output_tokens": 1000}
+    body = heard(Api.RESPONSES, stream=stream, **asked).body
+    lines = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: ")] if stream else [body]
+    found = [said.get("response") or said for said in map(msgspec.json.decode, lines)
+             if not stream or "response" in said]
+    assert len(found) == (3 if stream else 1)
+    for response in found:
+        assert {name: response[name] for name in asked} == asked
+        assert response["service_tier"] == "default"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_incomplete_response_has_an_incomplete_item(stream: bool) -> None:
+    """Cut at its limit, the message is no more complete than the response."""
+    body = heard(Api.RESPONSES, stream=stream, max_output_tokens=7).body
+    if stream:
+        done, last = [msgspec.json.decode(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: ")][-2:]
+        assert (done["type"], done["item"]["status"]) == ("response.output_item.done", "incomplete")
+        response = last["response"]
+    else:
+        response = msgspec.json.decode(body)
+    assert (response["status"], response["output"][0]["status"]) == ("incomplete", "incomplete")
 
 
 FUNCTION = {"name": "weather", "parameters": SCHEMA}
@@ -161,8 +225,27 @@ def test_embeddings_depend_on_their_text_alone() -> None:
     assert len(msgspec.json.decode(heard(Api.EMBEDDINGS, input=[1, 2, 3]).body)["data"]) == 1
 
 
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES])
+@pytest.mark.parametrize("n_words", [4, 40, 2000])
+def test_a_word_asked_is_a_token_counted(api: Api, n_words: int) -> None:
+    """The bench's words, of which it makes prompts of known lengths, count one each: traces replay with their lengths."""
+    text = Book(3).prompt(11, n_words)
+    fields: dict[Api, dict[str, Any]] = {Api.COMPLETIONS: {"prompt": text}, Api.RESPONSES: {"input": text}}
+    said = fields.get(api) or {"messages": [{"role": "user", "content": text}]}
+    assert ask_of(request(api, **said)).n_prompt_tokens == pytest.approx(n_words, rel=0.02)
+
+
+@pytest.mark.parametrize(("said", "n_tokens"), [
+    ("", 0), ("x" * 4000, 999), ("of a b", 3), ([{"type": "text", "text": "two words"}], 2),
+    ([{"type": "image_url", "image_url": {"url": "data:" + "A" * 9000}}], 1600), ("ж" * 400, 199),
+])
+def test_other_prompts_count_by_their_bytes(said: Any, n_tokens: int) -> None:
+    """What is no plain words counts four bytes a token; a picture has a price of its own."""
+    assert ask_of(request(Api.CHAT, messages=[{"role": "user", "content": said}])).n_prompt_tokens == n_tokens
+
+
 def test_what_is_asked_is_read_from_the_body() -> None:
-    """Prompt tokens by bytes, a session from `user`, an exact length from `ignore_eos`."""
+    """Prompt tokens, a session from `user`, an exact length from `ignore_eos`."""
     said = [{"role": "user", "content": "x" * 4000}]
     ask = ask_of(request(Api.CHAT, messages=said, user="u", max_tokens=7, ignore_eos=True))
     assert ask.n_prompt_tokens == pytest.approx(1000, abs=15)

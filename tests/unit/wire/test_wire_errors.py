@@ -9,6 +9,8 @@ from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, Stayfa
 from stayfast.core.types import Api, Sight, Stage
 from stayfast.wire.errors import from_response, render, render_event
 from stayfast.wire.faults import in_band
+from stayfast.wire.transcode import transcoder
+from tests.unit.wire.recorded import STREAMS, events, request
 
 OPENAI_ERROR = {"error": {"message": "No such thing", "type": "invalid_request_error", "param": "tools", "code": "nope"}}
 ANTHROPIC_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "message": "No such thing"},
@@ -167,6 +169,19 @@ def test_messages_quote_no_upstream_text() -> None:
     assert error.code == "upstream_in_band"
 
 
+@pytest.mark.parametrize(("source", "n_read"), [("responses_text", 5), ("chat_usage", 2)])
+def test_an_error_goes_on_with_the_numbers_of_its_stream(source: str, n_read: int) -> None:
+    """Whatever was relayed or translated before, the error event of a responses stream has the next number."""
+    recorded = STREAMS[source]
+    coder = transcoder(recorded.api, request(Api.RESPONSES, stream=True), source_streams=True, upstream="up", created_at=7)
+    blocks = [block + b"\n\n" for block in recorded.data.split(b"\n\n")[:n_read]]
+    got = b"".join(part.data for block in blocks if (part := coder.feed(block)) is not None)
+    got += render_event(UpstreamFailed("up", Fault.RESET, "cut"), Api.RESPONSES, "r", coder.sight)
+    numbers = [event["sequence_number"] for event in events(got)]
+    assert len(numbers) > n_read
+    assert numbers == list(range(len(numbers)))
+
+
 def test_error_events() -> None:
     """Each dialect's in-band form: what each official SDK raises on."""
     error = UpstreamFailed("up", Fault.RESET, "cut")
@@ -175,7 +190,7 @@ def test_error_events() -> None:
     assert render_event(error, Api.MESSAGES, "r") == (
         b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"cut"},"request_id":"r"}\n\n')
     sight = Sight()
-    sight.n_content = 4
+    sight.n_events = 5
     name, data = render_event(error, Api.RESPONSES, "r", sight).split(b"\n")[:2]
     assert name == b"event: error"
     said = json.loads(data[6:])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from heapq import nlargest
-from math import exp, isfinite, isnan, log
+from math import floor, isfinite, isnan, log
 from typing import Final
 
 from stayfast.bench import amounts
@@ -17,6 +17,8 @@ from stayfast.bench.stats import Measured
 N_SLOWEST: Final = 24
 N_FAILED: Final = 8  # of them at most: time-outs alone would fill the picture
 _ROW: Final = 17.0
+_FOR_WORDS: Final = 450.0  # right of the intervals: "12.3 ms to 45.6 ms, worse, beyond the threshold (few values)"
+_MOST_TICKS: Final = 6
 _PARTS: Final = (("late", "before the send"), ("head", "to the head"), ("first", "to the first token"), ("stream", "tokens"),
                  ("end", "to the end"))
 
@@ -123,10 +125,10 @@ def _lane(sample: Sample, took_s: float, y: float, across: Scale) -> Markup:
 def intervals(comparison: Comparison) -> Markup:
     """B / A of every quantity with its interval, on a logarithmic axis around 1."""
     rows = [row for row in comparison.rows if isfinite(row.ratio.value) and row.ratio.low > 0 and isfinite(row.ratio.high)]
-    box = Box(height=44 + _ROW * len(rows), left=130, width=WIDE, right=WIDE - 330)
-    reach = max([1.25, *(max(row.ratio.high, 1 / row.ratio.low) for row in rows)])
-    across = Scale(1 / min(reach, 20.0), min(reach, 20.0), box.left, box.right, is_log=True)
-    grid = axes(box, [(across.at(value), f"{value:.3g}x") for value in _around_one(reach)], [])
+    box = Box(height=44 + _ROW * len(rows), left=130, width=WIDE, right=WIDE - _FOR_WORDS)
+    low, high = min([0.8, *(row.ratio.low for row in rows)]), max([1.25, *(row.ratio.high for row in rows)])
+    across = Scale(low / 1.05, high * 1.05, box.left, box.right, is_log=True)
+    grid = axes(box, [(across.at(value), f"{value:.4g}x") for value in _around_one(low, high)], [])
     one = tag("line", x1=across.at(1), x2=across.at(1), y1=box.top, y2=box.bottom, cls="axis")
     lines = [_whisker(row, box.top + _ROW * order + 10, across, box) for order, row in enumerate(rows)]
     words = (f"B / A with its {comparison.config.level:.0%} interval. One that holds 1x says that no difference was seen, "
@@ -135,11 +137,12 @@ def intervals(comparison: Comparison) -> Markup:
                 drawing(box, "ratios with their intervals", grid, one, *lines), wide=True)
 
 
-def _around_one(reach: float) -> list[float]:
-    for step in (1.1, 1.25, 1.5, 2.0, 3.0):
-        if reach <= step ** 2.6:
-            return [exp(log(step) * number) for number in range(-3, 4) if 1 / reach <= step ** number <= reach]
-    return [value for value in (0.1, 0.3, 1.0, 3.0, 10.0) if 1 / reach <= value <= reach]
+def _around_one(low: float, high: float) -> list[float]:
+    """Powers of the smallest step that makes few of them between `low` (below 1) and `high`."""
+    steps = (1.1, 1.25, 1.5, 2.0, 3.0, *(10.0 ** power for power in range(1, 20)))
+    step = next((step for step in steps if log(high / low) / log(step) <= _MOST_TICKS), steps[-1])
+    numbers = range(-floor(-log(low) / log(step) + 1e-9), floor(log(high) / log(step) + 1e-9) + 1)
+    return [step ** number for number in numbers]
 
 
 def _whisker(row: Row, y: float, across: Scale, box: Box) -> Markup:

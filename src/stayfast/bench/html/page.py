@@ -129,7 +129,7 @@ def _sweep(runs: Sequence[Measured]) -> Markup | None:
 
 
 def _first_at(share: float, run: Measured) -> float:
-    return run.spreads["ttft_sched"].at(share)
+    return run.ranked("ttft_sched", share)
 
 
 def _span_s(runs: Sequence[Measured]) -> float:

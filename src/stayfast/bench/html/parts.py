@@ -9,7 +9,7 @@ from stayfast.bench.assertions import Checked
 from stayfast.bench.html.frame import COLOURS
 from stayfast.bench.html.markup import Child, Markup, join, tag
 from stayfast.bench.result import Mode
-from stayfast.bench.stats import DEFINITIONS, LATENCIES, Measured, is_resolved
+from stayfast.bench.stats import DEFINITIONS, LATENCIES, Measured
 from stayfast.bench.table import actual, by_size
 
 _RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
@@ -72,8 +72,7 @@ def headline(runs: Sequence[Measured]) -> Markup | None:
 
 
 def _rank(run: Measured, name: str, share: float) -> str:
-    spread = run.spreads[name]
-    return amounts.seconds(spread.at(share)) if is_resolved(spread.n, share) else amounts.DASH
+    return amounts.ranked(run.ranked(name, share))
 
 
 def _tile(name: str, note: str, figures: Sequence[str]) -> Markup:
@@ -113,7 +112,8 @@ def _survivors(runs: Sequence[Measured]) -> Markup | None:
     high = [f"{run.result.label}: {amounts.share(run.error_share)}" for run in runs if run.error_share >= 0.01]
     if not high:
         return None
-    return tag("p", f"Failed of the offered: {', '.join(high)}. The table is of the answers that were left.", cls="caution")
+    return tag("p", f"Failed of the offered: {', '.join(high)}. The table is of the answers that were left; "
+               "a rank that falls among the failed says so.", cls="caution")
 
 
 def goodput(runs: Sequence[Measured]) -> Markup:

@@ -21,11 +21,6 @@ class Awaited(NamedTuple):
 AWAITED: Mapping[str, Awaited] = {
     "stayfast_cache_hits_total": Awaited(("route", "kind"), "answers from the cache; kind is exact or semantic"),
     "stayfast_cache_misses_total": Awaited(("route",), "look-ups that found nothing"),
-    "stayfast_breaker_state": Awaited(("upstream",), "0 closed, 1 half-open, 2 open"),
-    "stayfast_queue_depth": Awaited(("upstream", "lane"), "requests that wait for a place"),
-    "stayfast_limit": Awaited(("upstream", "lane"), "requests that may run at a time"),
-    "stayfast_sheds_total": Awaited(("route", "reason"), "requests turned away to protect the others"),
-    "stayfast_hedges_total": Awaited(("route", "result"), "second attempts made in parallel; result is won or lost"),
 }
 
 

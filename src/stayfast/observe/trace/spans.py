@@ -105,6 +105,8 @@ class _Made:
         if attempt.ttft_s is not None:
             first_at = attempt.began_at + attempt.ttft_s
             span.events.add(name="first_token", time_unix_nano=self._wall_ns + int(first_at * 1e9))
+            if attempt.is_hedge:
+                span.events.add(name="hedge_won", time_unix_nano=self._wall_ns + int(first_at * 1e9))
         for stall in attempt.stalls:
             event = span.events.add(name="stall", time_unix_nano=self._wall_ns + int(stall.at * 1e9))
             _add(event.attributes, "stayfast.stall_ms", stall.seconds * 1e3)
@@ -166,7 +168,7 @@ def _error_of(done: AttemptDone) -> str | None:
         return None
     if done.fault == "status" and done.upstream_status is not None:
         return str(done.upstream_status)
-    return done.fault or "cancelled"
+    return done.fault or ("hedge_lost" if done.is_lost else "cancelled")
 
 
 def _fail(span: Span, message: str | None) -> None:

@@ -1,9 +1,24 @@
-"""Who may come in now. `AdmitAll` is the null object: everybody, at once."""
+"""Who may come in now. `AdmitAll` is the null object: everybody, at once. `Admission` asks for quota, then for a place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import ceil
+from random import Random
 from typing import Protocol
 
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Shed
+from stayfast.core.types import Outcome
 from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.places import Asked, Call, Places, Refused
+from stayfast.pipeline.tenants import Tenant, Tenants
+from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.fair import weighted
+from stayfast.policy.priority import BANDS, Repeats, Urgency
+from stayfast.policy.queue import Waiting
+from stayfast.policy.quota import NOTHING, Amount, Refusal
+from stayfast.wire.faults import MAX_RETRY_AFTER_S
 
 Ticket = Callable[[], None]  # gives the place back; called exactly once
 
@@ -28,3 +43,139 @@ class AdmitAll:
     async def admit(self, ex: Exchange) -> Ticket:
         """A place for everybody."""
         return _nothing_to_give_back
+
+
+class Admission:
+    """Quotas, priorities, fair shares and a ceiling. One loop's; outlives a reload, so that what is used stays used."""
+
+    __slots__ = ("_clock", "_repeats", "_rng", "places", "tenants")
+
+    def __init__(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig], clock: Clock, rng: Random) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._repeats = Repeats()
+        self.tenants = Tenants(tenants, config.points)
+        self.places = Places(config, clock)
+
+    def configure(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig]) -> None:
+        """Other settings; whoever is in stays in."""
+        self.tenants.configure(tenants, config.points, self._clock.now())
+        self.places.configure(config)
+
+    async def admit(self, ex: Exchange) -> Ticket:
+        """A place; the ticket gives it back and charges what was used. Raises Shed, or DeadlineExceeded in the queue."""
+        now = self._clock.now()
+        arrival, request, places = ex.arrival, ex.request, self.places
+        tenant = self.tenants.of(arrival.tenant, now)
+        n_input, n_output = tenant.estimate(request)
+        reserved = (1.0, n_input + n_output, tenant.usual_cost_usd)
+        refusal = tenant.quota.reserve(reserved, now)
+        if refusal is not None:
+            raise self._over_quota(tenant, refusal, now)
+        try:
+            urgency = arrival.urgency or (Urgency.REALTIME if request.stream else Urgency.PLAIN)
+            band = tenant.standing.band(urgency, is_retry=self._is_retry(ex, tenant))
+            asked = Asked(band, weighted(n_input, n_output), ex.ledger.ends_at, ex.deadline.at)
+            waiting = places.enter(tenant.share, asked, now)
+            if waiting is not None:
+                await self._wait(ex, waiting)
+                now = self._clock.now()
+        except Refused as refused:
+            tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
+            raise self._no_place(refused) from None
+        except BaseException:
+            tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
+            raise
+        ex.allowances = tenant.quota.allowances(now)
+        return _Admitted(ex, tenant, places, self._clock, reserved, asked, n_input, now).leave
+
+    async def _wait(self, ex: Exchange, waiting: Waiting[Call]) -> None:
+        places = self.places
+        n_others, n_taken = places.queue.n - 1, places.n_taken
+        ex.watch.arm_bound()
+        await places.wait(waiting)
+        ex.watch.disarm()
+        waited_s = self._clock.now() - waiting.queued_at
+        ex.notes.append(f"queued {waited_s * 1e3:.0f} ms in band {BANDS[waiting.band]}: {n_taken} of {places.n_places} "
+                        f"places were taken, {n_others} others waiting")
+
+    def _is_retry(self, ex: Exchange, tenant: Tenant) -> bool:
+        for name, value in ex.arrival.headers:
+            if name == "x-stainless-retry-count":
+                if value != "0":
+                    return True
+            elif name == "idempotency-key" and self._repeats.has_seen(tenant.name, value):
+                return True
+        return False
+
+    def _over_quota(self, tenant: Tenant, refusal: Refusal, now: float) -> Shed:
+        """429 with the tenant's own figures. A wait beyond MAX_RETRY_AFTER_S is told in words, and no SDK shall sleep it."""
+        limit, digits = refusal.limit.replace("_", " "), ".4f" if refusal.limit.startswith("cost") else ".0f"
+        return Shed(f"Rate limit reached for {tenant.name} on {limit}: limit {refusal.capacity:{digits}}, left "
+                    f"{max(0.0, refusal.level):{digits}}, requested {refusal.wanted:{digits}}. Please try again in "
+                    f"{_said(refusal.wait_s)}.",
+                    reason=refusal.limit, status=429, code="rate_limit_exceeded",
+                    retry_after_s=min(refusal.wait_s, MAX_RETRY_AFTER_S), is_final=refusal.wait_s > MAX_RETRY_AFTER_S,
+                    allowances=tenant.quota.allowances(now))
+
+    def _no_place(self, refused: Refused) -> Shed:
+        """503. Whoever is told to come back is spread over as long again, so that not all come at once."""
+        places = self.places
+        wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
+        return Shed(f"The gateway is overloaded ({refused.why.value}): {places.n_taken} of {places.n_places} places are "
+                    f"taken, {places.queue.n} requests wait. Please try again in {_said(wait_s)}.",
+                    reason=refused.why.value, retry_after_s=wait_s)
+
+    def __repr__(self) -> str:
+        return f"<Admission {self.places!r}, {self.tenants!r}>"
+
+
+class _Admitted(msgspec.Struct):
+    """One request that is in. Owned by whoever holds the ticket."""
+
+    ex: Exchange
+    tenant: Tenant
+    places: Places
+    clock: Clock
+    reserved: Amount
+    asked: Asked
+    n_input: float  # as estimated
+    began_at: float
+
+    def leave(self) -> None:
+        """Give the place back and charge what was used in place of what was reserved. Never awaits."""
+        now, tenant = self.clock.now(), self.tenant
+        n_input, n_output, cost_usd, ttft_s = self._used()
+        is_used = bool(self.ex.attempts)  # refused before any upstream was asked, a request is no request
+        used = (1.0, n_input + n_output, cost_usd) if is_used else NOTHING
+        tenant.quota.reconcile(self.reserved, used, now)
+        if ttft_s is not None:
+            self.places.learn_first(ttft_s)
+            tenant.learn(n_output, cost_usd)
+        took_s = now - self.began_at if is_used else None
+        self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s)
+
+    def _used(self) -> tuple[float, float, float, float | None]:
+        """Tokens in and out, cost, and the time to the first token. What no upstream reported is estimated."""
+        n_input = n_output = cost_usd = 0.0
+        ttft_s, is_reported, was_left = None, False, False
+        for attempt in self.ex.attempts:
+            done = attempt.done
+            if done is None:
+                continue
+            ttft_s = done.ttft_s if done.ttft_s is not None else ttft_s
+            cost_usd += done.cost_usd or 0.0
+            if done.usage is not None:
+                is_reported = True
+                n_input += done.usage.input_total
+                n_output += done.usage.output
+            elif done.ttft_s is not None and attempt.stream is not None:
+                n_output += attempt.stream.sight.n_content
+            was_left = done.outcome is Outcome.IGNORED and done.fault is None
+        if not is_reported and (ttft_s is not None or was_left):
+            n_input = self.n_input
+        return n_input, n_output, cost_usd, ttft_s
+
+
+def _said(seconds: float) -> str:
+    return f"{ceil(seconds)} s" if seconds >= 10 else f"{ceil(seconds * 1e3) / 1e3:g} s"

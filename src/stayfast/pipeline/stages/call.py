@@ -5,34 +5,38 @@ As long as the client has nothing of an answer, attempts may be swapped unseen; 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
-from stayfast.core.events import Sink
-from stayfast.core.types import Chunk, Outcome, Request, Stage
+from stayfast.core.events import RetryWithheld, Sink
+from stayfast.core.types import Outcome, Request, Stage
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Started, Target
+from stayfast.pipeline.lead import until_content, until_whole
+from stayfast.pipeline.race import Race, Tasks
+from stayfast.pipeline.room import make_room
+from stayfast.pipeline.watch import OF_THE_STAGE
+from stayfast.policy.extra import weight_of
 from stayfast.policy.price import price_of
 from stayfast.policy.retry import wait_before_next
-from stayfast.upstreams.base import Call, Stream
-
-MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # responses repeats the instructions twice before any content; nobody says more
-_OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is made
+from stayfast.upstreams.base import Call
 
 
 class Caller:
     """Makes attempts until one brings content. Task-safe: holds no state of a request."""
 
-    __slots__ = ("_clock", "_rng", "_sink")
+    __slots__ = ("_clock", "_rng", "_sink", "_tasks")
 
     def __init__(self, clock: Clock, rng: Random, sink: Sink) -> None:
         self._clock = clock
         self._rng = rng
         self._sink = sink
+        self._tasks = Tasks()
 
     async def start(self, ex: Exchange, plan: Plan) -> Started:
         """The first attempt that brings content; of a whole answer, all of it.
@@ -41,6 +45,8 @@ class Caller:
         Raises the last attempt's UpstreamFailed, DeadlineExceeded, Rejected, Shed.
         """
         ends_at = ex.ledger.ends_at
+        weight, budget = weight_of(len(plan.prompt.request.body)), plan.route.hedging.budget
+        budget.request(weight, self._clock.now())
         if not plan.fallback:
             return await self._first(ex, plan, plan.candidates, ends_at, is_last=True)
         reserve_s = 0.0 if plan.prompt.request.is_stateful else ex.reserve_s
@@ -52,6 +58,7 @@ class Caller:
             if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, plan.prompt.request):
                 raise
             ex.watch.bound(ends_at, now)
+            budget.take_retry(weight, now)  # never refused: it goes elsewhere, once, instead of failing
             try:
                 started = await self._first(ex, plan, plan.fallback, ends_at, is_last=True)
             except Rejected:  # the fallback's protocol cannot say it: the first failure is the one that counts
@@ -60,15 +67,16 @@ class Caller:
             ex.degraded = "fallback"
         return started
 
-    async def _first(self, ex: Exchange, plan: Plan, targets: Iterable[Target], ends_at: float, *,
+    async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
                      is_last: bool) -> Started:
         """The first of these targets that brings content by `ends_at`. `is_last`: nobody is asked after them."""
         candidates = deque(targets)
         n_failed = 0
         while True:
+            await make_room(ex, candidates, ends_at, self._clock)
             target = candidates[0]
             try:
-                return await self._attempt(ex, plan, target, ends_at, is_last=is_last)
+                return await self._attempt(ex, plan, target, targets, ends_at, is_last=is_last)
             except Rejected:
                 candidates.popleft()  # this upstream's protocol cannot say it; another's may
                 if not candidates:
@@ -85,10 +93,21 @@ class Caller:
                 wait_s = wait_before_next(
                     plan.route.retry, n_failed, ends_at - self._clock.now(), self._rng, retry_after_s=failed.retry_after_s,
                     goes_elsewhere=following is not target, least_s=following.member.quickest_s)
-                if wait_s is None:
+                if wait_s is None or not self._may_retry(ex, plan, failed):
                     raise
                 if wait_s > 0:
                     await self._back_off(ex, wait_s)
+
+    def _may_retry(self, ex: Exchange, plan: Plan, failed: UpstreamFailed) -> bool:
+        """Whether the budget of extra attempts has room for one more; it is taken then."""
+        now, budget = self._clock.now(), plan.route.hedging.budget
+        weight = weight_of(len(plan.prompt.request.body))
+        if budget.may_retry(weight, now):
+            budget.take_retry(weight, now)
+            return True
+        ex.notes.append(f"not retried: extra attempts came to {budget.extra_share(now):.1%} in the last minute")
+        self._sink.emit(RetryWithheld(plan.route.name, failed.upstream))
+        return False
 
     async def _back_off(self, ex: Exchange, wait_s: float) -> None:
         """Wait with nothing held but the request itself."""
@@ -103,34 +122,69 @@ class Caller:
         finally:
             ex.watch.disarm()
 
-    async def _attempt(self, ex: Exchange, plan: Plan, target: Target, ends_at: float, *, is_last: bool) -> Started:
+    async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
+                       is_last: bool) -> Started:
+        """One attempt, and what is sent beside it where it is slow."""
+        begin = partial(self._begin, ex, plan, ends_at)
+        attempt, request, hedging = begin(target), plan.prompt.request, plan.route.hedging
+        if not hedging.is_on or request.is_stateful or request.stream is not attempt.is_incremental:
+            return await self._read(ex, attempt, None, is_last=is_last)
+        race = Race(ex, attempt, others, hedging, begin=partial(begin, is_hedge=True), tasks=self._tasks, clock=self._clock,
+                    sink=self._sink)
+        started: Started | None = None
+        try:
+            try:
+                started = await self._read(ex, attempt, race, is_last=is_last)
+            except UpstreamFailed:
+                if race.has_hedges:
+                    started = await race.others(ex.terms.timeouts.first_token_s)
+                if started is None:
+                    raise
+        finally:
+            race.end(started)
+        ex.upstream = started.source.name
+        return started
+
+    def _begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
         request = plan.prompt.request
         upstream = target.member.upstream
-        ex.upstream = upstream.name
-        timeouts = ex.terms.timeouts
         is_incremental = request.stream or upstream.always_streams
         model = target.model or request.model
         deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
-        call = Call(request, model, ex.arrival.request_id, deadline, timeouts.connect_s, ex.arrival.headers,
+        call = Call(request, model, ex.arrival.request_id, deadline, ex.terms.timeouts.connect_s, ex.arrival.headers,
                     ex.arrival.new_span(self._rng))
+        hedging = plan.route.hedging
+        known = None
+        if hedging.is_on:
+            known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.attempts) + 1, is_incremental=is_incremental,
-                          clock=self._clock, sink=self._sink, price=price_of(target.prices, model))
+                          clock=self._clock, sink=self._sink, price=price_of(target.prices, model), first_tokens=known,
+                          is_hedge=is_hedge)
         ex.attempts.append(attempt)
-        if is_incremental:
+        return attempt
+
+    async def _read(self, ex: Exchange, attempt: Attempt, race: Race | None, *, is_last: bool) -> Started:
+        """What comes of an attempt in the request's own task, or of what was quicker beside it."""
+        timeouts = ex.terms.timeouts
+        ex.upstream = attempt.name
+        if attempt.is_incremental:
             ex.watch.arm("first_token_s", timeouts.first_token_s, attempt.began_at)
         else:  # nothing of a whole answer comes before all of it
             ex.watch.arm_bound()
         try:
-            attempt.stream = stream = await upstream.open(call)
-            if request.stream:
-                lead = await self._until_content(attempt, stream)
+            attempt.stream = stream = await attempt.member.upstream.open(attempt.call)
+            if attempt.call.request.stream:
+                lead = await until_content(attempt, stream)
             else:
-                lead = await self._until_whole(ex, attempt, stream)
+                lead = await until_whole(attempt, stream, ex.watch, timeouts.idle_s, self._clock)
         except asyncio.CancelledError:
-            return self._interrupted(ex, attempt, is_last=is_last)
+            started = race.won() if race is not None else None
+            if started is None:
+                return self._interrupted(ex, attempt, is_last=is_last)
+            attempt.lose()
+            return started
         except UpstreamFailed as failed:
-            attempt.end(Outcome.IGNORED if failed.is_final else Outcome.DROPPED, failed.fault.value,
-                        is_failure=failed.upstream_status != 429, upstream_status=failed.upstream_status)
+            attempt.fail(failed)
             raise
         except BaseException:
             attempt.abandon()
@@ -138,43 +192,6 @@ class Caller:
         finally:
             ex.watch.disarm()
         return Started(attempt, stream, lead)
-
-    async def _until_content(self, attempt: Attempt, stream: Stream) -> Chunk:
-        """Hold back what comes before the first content (a role, a ping), so that the attempt can still be swapped."""
-        held_back: list[bytes] = []
-        n_bytes = 0
-        while (chunk := await stream.next()) is not None:
-            if chunk.n_content:
-                attempt.first_content()
-                if held_back:
-                    return Chunk(b"".join((*held_back, chunk.data)), chunk.n_content)
-                return chunk
-            if chunk.data:
-                held_back.append(chunk.data)
-                n_bytes += len(chunk.data)
-                if n_bytes > MAX_HELD_BACK_BYTES:
-                    raise UpstreamFailed(attempt.name, Fault.MALFORMED, f"upstream {attempt.name} sent no content in the "
-                                         f"first {n_bytes} bytes of its answer")
-        attempt.first_content()  # a whole answer without content (a stop at once) is an answer
-        return Chunk(b"".join(held_back), 0)
-
-    async def _until_whole(self, ex: Exchange, attempt: Attempt, stream: Stream) -> Chunk:
-        """The whole answer: as long as the client has nothing of it, the attempt can still be swapped."""
-        has_begun = False
-        idle_s = ex.terms.timeouts.idle_s
-        while (chunk := await stream.next()) is not None and not chunk.data:
-            if chunk.n_content or has_begun:
-                now = self._clock.now()
-                if attempt.is_incremental:
-                    ex.watch.arm("idle_s", idle_s, now)
-                if not has_begun:
-                    has_begun = True
-                    attempt.first_content()
-                elif chunk.n_content:
-                    attempt.cadence.content(now)
-        if not has_begun:
-            attempt.first_content()
-        return chunk if chunk is not None else Chunk(b"")
 
     def _interrupted(self, ex: Exchange, attempt: Attempt, *, is_last: bool) -> Started:
         """What came of an attempt that was cancelled: by our own time-out, an error or the part of a whole answer that is
@@ -184,13 +201,14 @@ class Caller:
         if verdict is None:
             attempt.abandon()
             raise asyncio.CancelledError
-        is_over = verdict.limit in _OF_THE_STAGE
+        is_over = verdict.limit in OF_THE_STAGE
         if is_over and is_last and ex.terms.ends_partial and attempt.cadence.first_at is not None:
             assert attempt.stream is not None
             lead = attempt.stream.cut()
             if lead is not None:
                 return Started(attempt, attempt.stream, lead)
-        attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value)
+        is_failure = not is_over or attempt.is_late  # or was it only a client without patience?
+        attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=is_failure)
         if is_over:
             raise verdict from None
         raise _TimedOut(attempt.name, verdict) from None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
-from stayfast.core.types import Chunk, Outcome, Sight, Stage
+from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Started
@@ -63,6 +63,11 @@ class Reply:
     def degraded(self) -> str | None:
         """What the route did instead of failing: fallback, template or partial."""
         return self._ex.degraded
+
+    @property
+    def allowances(self) -> tuple[Allowance, ...]:
+        """What the client has left of its quota."""
+        return self._ex.allowances
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value."""

@@ -25,6 +25,11 @@ class Router:
         self._rng = rng
 
     @property
+    def routes(self) -> Mapping[str, Route]:
+        """All of them by name."""
+        return self._routes
+
+    @property
     def model_names(self) -> list[str]:
         """What GET /v1/models lists: every route but the wildcard."""
         return [name for name in self._routes if name != ANY_MODEL]
@@ -52,10 +57,19 @@ class Router:
             ex.degraded = "fallback"
         if len(able) > 1:
             loads = self._loads(able)
-            able = tuple(able[index] for index in (in_turn(loads) if route.in_turn else order(loads, self._rng)))
-        if len(spare) > 1:
-            spare = tuple(spare[index] for index in in_turn(self._loads(spare)))
+            pick = in_turn if route.in_turn else order
+            able = tuple([able[index] for index in pick(loads, self._rng)])
+        if spare:
+            if len(spare) > 1:
+                spare = tuple([spare[index] for index in in_turn(self._loads(spare), self._rng)])
+            if not self._may_go(able[0]) and self._may_go(spare[0]):
+                able, spare = spare, able  # all are left alone: the fallback first, and they are the last resort
+                ex.degraded = "fallback"
         return Plan(route, prompt, able, spare)
+
+    def _may_go(self, target: Target) -> bool:
+        load = target.member.load(self._clock.now())
+        return load.share > 0 or load.wants_probe
 
     def _loads(self, targets: Iterable[Target]) -> list[Load]:
         now = self._clock.now()

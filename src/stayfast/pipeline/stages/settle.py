@@ -1,7 +1,7 @@
 """The end of a request, whatever it was: one fact for logs and metrics. It never fails and never awaits."""
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import StayfastError
+from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone, Sink
 from stayfast.core.types import Sight, Stage
 from stayfast.pipeline.cadence import Cadence
@@ -46,4 +46,5 @@ class Settle:
             ex.degraded, cadence.tpot_s(usage.output) if cadence is not None and usage is not None else None,
             cadence.gap_max_s if cadence is not None else None, arrival.trace,
             began_at - accepted_at if began_at is not None else None,
-            tuple([attempt.done for attempt in ex.attempts if attempt.done is not None])))
+            tuple([attempt.done for attempt in ex.attempts if attempt.done is not None]), tuple(ex.notes),
+            why.reason if isinstance(why, Shed) else None))

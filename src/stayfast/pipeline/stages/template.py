@@ -1,6 +1,7 @@
 """The route's own words in place of an error, when time ran out or everybody failed before the client had anything."""
 
 import asyncio
+from http import HTTPStatus
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError, UpstreamFailed
@@ -44,7 +45,9 @@ def _is_ours(why: BaseException) -> bool:
     """Whether it is our side that failed the client."""
     if isinstance(why, UpstreamFailed):
         return not why.is_clients_fault
-    return isinstance(why, DeadlineExceeded | Shed)
+    if isinstance(why, Shed):
+        return why.status != HTTPStatus.TOO_MANY_REQUESTS  # the client's own quota
+    return isinstance(why, DeadlineExceeded)
 
 
 class _Nobody:

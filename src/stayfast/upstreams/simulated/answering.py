@@ -1,26 +1,27 @@
 """One request at a simulated provider, from the question to its end, whoever ends it."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stayfast.upstreams.simulated.ask import Ask
 from stayfast.upstreams.simulated.engine import Full, Sequence
 from stayfast.upstreams.simulated.faults import BEFORE_BODY, Broke, FaultRule, Kind
-from stayfast.upstreams.simulated.plan import NEVER, Pace, chunks_until, plan, whole_s
+from stayfast.upstreams.simulated.plan import NEVER, Pace, chunks_until, plan, rest_s
 from stayfast.upstreams.simulated.quota import Charge
-from stayfast.upstreams.simulated.speech import tokens_of, word_bytes
+from stayfast.upstreams.simulated.speech import tokens_of
 from stayfast.upstreams.simulated.vendor import (
     JSON,
     SSE,
     Headers,
+    Limit,
     Trouble,
-    error_event,
     error_headers,
     error_of,
+    limit_headers,
     overloaded,
-    trouble,
 )
 from stayfast.upstreams.simulated.writing import Answer, whole_body
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 _NO_FAULT = FaultRule(Kind.SLOW, factor=1.0)
 _CUT_SHORT = frozenset({Kind.RESET_MID, Kind.CUT, Kind.TRUNCATED})
 _IN_STREAM = _CUT_SHORT | {Kind.IN_BAND, Kind.MALFORMED, Kind.SILENT}
-_BROKEN_EVENT = b'data: {"id": "broken", "choices": [{"index": 0, "delta": {"content": \n\n'
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -48,9 +48,9 @@ class Answering:
     """
 
     __slots__ = (
-        "_answer", "_break_at", "_due_at", "_n_chunks", "_n_said", "_name", "_opening", "_pace", "_pieces", "_provider",
-        "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at", "charge", "ended_at", "fault",
-        "n_after_hangup", "n_generated", "number", "outcome", "sequence")
+        "_answer", "_break_at", "_due_at", "_is_left", "_n_chunks", "_n_said", "_name", "_opening", "_pace", "_pieces",
+        "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at", "charge", "ended_at",
+        "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "sequence")
 
     def __init__(self, provider: "Provider", ask: Ask, number: int, asked_at: float) -> None:
         self.ask = ask
@@ -61,6 +61,7 @@ class Answering:
         self.fault = _NO_FAULT  # what strikes it
         self.n_generated = 0  # tokens of all choices, told when it is over
         self.n_after_hangup = 0  # of those, the ones that came into being after the caller had gone
+        self.on_end: Callable[[], None] | None = None  # called when it is over, which may be long after `close`
         self.charge: Charge | None = None  # what the quota was charged in advance
         self.sequence: Sequence | None = None  # its place in the engine
         self._provider = provider
@@ -72,10 +73,16 @@ class Answering:
         self._pieces: list[str] = []  # of JSON to say; empty: plain words
         self._rest: list[bytes] = []  # of a whole answer that will not come whole
         self._n_said = self._n_chunks = 0  # of one choice
-        self._due_at = 0.0  # of the last chunk
+        self._due_at = 0.0  # of the last chunk; before the first one, of that
+        self._is_left = False  # the caller has gone, and the work runs on
         self._stall_at = NEVER
         self._break_at = NEVER
         self._whole_from = self._whole_until = 0.0
+
+    @property
+    def n_unread(self) -> int:
+        """Tokens that came into being for a caller that left before the end; 0 until it is over."""
+        return self.n_generated if self.outcome == "cancelled" else 0
 
     @property
     def request_id(self) -> str:
@@ -97,7 +104,8 @@ class Answering:
         pace = self._pace = plan(provider.config, provider.numbers, self.ask, self._rng, luck=luck, regime=regime)
         if fault.kind is Kind.SLOW:
             pace.gap_factor *= fault.factor
-        first_at = provider.warm_at(now) + pace.ttft_s + (fault.seconds if fault.kind is Kind.SLOW_HEADERS else 0.0)
+        late_s = fault.seconds if fault.kind is Kind.SLOW_HEADERS else 0.0
+        first_at = self._due_at = provider.warm_at(now) + pace.ttft_s + late_s
         if provider.engine is not None and self.ask.api.can_stream:
             await self._sleep_until(first_at)
             try:
@@ -105,12 +113,12 @@ class Answering:
             except Full:
                 return self._refuse(overloaded(provider.numbers.vendor, self.ask.api))
             await self.sequence.started
-            first_at = provider.clock.now()
+            first_at = self._due_at = provider.clock.now()
         if not self.ask.stream:
             return await self._whole(first_at, pace)
         head_share = provider.config.head_share
         await self._sleep_until(first_at if head_share == 1 else first_at - pace.ttft_s * (1 - head_share))
-        return self._open(first_at, pace)
+        return self._open(pace)
 
     async def next(self) -> bytes | None:
         """The next bytes of the body, as soon as they are due; None when it has ended, whole or not."""
@@ -149,17 +157,18 @@ class Answering:
         return data
 
     def close(self) -> None:
-        """The caller has gone, or has all it wants: capacity is free at once. Safe to call again."""
-        if self.outcome is not None:
+        """The caller has gone, or has all it wants: capacity is free at once, or, where hang-ups go unnoticed, at the end of
+        the work. Safe to call again.
+        """
+        if self.outcome is not None or self._is_left:
             return
-        pace = self._pace
         n_now = self._n_by_now()
         if self.fault.kind in (Kind.HANG, Kind.SILENT):
             self._settle(self.fault.kind.value, n_now)
-            return
-        if pace is not None and not self._provider.config.notices_hangup:
-            self.n_after_hangup = pace.n_output * self.ask.n_choices - n_now
-        self._settle("cancelled", n_now + self.n_after_hangup)
+        elif self._pace is None or self._provider.config.notices_hangup:
+            self._settle("cancelled", n_now)
+        else:
+            self._run_on(self._pace, n_now)
 
     # -- before the body
 
@@ -167,29 +176,28 @@ class Answering:
         if fault.kind is Kind.HANG:
             await self._for_ever()
         if fault.kind is Kind.STATUS:
-            return self._refuse(trouble(fault.status, fault.code, fault.retry_after_s))
+            return self._refuse(*self._provider.injected(fault, self.ask))
         self._settle(fault.kind.value, 0)
         raise Broke(fault.kind.value)
 
-    def _refuse(self, said: Trouble) -> Head:
+    def _refuse(self, said: Trouble, limits: list[Limit] | None = None) -> Head:
         """An error answer."""
         self._settle(f"status_{said.status}", 0)
-        headers = error_headers(said, self._provider.numbers.vendor)
-        return Head(said.status, (*self._headers(), *headers), self._error_body(said))
-
-    def _error_body(self, said: Trouble) -> bytes:
         provider = self._provider
-        return msgspec.json.encode(
-            error_of(said, provider.numbers.vendor, self.ask.api, self.request_id, provider.clock.wall()))
+        headers = error_headers(said, provider.numbers.vendor)
+        return Head(said.status, (JSON, *provider.headers(self, limits), *headers), msgspec.json.encode(self._error(said)))
+
+    def _error(self, said: Trouble) -> dict[str, Any]:
+        provider = self._provider
+        return error_of(said, provider.numbers.vendor, self.ask.api, self.request_id, provider.clock.wall())
 
     def _headers(self) -> Headers:
         """Over an answer that is not a stream."""
         return (JSON, *self._provider.headers(self))
 
-    def _open(self, first_at: float, pace: Pace) -> Head:
+    def _open(self, pace: Pace) -> Head:
         """The head of a stream."""
         provider = self._provider
-        self._due_at = first_at
         self._answer = Answer(self.ask, self._name, int(provider.clock.wall()))
         self._opening = self._answer.begin()
         if self.ask.value is not None:
@@ -208,7 +216,7 @@ class Answering:
             self._break_at = 0
             return Head(200, self._headers())
         self._whole_from = first_at
-        self._whole_until = first_at + whole_s(provider.config, provider.numbers.gaps, pace, self._rng)
+        self._whole_until = first_at + rest_s(provider.config, provider.numbers.gaps, pace, self._rng)
         if self.sequence is not None and provider.engine is not None:
             await provider.engine.wait_whole(self.sequence)
             self._whole_until = provider.clock.now()
@@ -220,7 +228,7 @@ class Answering:
             self._break_at = 0
             return Head(200, self._headers())
         if kind is Kind.IN_BAND:
-            body = self._error_body(trouble(self.fault.status, self.fault.code))
+            body = msgspec.json.encode(self._error(provider.injected(self.fault, ask)[0]))
         elif kind is Kind.MALFORMED:
             body = body[: len(body) // 2]
         head = Head(200, self._headers(), body)
@@ -232,7 +240,7 @@ class Answering:
     def _said(self, n_said: int, n: int, pace: Pace) -> bytes:
         if self._pieces:
             return self._answer.piece("".join(self._pieces[n_said : n_said + n]))
-        return self._answer.words(word_bytes(pace.words_from + n_said, n))
+        return self._answer.words(pace.words_from + n_said, n)
 
     def _gap_s(self, pace: Pace, n_tokens: int, n_chunks: int) -> float:
         seconds = self._provider.numbers.gaps.draw(self._rng, n_tokens) * pace.gap_factor
@@ -273,12 +281,12 @@ class Answering:
             case Kind.CUT:
                 raise Broke("cut")
             case Kind.MALFORMED:
-                return _BROKEN_EVENT
+                return self._answer.broken()
             case Kind.IN_BAND:
-                provider = self._provider
-                said = trouble(self.fault.status, self.fault.code)
-                return error_event(said, provider.numbers.vendor, self.ask.api, self.request_id, form=self.fault.form,
-                                   wall=provider.clock.wall())
+                said, limits = self._provider.injected(self.fault, self.ask)
+                vendor, wall = self._provider.numbers.vendor, self._provider.clock.wall()
+                headers = dict((*limit_headers(limits, vendor, wall), *error_headers(said, vendor)))
+                return self._answer.error(self._error(said), headers, self.fault.form)
         return None
 
     # -- at any time
@@ -297,12 +305,45 @@ class Answering:
             n_one = int(pace.n_output * min(1.0, max(0.0, share)))
         return n_one * self.ask.n_choices
 
+    def _run_on(self, pace: Pace, n_now: int) -> None:
+        """Nobody noticed: the work goes on to its end, and holds what it holds until then."""
+        provider = self._provider
+        self._is_left = True
+        self.n_after_hangup = pace.n_output * self.ask.n_choices - n_now
+        if self.sequence is not None:
+            self.sequence.when_ended(self._run_out)
+        elif provider.engine is not None and self.ask.api.can_stream:
+            provider.at(self._due_at, self._enter)
+        else:
+            rest = rest_s(provider.config, provider.numbers.gaps, pace, self._rng, max(1, self._n_said))
+            provider.at(self._whole_until or self._due_at + rest, self._run_out)
+
+    def _enter(self) -> None:
+        """Begin in the engine, for nobody."""
+        provider, pace = self._provider, self._pace
+        assert provider.engine is not None
+        assert pace is not None
+        try:
+            self.sequence = provider.engine.submit(self.ask.n_prompt_tokens, pace.n_output)
+        except Full:
+            self.n_after_hangup = 0
+            self._settle("cancelled", 0)
+        else:
+            self.sequence.when_ended(self._run_out)
+
+    def _run_out(self) -> None:
+        """All of it is there, and nobody reads it."""
+        assert self._pace is not None
+        self._settle("cancelled", self._pace.n_output * self.ask.n_choices)
+
     def _settle(self, outcome: str, n_generated: int) -> None:
         """It is over, once."""
         self.outcome = outcome
         self.n_generated = n_generated
         self.ended_at = self._provider.clock.now()
         self._provider.ended(self)
+        if self.on_end is not None:
+            self.on_end()
 
     async def _sleep_until(self, at: float) -> None:
         delay_s = at - self._provider.clock.now()

@@ -8,12 +8,18 @@ import msgspec
 from msgspec import Raw, Struct
 
 from stayfast.core.types import Api, Request
-from stayfast.upstreams.simulated.speech import json_for
+from stayfast.upstreams.simulated.speech import json_for, n_tokens_in
 from stayfast.wire.reading import typed
-from stayfast.wire.tokens import BYTES_A_TOKEN
+from stayfast.wire.tokens import BYTES_A_TOKEN, TOKENS_AN_IMAGE
 
 _ABSENT: Final = Raw(b"")
-_PROMPT: Final = ("messages", "prompt", "input", "system", "instructions", "tools")
+_PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
+_IMAGES: Final = ("image", "image_url", "input_image")
+_NOT_SAID: Final = frozenset(("type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control"))
+# What a response tells of its request, beside what every response has.
+_ECHOED: Final = (
+    "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "prompt_cache_key",
+    "reasoning", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user")
 
 
 class Ask(Struct, frozen=True, gc=False):
@@ -34,6 +40,7 @@ class Ask(Struct, frozen=True, gc=False):
     inputs: tuple[int, ...] = ()  # embeddings: a digest of each input
     n_dimensions: int = 1536
     is_base64: bool = False  # embeddings as base64 of 32-bit floats
+    echo: tuple[tuple[str, bytes], ...] = ()  # responses: what of the request they repeat, as JSON
 
 
 class _Body(Struct, gc=False):
@@ -59,6 +66,7 @@ class _Body(Struct, gc=False):
 
 _BODY: Final = msgspec.json.Decoder(_Body)
 _ANY: Final = msgspec.json.Decoder()
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
@@ -68,7 +76,7 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
     model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
     luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`.
     include_usage: even where the client did not ask for it.
-    Prompt tokens are estimated from the bytes of the prompt, four a token.
+    Prompt tokens are counted as `speech.n_tokens_in` does, tools by their bytes; what templates add is not.
     """
     body = typed(_BODY, request.body)
     tool, value = _forced_tool(body) if body.tool_choice else (None, None)
@@ -76,12 +84,32 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
         value = _json_mode(body)
     said = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
     inputs = _digests(body.input) if request.api is Api.EMBEDDINGS else ()
+    n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
+        _n_tokens(_ANY.decode(raw)) for name in _PROMPT if (raw := getattr(body, name)))
     return Ask(
-        request.api, model or request.model, request.stream,
-        sum(len(getattr(body, name)) for name in _PROMPT) // BYTES_A_TOKEN,
+        request.api, model or request.model, request.stream, n_prompt_tokens,
         request.max_output_tokens, None if said else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
-        session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64")
+        session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
+        _echo(request.body) if request.api is Api.RESPONSES else ())
+
+
+def _n_tokens(value: Any) -> int:
+    """Tokens of all that is said in a decoded prompt."""
+    if isinstance(value, str):
+        return n_tokens_in(value)
+    if isinstance(value, list):
+        return sum(_n_tokens(item) for item in value)
+    if isinstance(value, dict):
+        if value.get("type") in _IMAGES:
+            return TOKENS_AN_IMAGE
+        return sum(_n_tokens(item) for name, item in value.items() if name not in _NOT_SAID)
+    return 1 if isinstance(value, int) else 0  # prompts and inputs may be tokens
+
+
+def _echo(body: bytes) -> tuple[tuple[str, bytes], ...]:
+    fields = _FIELDS.decode(body)
+    return tuple((name, bytes(fields[name])) for name in _ECHOED if name in fields and bytes(fields[name]) != b"null")
 
 
 def _digests(raw: Raw) -> tuple[int, ...]:

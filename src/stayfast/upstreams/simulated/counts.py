@@ -10,7 +10,7 @@ class Counts(msgspec.Struct):
     """
 
     n_asked: int = 0
-    n_running: int = 0
+    n_running: int = 0  # those that run on for nobody included
     n_running_peak: int = 0
     outcomes: dict[str, int] = {}
     n_tokens_prompted: int = 0  # of requests that were admitted

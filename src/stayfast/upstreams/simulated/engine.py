@@ -18,6 +18,7 @@ fault `slow` do not apply: the engine has its own pace.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -57,7 +58,7 @@ class EngineModel:
 class Sequence:
     """One request inside the engine. Changed only by the engine."""
 
-    __slots__ = ("has_left", "joined_at_v", "kv", "n_output", "n_prompt", "started")
+    __slots__ = ("has_left", "joined_at_v", "kv", "n_output", "n_prompt", "on_end", "started")
 
     def __init__(self, n_prompt: int, n_output: int, kv: int, started: "asyncio.Future[None]") -> None:
         self.n_prompt = n_prompt
@@ -66,6 +67,14 @@ class Sequence:
         self.started = started  # done when its prefill is
         self.joined_at_v: float | None = None
         self.has_left = False
+        self.on_end: Callable[[], None] | None = None
+
+    def when_ended(self, act: Callable[[], None]) -> None:
+        """Act when its last token is there, or now if it is; never if it leaves before."""
+        if self.has_left:
+            act()
+        else:
+            self.on_end = act
 
 
 class Full(Exception):
@@ -185,6 +194,8 @@ class Engine:
         if not sequence.has_left:
             sequence.has_left = True
             self._released(sequence)
+            if sequence.on_end is not None:
+                sequence.on_end()
 
     def _rate(self) -> float:
         """Tokens a second of each running sequence."""

@@ -1,5 +1,6 @@
 """Ways to fail: what goes wrong, for which share of the requests, and when."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
@@ -27,6 +28,11 @@ class Kind(StrEnum):
 
 BEFORE_BODY: Final = frozenset({Kind.REFUSED, Kind.RESET, Kind.HANG, Kind.STATUS})
 Form = Literal["usual", "flat", "nested", "failed", "named"]
+_FORMS: Final[Mapping[Api, tuple[Form, ...]]] = {
+    Api.CHAT: ("usual", "flat", "named"), Api.COMPLETIONS: ("usual", "flat", "named"),
+    Api.RESPONSES: ("usual", "flat", "nested", "failed"),
+}
+_ONE_FORM: Final[tuple[Form, ...]] = ("usual",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ class FaultRule:
     rate: share of the requests. from_s, until_s: seconds of the provider's life. n_at_most: strikes so often and no more.
     after_chunks: content chunks that pass before a fault inside a body; a shorter answer fails before its end.
     form: of an error event; usual: as the dialect's own provider sends it. chat: flat, or named (with `event: error`).
-    responses: nested (seen in production), flat (documented) or failed (`response.failed`).
+    responses: nested (seen in production), flat (documented) or failed (`response.failed`). A rule for all APIs strikes
+    those that have its form.
     """
 
     kind: Kind = Kind.STATUS
@@ -70,10 +77,17 @@ class FaultRule:
             raise ValueError(f"factor must be from 1 to 1000, not {self.factor}")
         if self.after_chunks < 0:
             raise ValueError(f"after_chunks must not be negative, not {self.after_chunks}")
+        if self.api is not None and not self._has_form(self.api):
+            raise ValueError(f"form of {self.api.value} must be one of {', '.join(_FORMS.get(self.api, _ONE_FORM))}, "
+                             f"not {self.form}")
 
     def covers(self, api: Api, age_s: float) -> bool:
         """Whether a request of this API, `age_s` seconds into the provider's life, may be struck."""
-        return self.from_s <= age_s and (self.until_s is None or age_s < self.until_s) and self.api in (None, api)
+        is_time = self.from_s <= age_s and (self.until_s is None or age_s < self.until_s)
+        return is_time and self.api in (None, api) and self._has_form(api)
+
+    def _has_form(self, api: Api) -> bool:
+        return self.form in _FORMS.get(api, _ONE_FORM)
 
 
 class Broke(Exception):

@@ -107,13 +107,14 @@ def chunks_until(share: float, rng: Random) -> int:
     return int(log1p(-rng.random()) / log1p(-share))
 
 
-def whole_s(config: ProviderConfig, gaps: Gaps, pace: Pace, rng: Random) -> float:
-    """Seconds from the first token to the last of an answer that nobody sees growing."""
-    n_rest = pace.n_output - 1
+def rest_s(config: ProviderConfig, gaps: Gaps, pace: Pace, rng: Random, n_there: int = 1) -> float:
+    """Seconds from the `n_there`-th token to the last of an answer that nobody sees growing."""
+    n_rest = pace.n_output - n_there
     if n_rest <= 0:
         return 0.0
     n_chunks = -(-n_rest // gaps.tokens_per_chunk)
-    n_slow = min(n_rest, max(0, n_chunks - pace.slow_from) * gaps.tokens_per_chunk)
+    n_fast = max(0, pace.slow_from - (n_there - 1) // gaps.tokens_per_chunk)
+    n_slow = min(n_rest, max(0, n_chunks - n_fast) * gaps.tokens_per_chunk)
     seconds = gaps.draw(rng, n_rest) * (1 + (pace.slow_factor - 1) * n_slow / n_rest) * pace.gap_factor
     at = chunks_until(config.stalls.share, rng)
     while at < n_chunks:

@@ -1,6 +1,7 @@
 """A provider that is played: its weather, its capacity, its faults, and what it counts."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from itertools import count
 from math import sqrt
 from random import Random
@@ -17,7 +18,18 @@ from stayfast.upstreams.simulated.faults import FaultRule
 from stayfast.upstreams.simulated.plan import Dice
 from stayfast.upstreams.simulated.quota import Meter
 from stayfast.upstreams.simulated.regimes import CALM, Forecast, Regime, Regimes, Weather
-from stayfast.upstreams.simulated.vendor import Headers, Trouble, limit_headers, overloaded, own_headers
+from stayfast.upstreams.simulated.vendor import (
+    RATE_LIMITED,
+    Headers,
+    Limit,
+    Trouble,
+    limit_headers,
+    over_limit,
+    overloaded,
+    own_headers,
+    trouble,
+    used_up,
+)
 
 
 class Provider:
@@ -155,13 +167,32 @@ class Provider:
         self._active_at = now
         return max(now, self._warm_at)
 
-    def headers(self, answering: Answering) -> Headers:
-        """What stands over every answer: the provider's own headers, and the limits where there are any."""
-        now = self.clock.now()
-        own = own_headers(self.numbers.vendor, answering.request_id, now - answering.asked_at)
-        if self._meter is None:
-            return own
-        return own + limit_headers(self._meter.limits(now), self.numbers.vendor, self.clock.wall())
+    def limits(self) -> list[Limit]:
+        """What is left of its quota."""
+        return self._meter.limits(self.clock.now()) if self._meter is not None else []
+
+    def injected(self, fault: FaultRule, ask: Ask) -> tuple[Trouble, list[Limit]]:
+        """The error that a rule asks for, and the limits beside it: where they are the reason, the first is used up."""
+        limits, again_s = self.limits(), fault.retry_after_s
+        if fault.status != RATE_LIMITED or fault.code not in ("", "rate_limit_exceeded"):
+            return trouble(fault.status, fault.code, again_s), limits
+        limits = used_up(limits, again_s)
+        return over_limit(limits[0], 1, ask.model, again_s), limits
+
+    def headers(self, answering: Answering, limits: list[Limit] | None = None) -> Headers:
+        """What stands over every answer: the provider's own headers, and the limits (None: as they are)."""
+        own = own_headers(self.numbers.vendor, answering.request_id, self.clock.now() - answering.asked_at)
+        if limits is None:
+            limits = self.limits()
+        return own + limit_headers(limits, self.numbers.vendor, self.clock.wall()) if limits else own
+
+    def at(self, instant: float, act: Callable[[], None]) -> None:
+        """Act at an instant of its clock; at once if that has passed."""
+        delay_s = instant - self.clock.now()
+        if delay_s > 0:
+            asyncio.get_running_loop().call_later(delay_s, act)
+        else:
+            act()
 
     def ended(self, answering: Answering) -> None:
         """A request is over: count it, and free what it held."""
@@ -180,8 +211,7 @@ class Provider:
             counts.cost_unread_usd += cost_usd
         if answering.charge is not None:
             answering.charge.settle(n_output, answering.ended_at)
-        if answering.sequence is not None and self.engine is not None and (
-                self.config.notices_hangup or answering.outcome != "cancelled"):
+        if answering.sequence is not None and self.engine is not None:
             self.engine.leave(answering.sequence)
 
     def __repr__(self) -> str:

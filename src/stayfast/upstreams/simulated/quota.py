@@ -4,20 +4,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from stayfast.policy.rate import Bucket
-from stayfast.upstreams.simulated.vendor import Limit, Trouble
+from stayfast.upstreams.simulated.vendor import Limit, Trouble, over_limit
 
 _FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "input-tokens": "input_tokens_per_min",
                   "output-tokens": "output_tokens_per_min"}
-_SHORT: Final = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)",
-                 "input-tokens": "input tokens per min (ITPM)", "output-tokens": "output tokens per min (OTPM)"}
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
     """Limits a minute; None: no limit. OpenAI and Azure know requests and tokens, Anthropic all four.
 
-    burst_s: a bucket holds what comes in so many seconds. Output is charged in advance by what the request allows itself
-    (`max_tokens`), or by `assumed_output` tokens, and corrected when the answer ends.
+    burst_s: a bucket holds what comes in so many seconds, one request or token at least; that is the limit which headers
+    and errors tell. Output is charged in advance by what the request allows itself (`max_tokens`), or by `assumed_output`
+    tokens, and corrected when the answer ends.
     """
 
     requests_per_min: int | None = None
@@ -55,7 +54,8 @@ class Meter:
         costs = {"requests": 1, "tokens": n_input + n_output, "input-tokens": n_input, "output-tokens": n_output}
         for name, bucket in self._buckets.items():
             if not bucket.has(costs[name], now):
-                return _refusal(name, bucket, costs[name], model, now)
+                cost = costs[name]
+                return over_limit(self._limit(name, now), cost, model, bucket.wait_s(cost, now))
         for name, bucket in self._buckets.items():
             bucket.take(costs[name], now)
         return Charge(self, n_output)
@@ -69,8 +69,12 @@ class Meter:
 
     def limits(self, now: float) -> list[Limit]:
         """Every limit as it stands."""
-        return [Limit(name, getattr(self._quota, _FIELDS[name]), int(bucket.level(now)), bucket.full_in_s(now))
-                for name, bucket in self._buckets.items()]
+        return [self._limit(name, now) for name in self._buckets]
+
+    def _limit(self, name: str, now: float) -> Limit:
+        bucket = self._buckets[name]
+        return Limit(name, int(bucket.capacity), max(0, int(bucket.level(now))), bucket.full_in_s(now),
+                     max(self._quota.burst_s, 1 / bucket.per_s))
 
 
 class Charge:
@@ -85,15 +89,3 @@ class Charge:
     def settle(self, n_output: int, now: float) -> None:
         """The answer has ended after `n_output` tokens."""
         self._meter.correct(n_output - self._n_output, now)
-
-
-def _refusal(name: str, bucket: Bucket, cost: int, model: str, now: float) -> Trouble:
-    kind = "requests" if name == "requests" else "tokens"
-    limit = round(bucket.capacity)
-    said = f"{model} in organization org-simulated on {_SHORT[name]}: Limit {limit}"
-    wait_s = bucket.wait_s(cost, now)
-    if wait_s is None:
-        return Trouble(429, f"Request too large for {said}, Requested {cost}.", kind, "rate_limit_exceeded")
-    used = limit - int(bucket.level(now))
-    return Trouble(429, f"Rate limit reached for {said}, Used {used}, Requested {cost}. Please try again in {wait_s:.3g}s.",
-                   kind, "rate_limit_exceeded", wait_s)

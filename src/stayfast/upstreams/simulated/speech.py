@@ -18,6 +18,7 @@ N_WORDS: Final = len(_WORDS)
 _TWICE: Final = _WORDS * 2
 _BYTES: Final = tuple(word.encode() for word in _TWICE)
 CHARACTERS_A_TOKEN: Final = 4
+_WORD: Final = 8  # bytes that a word and its blank may have and still be one token
 _DEEPEST: Final = 12
 
 
@@ -35,6 +36,17 @@ def word_bytes(start: int, n: int) -> bytes:
     if n <= N_WORDS:
         return b"".join(_BYTES[start : start + n])
     return words(start, n).encode()
+
+
+def n_tokens_in(text: str) -> int:
+    """What a prompt counts: each word one token, as in answers. What words have beyond eight bytes on average (code, other
+    scripts, data) counts a token for each four bytes.
+    """
+    if not text:
+        return 0
+    n_words = text.count(" ") + text.count("\n") + 1
+    n_bytes = len(text) if text.isascii() else len(text.encode(errors="replace"))
+    return n_words + max(0, n_bytes - _WORD * n_words) // CHARACTERS_A_TOKEN
 
 
 def tokens_of(text: str) -> list[str]:

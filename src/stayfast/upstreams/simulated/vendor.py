@@ -4,10 +4,7 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
-import msgspec
-
 from stayfast.core.types import Api
-from stayfast.wire import sse
 
 Vendor = Literal["openai", "azure", "openrouter", "anthropic", "vllm"]
 Headers = tuple[tuple[str, str], ...]
@@ -16,21 +13,27 @@ SSE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 
 class Limit(NamedTuple):
-    """One limit as it stands. `name`: requests, tokens, input-tokens or output-tokens. `full_in_s`: until it is full."""
+    """One limit as it stands. `name`: requests, tokens, input-tokens or output-tokens. `full_in_s`: until it is full.
+
+    `limit` is what its bucket holds, which is what comes in `window_s` seconds.
+    """
 
     name: str
     limit: int
     remaining: int
     full_in_s: float
+    window_s: float = 60.0
 
 
 class Trouble(NamedTuple):
-    """An error answer before it has a form. `type` and `code` are OpenAI's; Anthropic's type follows from the status."""
+    """An error answer before it has a form. `message`, `type` and `code` are OpenAI's; `said` is what Anthropic says, whose
+    type follows from the status."""
 
     status: int
     message: str
     type: str
     code: str | None
+    said: str
     retry_after_s: float | None = None
 
 
@@ -48,10 +51,24 @@ _OPENAI: Final[dict[int, tuple[str, str | None, str]]] = {  # type, code and mes
     504: ("server_error", "timeout", "The request timed out."),
 }
 _SERVER_ERROR: Final = ("server_error", None, "The server had an error while processing your request. Sorry about that!")
-_ANTHROPIC: Final = {
-    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
-    404: "not_found_error", 409: "conflict_error", 413: "request_too_large", 429: "rate_limit_error",
-    504: "timeout_error", 529: "overloaded_error"}
+_ANTHROPIC: Final = {  # type and message by status
+    400: ("invalid_request_error", "The request could not be processed."),
+    401: ("authentication_error", "invalid x-api-key"),
+    402: ("billing_error", "Your credit balance is too low to access the Anthropic API."),
+    403: ("permission_error", "Your API key does not have permission to use the specified resource."),
+    404: ("not_found_error", "The requested resource could not be found."),
+    409: ("conflict_error", "The request conflicts with another one."),
+    413: ("request_too_large", "Request exceeds the maximum allowed number of bytes."),
+    429: ("rate_limit_error", "This request would exceed your organization's rate limit. Please try again later."),
+    504: ("timeout_error", "The request timed out."),
+    529: ("overloaded_error", "Overloaded"),
+}
+_API_ERROR: Final = ("api_error", "Internal server error")
+_ASSUMED: Final = Limit("requests", 500, 0, 60.0)  # what an injected 429 is about where no quota is set
+RATE_LIMITED: Final = 429  # HTTP's
+_MINUTE_S: Final = 60.0
+_SHORT: Final = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)",
+                 "input-tokens": "input tokens per min (ITPM)", "output-tokens": "output tokens per min (OTPM)"}
 _NEVER_RETRIED: Final = frozenset({
     "insufficient_quota", "credit_balance_exhausted", "enforced_spend_limit_reached", "contract_spend_limit_reached"})
 
@@ -59,13 +76,42 @@ _NEVER_RETRIED: Final = frozenset({
 def trouble(status: int, code: str = "", retry_after_s: float | None = None) -> Trouble:
     """The error that a status usually means; `code` replaces its word."""
     kind, usual, message = _OPENAI.get(status, _SERVER_ERROR)
+    said = _ANTHROPIC.get(status, _API_ERROR)[1]
     if status == 529:
-        message = "Overloaded"
+        message = said
+    if code in _NEVER_RETRIED:
+        said = "You have reached your specified API usage limits."
     if code in ("insufficient_quota", "credit_balance_exhausted"):
         kind, message = "insufficient_quota", "You exceeded your current quota, please check your plan and billing details."
     elif code == "slow_down":
         kind, message = "rate_limit_error", "Your traffic is growing too fast. Please slow down."
-    return Trouble(status, message, kind, code or usual, retry_after_s)
+    return Trouble(status, message, kind, code or usual, said, retry_after_s)
+
+
+def over_limit(limit: Limit, cost: int, model: str, retry_after_s: float | None) -> Trouble:
+    """429: `cost` is more than what is left of a limit. `retry_after_s`: until it will be there; None: nobody says."""
+    what = limit.name.replace("-", " ")
+    is_usual = limit.window_s == _MINUTE_S
+    per = _SHORT[limit.name] if is_usual else f"{what} per {limit.window_s:g}s"
+    about = f"{model} in organization org-simulated on {per}: Limit {limit.limit}"
+    if cost > limit.limit:
+        message = f"Request too large for {about}, Requested {cost}."
+    else:
+        message = f"Rate limit reached for {about}, Used {limit.limit - limit.remaining}, Requested {cost}."
+        if retry_after_s is not None:
+            message += f" Please try again in {retry_after_s:.3g}s."
+    window = "minute" if is_usual else f"{limit.window_s:g} seconds"
+    said = (f"This request would exceed your organization's rate limit of {limit.limit:,} {what} per {window} (org: "
+            f"org-simulated, model: {model}). You can see the response headers for current usage. Please reduce the prompt "
+            "length or the maximum tokens requested, or try again later.")
+    kind = "requests" if limit.name == "requests" else "tokens"
+    return Trouble(RATE_LIMITED, message, kind, "rate_limit_exceeded", said, retry_after_s)
+
+
+def used_up(limits: list[Limit], retry_after_s: float | None) -> list[Limit]:
+    """The limits as they would stand if the first one were the reason of a 429; an assumed one where there is none."""
+    first, *others = limits or [_ASSUMED]
+    return [first._replace(remaining=0, full_in_s=max(first.window_s, retry_after_s or 0.0)), *others]
 
 
 def overloaded(vendor: Vendor, api: Api) -> Trouble:
@@ -78,7 +124,7 @@ def overloaded(vendor: Vendor, api: Api) -> Trouble:
 def error_of(said: Trouble, vendor: Vendor, api: Api, request_id: str, wall: float) -> dict[str, Any]:
     """The error in the dialect of `api`, as JSON. `wall`: seconds since the epoch."""
     if api.is_anthropic:
-        error: dict[str, Any] = {"type": _ANTHROPIC.get(said.status, "api_error"), "message": said.message}
+        error: dict[str, Any] = {"type": _ANTHROPIC.get(said.status, _API_ERROR)[0], "message": said.said}
         if said.code in _NEVER_RETRIED or said.code == "ramp_limit_exceeded":
             error["details"] = {"error_code": said.code}
         return {"type": "error", "error": error, "request_id": request_id}
@@ -88,25 +134,6 @@ def error_of(said: Trouble, vendor: Vendor, api: Api, request_id: str, wall: flo
     if vendor == "openrouter" and said.retry_after_s is not None:
         error["metadata"] = {"headers": {"X-RateLimit-Reset": str(ceil((wall + said.retry_after_s) * 1000))}}
     return {"error": error}
-
-
-def error_event(said: Trouble, vendor: Vendor, api: Api, request_id: str, *, form: str, wall: float) -> bytes:
-    """The error as an event inside a stream. `form`: see `faults.FaultRule`."""
-    error = error_of(said, vendor, api, request_id, wall)
-    if api is Api.RESPONSES:
-        fields = error["error"]
-        if form == "failed":
-            response = {"id": "resp_failed", "object": "response", "status": "failed", "output": [],
-                        "error": {"code": said.code or said.type, "message": said.message}}
-            error = {"type": "response.failed", "sequence_number": 2, "response": response}
-        elif form == "flat":
-            error = {"type": "error", "code": fields["code"], "message": fields["message"], "param": None,
-                     "sequence_number": 2}
-        else:
-            error = {"type": "error", "sequence_number": 2, "error": fields}
-        return sse.event(msgspec.json.encode(error), error["type"])
-    is_named = api.is_anthropic or form == "named"
-    return sse.event(msgspec.json.encode(error), "error" if is_named else None)
 
 
 def error_headers(said: Trouble, vendor: Vendor) -> Headers:
@@ -125,17 +152,28 @@ def error_headers(said: Trouble, vendor: Vendor) -> Headers:
 def limit_headers(limits: list[Limit], vendor: Vendor, wall: float) -> Headers:
     """The limits in the vendor's own headers; `wall`: seconds since the epoch. OpenRouter and vLLM say nothing."""
     if vendor == "anthropic":
-        return tuple(pair for one in limits for pair in (
+        return tuple(pair for one in _with_tokens(limits) for pair in (
             (f"anthropic-ratelimit-{one.name}-limit", str(one.limit)),
-            (f"anthropic-ratelimit-{one.name}-remaining", str(max(0, one.remaining))),
+            (f"anthropic-ratelimit-{one.name}-remaining", str(one.remaining)),
             (f"anthropic-ratelimit-{one.name}-reset", rfc3339(wall + one.full_in_s))))
     if vendor in ("openai", "azure"):
         said = go_duration if vendor == "openai" else _whole_seconds
         return tuple(pair for one in limits if one.name in ("requests", "tokens") for pair in (
             (f"x-ratelimit-limit-{one.name}", str(one.limit)),
-            (f"x-ratelimit-remaining-{one.name}", str(max(0, one.remaining))),
+            (f"x-ratelimit-remaining-{one.name}", str(one.remaining)),
             (f"x-ratelimit-reset-{one.name}", said(one.full_in_s))))
     return ()
+
+
+def _with_tokens(limits: list[Limit]) -> list[Limit]:
+    """Anthropic's: tokens are inputs and outputs together, where both have limits."""
+    of = {one.name: one for one in limits}
+    if "tokens" in of or not ("input-tokens" in of and "output-tokens" in of):
+        return limits
+    inputs, outputs = of["input-tokens"], of["output-tokens"]
+    both = Limit("tokens", inputs.limit + outputs.limit, inputs.remaining + outputs.remaining,
+                 max(inputs.full_in_s, outputs.full_in_s))
+    return [*limits, both]
 
 
 def own_headers(vendor: Vendor, request_id: str, spent_s: float) -> Headers:

@@ -13,8 +13,10 @@ import msgspec
 
 from stayfast.core.types import Api, Request, Usage
 from stayfast.upstreams.simulated.ask import Ask
+from stayfast.upstreams.simulated.dress import dressed
+from stayfast.upstreams.simulated.faults import Form
 from stayfast.upstreams.simulated.plan import Pace
-from stayfast.upstreams.simulated.speech import tokens_of, words
+from stayfast.upstreams.simulated.speech import tokens_of, word_bytes, words
 from stayfast.wire import sse
 from stayfast.wire.chat.fold import ChatFold
 from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
@@ -29,14 +31,16 @@ _ENCODER: Final = msgspec.json.Encoder()
 _MARK: Final = "@words@"
 _MARK_BYTES: Final = _MARK.encode()
 _DONE: Final = b"data: [DONE]\n\n"
+_PING: Final = sse.event(b'{"type":"ping"}', "ping")
+_APART: Final = 13  # words between the beginnings of two choices
 _ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
 _FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform, variance 1
 
 
 class Answer:
-    """One answer in the making. `n_input`: what its usage says of the prompt. One task owns it."""
+    """One answer in the making. One task owns it."""
 
-    __slots__ = ("_ask", "_before", "_has_begun", "_id", "_is_openai", "_is_tool_open", "_n_input", "_wraps", "_writer")
+    __slots__ = ("_ask", "_id", "_is_incomplete", "_is_openai", "_is_tool_open", "_wraps", "_writer")
 
     def __init__(self, ask: Ask, name: str, created_at: int) -> None:
         request = Request(ask.api, ask.model, ask.stream, b"", ask.include_usage)
@@ -54,29 +58,31 @@ class Answer:
             case _:
                 self._writer = ChatWriter(request, created_at)
         self._wraps: tuple[tuple[bytes, bytes], ...] = ()  # what stands around words, for each choice
-        self._before = b""
+        self._is_incomplete = False
         self._is_tool_open = False
 
     def begin(self) -> bytes:
         """What comes before any content: a role, `message_start`, `response.created`."""
         begin = Begin(self._id, self._ask.model, None, Usage(input_total=self._ask.n_prompt_tokens, output=1))
-        head = self._bytes(self._writer.events(begin))
+        head = self._said(begin)
+        ping = _PING if self._ask.api is Api.MESSAGES else b""
         if self._ask.value is not None or self._ask.api is Api.RESPONSES:
-            return head  # pieces of JSON need escapes; responses numbers its events and repeats its text at the end
+            return head + ping  # pieces of JSON need escapes; responses numbers its events and repeats its text at the end
         *opening, content = self._writer.events(TextDelta(_MARK))
         halves = (self._bytes([one]).split(_MARK_BYTES) for one in self._for_choices([content]))
         self._wraps = tuple((before, after) for before, after in halves)
-        return head + self._bytes(self._for_choices(opening))
+        return head + self._bytes(self._for_choices(opening)) + ping
 
-    def words(self, text: bytes) -> bytes:
-        """The events for some plain words."""
+    def words(self, start: int, n: int) -> bytes:
+        """The events for `n` plain words, from the `start`-th; each choice has words of its own."""
         wraps = self._wraps
         if len(wraps) == 1:
             before, after = wraps[0]
-            return before + text + after
+            return before + word_bytes(start, n) + after
         if wraps:
-            return b"".join(before + text + after for before, after in wraps)
-        return self._said(TextDelta(text.decode()))
+            return b"".join(before + word_bytes(start + _APART * index, n) + after
+                            for index, (before, after) in enumerate(wraps))
+        return self._said(TextDelta(words(start, n)))
 
     def piece(self, text: str) -> bytes:
         """The events for a piece of JSON: of the answer, or of the arguments of the call that was asked for."""
@@ -91,28 +97,63 @@ class Answer:
 
     def end(self, reason: Reason, n_output: int) -> bytes:
         """The events that end the answer; `n_output`: tokens for its usage, all choices together."""
-        usage = Usage(input_total=self._ask.n_prompt_tokens, output=n_output)
-        last = self._said(Finish(self._reason(reason)))
-        return last + self._bytes([self._dressed(said) for said in self._writer.end(usage)]) + (
-            _DONE if self._is_openai else b"")
+        last = self._said(self._finish(reason))
+        return last + self._bytes(self._ends(n_output)) + (_DONE if self._is_openai else b"")
 
-    def whole(self, text: str, reason: Reason, n_output: int) -> bytes:
-        """The whole body of an answer that is not streamed."""
+    def broken(self) -> bytes:
+        """An event with content whose JSON breaks off in the middle."""
+        delta = ToolDelta(0, _MARK) if self._is_tool_open else TextDelta(_MARK)
+        return self._said(delta).partition(_MARK_BYTES)[0] + b"\n\n"
+
+    def error(self, body: Json, headers: dict[str, str], form: Form) -> bytes:
+        """An error as the last event. `body`: that of an error answer in this dialect; `headers`: what stood over it."""
+        if self._ask.api is not Api.RESPONSES:
+            return sse.event(_ENCODER.encode(body), None if self._is_openai and form != "named" else "error")
+        error = body["error"]
+        *closing, last = self._ends(0)
+        said = {"type": "error", "sequence_number": (closing[0] if closing else last)["sequence_number"]}
+        match form:
+            case "failed":
+                why = {"code": error["code"] or error["type"], "message": error["message"]}
+                said |= {"type": "response.failed", "response": last["response"] | {
+                    "status": "failed", "error": why, "incomplete_details": None, "output": [], "usage": None}}
+            case "flat":
+                said |= {"code": error["code"], "message": error["message"], "param": error["param"]}
+            case _:
+                said |= {"error": error | {"headers": headers}}
+        return self._bytes([said])
+
+    def whole(self, texts: list[str], reason: Reason, n_output: int) -> bytes:
+        """The whole body of an answer that is not streamed. `texts`: each choice's, or the arguments of the call."""
         fold = self._fold()
         tool = self._ask.tool
-        content: list[Delta] = [TextDelta(text)]
+        events = self._for_choices(self._writer.events(Begin(self._id, self._ask.model)))
         if tool is not None:
-            content = [ToolBegin(0, self._call_id, tool), ToolDelta(0, text)]
-        usage = Usage(input_total=self._ask.n_prompt_tokens, output=n_output)
-        for delta in (Begin(self._id, self._ask.model), *content, Finish(self._reason(reason))):
-            for said in self._for_choices(self._writer.events(delta)):
-                fold.add(said)
-        for said in self._writer.end(usage):
-            fold.add(self._dressed(said))
+            for delta in (ToolBegin(0, self._call_id, tool), ToolDelta(0, texts[0])):
+                events += self._for_choices(self._writer.events(delta))
+        else:
+            events += self._texts(texts)
+        events += self._for_choices(self._writer.events(self._finish(reason)))
+        for said in (*events, *self._ends(n_output)):
+            fold.add(said)
         return fold.body()
 
-    def _reason(self, reason: Reason) -> Reason:
-        return "tool_calls" if self._ask.tool is not None and reason == "stop" else reason
+    def _texts(self, texts: list[str]) -> list[Json]:
+        """The whole text of each choice."""
+        events = []
+        for index, text in enumerate(texts):
+            *opening, content = self._writer.events(TextDelta(text))
+            events += self._for_choices(opening)
+            events.append(self._dressed(content if index == 0 else _of_choice(content, index)))
+        return events
+
+    def _finish(self, reason: Reason) -> Finish:
+        self._is_incomplete = reason in ("length", "content_filter")
+        return Finish("tool_calls" if self._ask.tool is not None and reason == "stop" else reason)
+
+    def _ends(self, n_output: int) -> list[Json]:
+        usage = Usage(input_total=self._ask.n_prompt_tokens, output=n_output)
+        return [self._dressed(said) for said in self._writer.end(usage)]
 
     @property
     def _call_id(self) -> str:
@@ -125,18 +166,11 @@ class Answer:
     def _for_choices(self, events: list[Json]) -> list[Json]:
         """The events, for chat and completions once for each choice."""
         if self._ask.n_choices == 1 or not self._is_openai:
-            return [self._dressed(said) for said in events] if self._is_openai else events
-        return [self._dressed(said | {"choices": [choice | {"index": index} for choice in said["choices"]]})
-                for said in events for index in range(self._ask.n_choices)]
+            return [self._dressed(said) for said in events]
+        return [self._dressed(_of_choice(said, index)) for said in events for index in range(self._ask.n_choices)]
 
     def _dressed(self, said: Json) -> Json:
-        """A chunk with the fields that OpenAI adds and nobody needs."""
-        if not self._is_openai:
-            return said
-        said |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
-        if self._ask.include_usage and self._ask.stream:
-            said.setdefault("usage", None)
-        return said
+        return dressed(said, self._ask, is_incomplete=self._is_incomplete)
 
     def _bytes(self, events: list[Json]) -> bytes:
         if self._is_openai:
@@ -152,14 +186,24 @@ class Answer:
         return ChatFold(is_chat=self._ask.api is Api.CHAT)
 
 
+def _of_choice(said: Json, index: int) -> Json:
+    """The event of the first choice, as that of another."""
+    return said | {"choices": [choice | {"index": index, **({"delta": dict(choice["delta"])} if "delta" in choice else {})}
+                               for choice in said["choices"]]}
+
+
 def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
     """The body of any answer that is not streamed."""
     if ask.api is Api.EMBEDDINGS:
         return _embeddings(ask)
     if ask.api is Api.COUNT_TOKENS:
         return _ENCODER.encode({"input_tokens": ask.n_prompt_tokens})
-    text = words(pace.words_from, pace.n_output) if ask.value is None else "".join(tokens_of(ask.value)[: pace.n_output])
-    return Answer(ask, name, created_at).whole(text, pace.reason, pace.n_output * ask.n_choices)
+    n_texts = ask.n_choices if ask.api in (Api.CHAT, Api.COMPLETIONS) else 1
+    if ask.value is not None:
+        texts = ["".join(tokens_of(ask.value)[: pace.n_output])] * n_texts
+    else:
+        texts = [words(pace.words_from + _APART * index, pace.n_output) for index in range(n_texts)]
+    return Answer(ask, name, created_at).whole(texts, pace.reason, pace.n_output * ask.n_choices)
 
 
 def _embeddings(ask: Ask) -> bytes:

@@ -77,6 +77,7 @@ class ResponsesSource:
             return 0
         if event.delta and event.type.endswith(".delta"):
             self.sight.n_content += 1
+            self.sight.n_events += 1
             self._so_far.grow(event.delta)
             return 1
         if event.response is not None:
@@ -85,6 +86,8 @@ class ResponsesSource:
             self._so_far.see_item(event.item, event.output_index, is_done=event.type == "response.output_item.done")
         elif event.type == "error" or event.error or name == b"error":
             self.fail(in_band(self._upstream, _ANY.decode(data)))
+        if self.sight.failure is None:
+            self.sight.n_events += 1
         return 0
 
     def _see_response(self, kind: str, head: Head, data: bytes) -> None:

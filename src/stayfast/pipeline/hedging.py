@@ -1,0 +1,102 @@
+"""What one route knows of second attempts: the live times to the first token, and the budget of all extra attempts."""
+
+from stayfast.policy.extra import ExtraBudget
+from stayfast.policy.hedge import FirstTokens, HedgeConfig, Plan, aim, is_slow, live, plan
+from stayfast.policy.retry import RetryConfig
+
+REFRESHED_S = 1.0  # how old a plan may be: merging a minute's histograms takes a tenth of a millisecond
+MAX_KINDS = 1000  # of upstream and prompt size; far more than there are
+N_SIZES = 64  # bit lengths of a body
+FEW = 100  # samples; with fewer, prompts twice and half as long are asked as well
+
+
+class Hedging:
+    """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
+
+    __slots__ = ("_of", "_plans", "_slow", "budget", "config", "retry")
+
+    def __init__(self, config: HedgeConfig, retry: RetryConfig) -> None:
+        self.config = config
+        self.retry = retry
+        self.budget = ExtraBudget(retry.budget, config.budget if config.mode != "off" else 0.0)
+        self._of: dict[tuple[str, bool, int], FirstTokens] = {}
+        self._plans: dict[tuple[str, str, bool, int], tuple[float, Plan]] = {}
+        self._slow: dict[tuple[str, bool, int], tuple[float, bool]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there are second attempts at all."""
+        return self.config.mode != "off"
+
+    @property
+    def max_extra(self) -> int:
+        """How many attempts may run beside the first one."""
+        return 1 if self.config.mode == "race" else self.config.max_extra
+
+    def first_tokens(self, upstream: str, n_body_bytes: int, *, is_whole: bool) -> FirstTokens:
+        """Where the times of such attempts are kept."""
+        key = (upstream, is_whole, n_body_bytes.bit_length())
+        found = self._of.get(key)
+        if found is None:
+            if len(self._of) >= MAX_KINDS:
+                del self._of[next(iter(self._of))]
+            self._of[key] = found = FirstTokens()
+        return found
+
+    def plan(self, upstream: str, second: str, n_body_bytes: int, now: float, *, is_whole: bool) -> Plan:
+        """When to send a second attempt to `second`, beside one that runs at `upstream`."""
+        if self.config.mode == "race":
+            return Plan(self.config.race_after_s, 0.0, 0, 0.0)
+        size = n_body_bytes.bit_length()
+        key = (upstream, second, is_whole, size)
+        known = self._plans.get(key)
+        if known is not None and now < known[0]:
+            return known[1]
+        made = self._made(key, now)
+        if len(self._plans) >= MAX_KINDS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[key] = (now + REFRESHED_S, made)
+        return made
+
+    def is_slow(self, upstream: str, n_body_bytes: int, now: float, *, is_whole: bool) -> bool:
+        """Whether an upstream is slow as a whole."""
+        key = (upstream, is_whole, n_body_bytes.bit_length())
+        known = self._slow.get(key)
+        if known is None or now >= known[0]:
+            self._slow[key] = known = (now + REFRESHED_S, is_slow(self._like(*key), now))
+        return known[1]
+
+    def _made(self, key: tuple[str, str, bool, int], now: float) -> Plan:
+        upstream, second, is_whole, size = key
+        first_s = live(self._like(upstream, is_whole, size), now)
+        second_s = first_s if second == upstream else live(self._like(second, is_whole, size), now)
+        share = aim(self.config.budget, self.budget.hedged_share(now))
+        return plan(first_s, second_s, share, self.max_extra, is_whole=is_whole)
+
+    def _like(self, upstream: str, is_whole: bool, size: int) -> list[FirstTokens]:
+        """Those of this size; where they have seen few, also those of neighbouring sizes, larger and smaller alike."""
+        found: list[FirstTokens] = []
+        for distance in range(N_SIZES):
+            for near in {size - distance, size + distance}:
+                one = self._of.get((upstream, is_whole, near))
+                if one is not None:
+                    found.append(one)
+            if sum(one.n for one in found) >= FEW:
+                break
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Hedging {self.config.mode}: {len(self._of)} kinds of prompt, {self.budget!r}>"
+
+
+def never() -> Hedging:
+    """No second attempts; retries from a budget of their own."""
+    return Hedging(HedgeConfig(mode="off"), RetryConfig())
+
+
+def reason(found: Plan, budget_share: float, spent_share: float) -> str:
+    """Why a second attempt goes out, in words."""
+    if not found.n:
+        return f"a race after {found.after_s:.2g} s"
+    budget = f"budget {spent_share * 100:.1f} of {budget_share * 100:g} %"
+    return f"no token after {found.after_s:.2g} s (p{found.quantile * 100:.0f} of {found.n}), {budget}"

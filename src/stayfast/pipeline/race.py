@@ -1,0 +1,222 @@
+"""Attempts of one request side by side: the first one in the request's own task, each further one in a Task of its own.
+
+The first valid content token wins, or of a whole answer the first whole one. A second attempt that wins interrupts the
+request's task, as a time-out does; whoever loses is closed at once, in the same turn of the loop. Nothing of this costs a
+request that is answered in time more than an alarm at its timer.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import StayfastError, UpstreamFailed
+from stayfast.core.events import Hedged, Sink
+from stayfast.core.types import Stage
+from stayfast.pipeline.attempt import Attempt
+from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.handoffs import Started, Target
+from stayfast.pipeline.hedging import Hedging, reason
+from stayfast.pipeline.lead import until_content, until_whole
+from stayfast.pipeline.watch import OF_THE_STAGE
+from stayfast.policy.extra import weight_of
+
+LOOK_AGAIN_S = 1.0  # where no second attempt helps as far as is known: it may be known by then
+ASK_AGAIN_S = 0.1  # where it helps and may not be sent: there may be room by then
+Begin = Callable[[Target], Attempt]
+WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
+                              "slow": "it is slow as a whole", "budget": "the budget of hedges is spent"}
+
+
+class Tasks:
+    """The second attempts of one loop; each is held until it ends, and none ends in silence."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a Task; it runs from the next turn of the loop."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._running.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            told = {"message": "a second attempt ended in an unexpected error", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(told)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+
+class Race:
+    """One first attempt and what runs beside it. Owned by the request's task; `end` must be called, and awaits nothing."""
+
+    __slots__ = ("_begin", "_clock", "_ex", "_hedges", "_hedging", "_is_over", "_is_whole", "_n_bytes", "_n_running",
+                 "_others", "_over", "_refused", "_running", "_sink", "_tasks", "_winner")
+
+    def __init__(self, ex: Exchange, first: Attempt, others: Sequence[Target], hedging: Hedging, *, begin: Begin,
+                 tasks: Tasks, clock: Clock, sink: Sink) -> None:
+        self._ex = ex
+        self._running = first  # the one that is waited for the least time
+        self._others = others  # best first; the one of the first attempt among them
+        self._hedging = hedging
+        self._begin = begin
+        self._tasks = tasks
+        self._clock = clock
+        self._sink = sink
+        self._hedges: list[tuple[Attempt, asyncio.Task[None]]] = []
+        self._n_running = 0
+        self._refused = ""
+        self._winner: Started | None = None
+        self._over: asyncio.Future[None] | None = None  # what the request waits for when only second attempts run
+        self._is_over = False
+        self._n_bytes = len(ex.request.body)
+        self._is_whole = not ex.request.stream
+        self._ring(first.began_at)
+
+    @property
+    def has_hedges(self) -> bool:
+        """Whether a second attempt runs, or has won."""
+        return self._n_running > 0 or self._winner is not None
+
+    def won(self) -> Started | None:
+        """Called on CancelledError: the second attempt's answer, where that is what the cancellation stands for."""
+        return self._winner if self._ex.watch.was_interrupted() else None
+
+    async def others(self, first_token_s: float) -> Started | None:
+        """Wait for what runs beside a first attempt that has failed; None when all of them fail, too.
+
+        Raises DeadlineExceeded, and CancelledError where the client leaves.
+        """
+        if self._winner is not None:
+            return self.won()
+        watch = self._ex.watch
+        self._over = asyncio.get_running_loop().create_future()
+        watch.arm("first_token_s", first_token_s, self._clock.now())
+        try:
+            await self._over
+        except asyncio.CancelledError:
+            started = self.won()
+            if started is not None:
+                return started
+            verdict = watch.verdict(Stage.CALL)
+            if verdict is None:
+                raise
+            if verdict.limit in OF_THE_STAGE:
+                raise verdict from None
+        finally:
+            watch.disarm()
+        return None
+
+    def end(self, answer: Started | None) -> None:
+        """The race is over: close whatever runs and is not the answer."""
+        self._is_over = True
+        self._ex.watch.ring_no_more()
+        if not self._hedges:
+            return
+        for attempt, task in self._hedges:
+            if answer is None or answer.source is not attempt:
+                attempt.lose() if answer is not None else attempt.abandon()
+                task.cancel()
+
+    def _ring(self, since: float) -> None:
+        """Have the alarm ring when the next attempt is due."""
+        plan = self._hedging.plan(self._running.name, self._target().member.upstream.name, self._n_bytes,
+                                  since, is_whole=self._is_whole)
+        self._ex.watch.ring(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
+
+    def _alarm(self) -> None:
+        """It is time to look: send a second attempt, or ask again later."""
+        ex, hedging, now = self._ex, self._hedging, self._clock.now()
+        target = self._target()
+        running, name = self._running, target.member.upstream.name
+        plan = hedging.plan(running.name, name, self._n_bytes, now, is_whole=self._is_whole)
+        if plan.after_s == inf:
+            ex.watch.ring(now + LOOK_AGAIN_S, self._alarm)
+            return
+        due_at = running.began_at + plan.after_s
+        if now < due_at:
+            ex.watch.ring(due_at, self._alarm)
+            return
+        refused = self._refusal(target, plan.usual_s, now)
+        if refused:
+            if not self._refused:
+                self._refused = refused
+                self._sink.emit(Hedged(ex.route or "", running.name, now, refused))
+                ex.notes.append(f"not hedged to {name} at once: {WHY_NOT[refused]}")
+            ex.watch.ring(now + ASK_AGAIN_S, self._alarm)
+            return
+        budget = hedging.budget
+        ex.notes.append(f"hedged to {name}: {reason(plan, hedging.config.budget, budget.hedged_share(now))}")
+        self._sink.emit(Hedged(ex.route or "", running.name, now))
+        budget.take_hedge(weight_of(self._n_bytes), now)
+        self._send(target)
+        if len(self._hedges) < hedging.max_extra:
+            self._ring(now)
+
+    def _refusal(self, target: Target, usual_s: float, now: float) -> str:
+        """Why no second attempt may be sent now; empty where it may."""
+        member, hedging = target.member, self._hedging
+        if not member.has_room or not member.is_well(now):
+            return "busy"
+        if self._ex.deadline.at - now < usual_s:
+            return "deadline"
+        if hedging.config.mode == "race":
+            return ""
+        if hedging.is_slow(member.upstream.name, self._n_bytes, now, is_whole=self._is_whole):
+            return "slow"
+        n_more = hedging.max_extra - len(self._hedges) - 1
+        return "" if hedging.budget.may_hedge(weight_of(self._n_bytes), now, n_more) else "budget"
+
+    def _target(self) -> Target:
+        """Whom to ask next: somebody who has not been asked, before the one who was asked first."""
+        running, others = self._running.member, self._others
+        if self._hedges:
+            asked = {running, *(attempt.member for attempt, _ in self._hedges)}
+            for target in others:
+                if target.member not in asked:
+                    return target
+        for target in others:
+            if target.member is not running:
+                return target
+        return others[0]
+
+    def _send(self, target: Target) -> None:
+        self._running = attempt = self._begin(target)
+        self._n_running += 1
+        self._hedges.append((attempt, self._tasks.spawn(self._run(attempt))))
+
+    async def _run(self, attempt: Attempt) -> None:
+        """A second attempt's Task."""
+        ex = self._ex
+        try:
+            attempt.stream = stream = await attempt.member.upstream.open(attempt.call)
+            if ex.request.stream:
+                lead = await until_content(attempt, stream)
+            else:
+                lead = await until_whole(attempt, stream, ex.watch, ex.terms.timeouts.idle_s, self._clock)
+        except UpstreamFailed as failed:
+            attempt.fail(failed)
+        except StayfastError:
+            attempt.abandon()
+        except BaseException:
+            attempt.abandon()
+            raise
+        else:
+            if not self._is_over and self._winner is None and ex.watch.interrupt():
+                self._winner = Started(attempt, stream, lead)
+            else:
+                attempt.lose()
+        finally:
+            self._n_running -= 1
+            if not self._n_running and self._over is not None and not self._over.done():
+                self._over.set_result(None)
+
+    def __repr__(self) -> str:
+        return f"<Race of {self._running!r}: {self._n_running} beside it, {'over' if self._is_over else 'running'}>"

@@ -1,0 +1,82 @@
+"""Who is served on what terms, and what each has used: one record a tenant, kept for the life of the process."""
+
+from collections.abc import Mapping
+
+from stayfast.core.types import Request
+from stayfast.policy.admission import ANY_TENANT, TenantConfig
+from stayfast.policy.fair import Share
+from stayfast.policy.priority import Points, Standing
+from stayfast.policy.quota import Quota
+
+BYTES_A_TOKEN = 4
+_FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
+_LEARNS = 0.05
+
+
+class Tenant:
+    """One tenant's state. Changed only on the event loop, without awaiting."""
+
+    __slots__ = ("config", "name", "quota", "share", "standing", "usual_cost_usd", "usual_output")
+
+    def __init__(self, name: str, config: TenantConfig, points: Points, now: float) -> None:
+        self.name = name
+        self.share = Share(name, config.weight)
+        self.quota = Quota(config.quota, now)
+        self.usual_output = _FIRST_OUTPUT  # tokens; about the mean of its answers
+        self.usual_cost_usd = 0.0  # of a request; about the mean
+        self.configure(config, points, now)
+
+    def configure(self, config: TenantConfig, points: Points, now: float) -> None:
+        """Other terms. What has been used counts on, but for a quota that is another one now."""
+        self.config = config
+        self.standing = Standing(points, config.tier, config.priority)
+        self.share.weight = config.weight
+        if config.quota != self.quota.config:
+            self.quota = Quota(config.quota, now)
+
+    def estimate(self, request: Request) -> tuple[float, float]:
+        """Tokens of prompt and of answer that a request may come to."""
+        n_input = len(request.body) / BYTES_A_TOKEN
+        if not request.api.can_stream:
+            return n_input, 0.0
+        most = request.max_output_tokens
+        return n_input, (self.usual_output if most is None else most) * request.n_choices
+
+    def learn(self, n_output: float, cost_usd: float) -> None:
+        """What a request came to that was answered."""
+        self.usual_output += (n_output - self.usual_output) * _LEARNS
+        self.usual_cost_usd += (cost_usd - self.usual_cost_usd) * _LEARNS
+
+    def __repr__(self) -> str:
+        return f"<Tenant {self.name!r} {self.config.tier.value}: {self.share!r} {self.quota!r}>"
+
+
+class Tenants:
+    """All tenants that have asked for something. Their number is bounded by the keys in the settings."""
+
+    __slots__ = ("_configs", "_points", "_tenants")
+
+    def __init__(self, configs: Mapping[str, TenantConfig], points: Points) -> None:
+        self._configs = configs
+        self._points = points
+        self._tenants: dict[str | None, Tenant] = {}
+
+    def of(self, name: str | None, now: float) -> Tenant:
+        """The record of a tenant; None: whoever needs no key."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now)
+        return tenant
+
+    def configure(self, configs: Mapping[str, TenantConfig], points: Points, now: float) -> None:
+        """Other terms for all."""
+        self._configs, self._points = configs, points
+        for name, tenant in self._tenants.items():
+            tenant.configure(self._config(name), points, now)
+
+    def _config(self, name: str | None) -> TenantConfig:
+        named = self._configs.get(name) if name is not None else None
+        return named or self._configs.get(ANY_TENANT) or TenantConfig()
+
+    def __repr__(self) -> str:
+        return f"<Tenants: {len(self._tenants)}>"

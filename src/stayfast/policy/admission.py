@@ -1,0 +1,62 @@
+"""The terms on which requests come in, and which of them overload spares.
+
+Problem: a gateway that sheds by one sign of overload sheds by accident: a burst makes a long queue, a slow disk a late
+loop, a few long answers a long predicted wait. Rule: three signs are looked at, and bands are refused before they queue by
+two of them (low and batch) or by all three (all but premium and realtime, for which somebody waits in person):
+
+    queue half full,   predicted wait >= target_wait,   event loop later than lag
+Source: that no sign counts alone is from operators' practice (DAGOR uses queueing time, never CPU); the steps are ours.
+When wrong: behind a balancer that does not see them, refused requests come back at once, from clients without a back-off.
+"""
+
+from dataclasses import dataclass, field
+
+from stayfast.policy.priority import BANDS, MAX_POINTS, Points, Tier
+from stayfast.policy.queue import QueueConfig
+from stayfast.policy.quota import QuotaConfig
+
+_FIRST_REFUSED = {2: BANDS.index("low"), 3: BANDS.index("standard")}  # by the number of signs
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionConfig:
+    """Who comes in, and when. `max_in_flight` None: no ceiling, nobody waits."""
+
+    max_in_flight: int | None = None
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    hold_back: float = 0.1  # share of the places kept for each band above that has traffic
+    lag_s: float = 0.05  # an event loop this late is a sign of overload
+    points: Points = field(default_factory=Points)
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight is not None and not 1 <= self.max_in_flight <= 1_000_000:
+            raise ValueError(f"max_in_flight must be from 1 to 1000000, not {self.max_in_flight}")
+        if not 0 <= self.hold_back <= 0.2:
+            raise ValueError(f"hold_back must be from 0 to 0.2, not {self.hold_back}")
+        if not 0.001 <= self.lag_s <= 10:
+            raise ValueError(f"lag_s must be from 0.001 to 10, not {self.lag_s}")
+
+    def spares(self, band: int, n_waiting: int, wait_s: float, late_s: float) -> bool:
+        """Whether a request of a band may join `n_waiting` others for a predicted `wait_s`, the loop being `late_s` late."""
+        queue = self.queue
+        n_signs = (n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s) + (late_s >= self.lag_s)
+        return band < _FIRST_REFUSED.get(n_signs, len(BANDS))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantConfig:
+    """The terms of one tenant."""
+
+    tier: Tier = Tier.STANDARD
+    weight: float = 1.0  # of its share, where tenants want more than there is
+    priority: int = 0  # points, beside its tier's
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.weight <= 1000:
+            raise ValueError(f"weight must be from 0.001 to 1000, not {self.weight}")
+        if abs(self.priority) > MAX_POINTS:
+            raise ValueError(f"priority must be from {-MAX_POINTS} to {MAX_POINTS}, not {self.priority}")
+
+
+ANY_TENANT = "*"  # in the settings: everybody who is not named there, each on its own

@@ -1,0 +1,108 @@
+"""Tenants that always want more than there is get their shares, whatever their requests look like.
+
+Four tenants of different weights ask in virtual time, each with so many callers that it always wants more: one with short
+requests, one with long ones, one that mixes them, one that is away every other two minutes. Service is counted as
+`policy.fair` counts it, from what the upstream reported: input tokens once, output tokens twice. Each one's part of all
+service is put beside its part of the weights of those who were there.
+
+When wrong: the first seconds, in which the shares are those of whoever came first, are left out.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.fair import weighted
+from stayfast.policy.queue import QueueConfig
+from stayfast.prove.claim import Conditions, Figure, Finding
+from stayfast.prove.crowd import Book, Crowd, chat
+from stayfast.testing.simloop import SimLoop, run
+from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.upstreams.simulated.latency import Gaps, Mixture
+
+WITHIN = 5.0  # %
+N_PLACES = 32
+N_CALLERS = 40
+AWAY_S = 120.0
+WARMUP_S = 20.0
+PROVIDER = ProviderConfig(ttft=Mixture(0.1, 0.5), gaps=Gaps(0.02, 0.2, 64), fills_max_tokens=True)
+ADMISSION = AdmissionConfig(N_PLACES, QueueConfig(max_wait_s=3000.0, target_wait_s=3000.0))
+WEIGHTS: Mapping[str, float] = {"short": 1.0, "long": 2.0, "mixed": 3.0, "now and then": 2.0}
+SHAPES: Mapping[str, tuple[tuple[int, int], ...]] = {  # tokens of prompt and answer
+    "short": ((20, 10),), "long": ((2000, 300),), "mixed": ((20, 10), (400, 200)), "now and then": ((100, 50),)}
+
+
+@dataclass(frozen=True, slots=True)
+class Fair:
+    """See the module."""
+
+    seconds: float = 2400.0
+    quick_s: float = 480.0
+    weights: Mapping[str, float] = field(default_factory=lambda: WEIGHTS)
+
+    name = "fair"
+    says = f"Tenants that always want more than there is get their weighted shares of the tokens within {WITHIN:g} %."
+
+    async def run(self, conditions: Conditions) -> Finding:
+        """See `Claim`."""
+        seconds = self.quick_s if conditions.is_quick else self.seconds
+        conditions.say(f"{seconds:g} s in virtual time")
+        return await asyncio.to_thread(in_virtual_time, seconds, self.weights, conditions.seed)
+
+
+def in_virtual_time(seconds: float, weights: Mapping[str, float], seed: int) -> Finding:
+    """All of it, and the verdict. The gateway knows `weights`; it is judged by WEIGHTS."""
+    async def main(loop: SimLoop) -> Finding:
+        tenants = {name: TenantConfig(weight=weight) for name, weight in weights.items()}
+        crowd = Crowd(PROVIDER, tenants, ADMISSION, loop, seed)
+        phases: dict[bool, dict[str, float]] = {True: dict.fromkeys(WEIGHTS, 0.0), False: dict.fromkeys(WEIGHTS, 0.0)}
+        async with asyncio.TaskGroup() as group:
+            callers = [group.create_task(_caller(crowd, name, Random(seed * 1000 + n), loop))
+                       for name in WEIGHTS for n in range(N_CALLERS)]
+            while loop.now() < seconds:
+                phase_ends_at = loop.now() + AWAY_S
+                await asyncio.sleep(WARMUP_S)
+                before = {name: _service(crowd.books.of.get(name)) for name in WEIGHTS}
+                is_here = _is_here(loop.now())
+                await asyncio.sleep(phase_ends_at - loop.now())
+                for name in WEIGHTS:
+                    phases[is_here][name] += _service(crowd.books.of.get(name)) - before[name]
+            for task in callers:
+                task.cancel()
+        n = sum(book.n for book in crowd.books.of.values())
+        left = Figure("places still taken at the end", float(crowd.admission.places.n_taken), "", 0.0)
+        return Finding((*_figures(phases), left), (f"{n:,} requests in {seconds / 60:.0f} virtual minutes.",))
+
+    return run(main)
+
+
+def _is_here(now: float) -> bool:
+    """Whether the one that comes now and then is there."""
+    return now % (2 * AWAY_S) < AWAY_S
+
+
+async def _caller(crowd: Crowd, tenant: str, rng: Random, loop: SimLoop) -> None:
+    shapes = [chat(*shape) for shape in SHAPES[tenant]]
+    while True:
+        if tenant == "now and then" and not _is_here(loop.now()):
+            await asyncio.sleep(AWAY_S - loop.now() % AWAY_S)
+        await crowd.ask(tenant, rng.choice(shapes))
+
+
+def _service(book: Book | None) -> float:
+    return weighted(book.input_tokens, book.tokens - book.input_tokens) if book is not None else 0.0
+
+
+def _figures(phases: Mapping[bool, Mapping[str, float]]) -> list[Figure]:
+    figures = []
+    for is_here, served in phases.items():
+        present = [name for name in WEIGHTS if is_here or name != "now and then"]
+        whole = sum(served[name] for name in present)
+        weights = sum(WEIGHTS[name] for name in present)
+        for name in present:
+            share, due = served[name] / whole, WEIGHTS[name] / weights
+            who = "all four" if is_here else "three"
+            figures.append(Figure(f"{who}: {name}, due {due:.1%}: off by", abs(share / due - 1) * 100, "%", WITHIN))
+    return figures

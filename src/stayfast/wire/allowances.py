@@ -1,0 +1,36 @@
+"""What a client has left of its quota, as the rate-limit headers of its dialect. SDKs and their users read them.
+
+OpenAI: `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, reset as a duration of Go's (`1m0.5s`) until it is full.
+Anthropic: `anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}`, reset as an instant (RFC 3339).
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from stayfast.core.types import Allowance, Api
+
+
+def rate_limit_headers(api: Api, allowances: Sequence[Allowance], wall_at: float) -> Iterator[tuple[str, str]]:
+    """Names and values. `wall_at`: now, in seconds since the epoch."""
+    for allowance in allowances:
+        figures = {"limit": str(allowance.limit), "remaining": str(allowance.remaining)}
+        if api.is_anthropic:
+            at = datetime.fromtimestamp(wall_at + allowance.full_in_s, UTC)
+            figures["reset"] = at.isoformat(timespec="seconds").replace("+00:00", "Z")
+            yield from ((f"anthropic-ratelimit-{allowance.kind}-{what}", value) for what, value in figures.items())
+        else:
+            figures["reset"] = duration(allowance.full_in_s)
+            yield from ((f"x-ratelimit-{what}-{allowance.kind}", value) for what, value in figures.items())
+
+
+def duration(seconds: float) -> str:
+    """A duration as Go prints it: 0s, 12ms, 1.5s, 6m0s, 1h30m0s."""
+    n_ms = round(seconds * 1e3)
+    if n_ms < 1000:
+        return f"{n_ms}ms" if n_ms else "0s"
+    minutes, rest_ms = divmod(n_ms, 60_000)
+    text = f"{rest_ms / 1e3:g}s"
+    if minutes:
+        hours, minutes = divmod(minutes, 60)
+        text = f"{hours}h{minutes}m{text}" if hours else f"{minutes}m{text}"
+    return text

@@ -1,0 +1,192 @@
+"""What is done while an upstream is left alone, and how it comes back."""
+
+import asyncio
+
+import pytest
+
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.events import BreakerChanged
+from stayfast.policy.breaker import BreakerConfig, State
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from tests.flow.rig import Rig, read
+
+DOWN: Script = [Fail(Fault.CONNECT)]
+WELL: Script = [Wait(0.1), Say("ok")]
+STUCK: Script = [Wait(1000), Say("late")]
+SHORT = BreakerConfig(open_s=10.0)
+
+
+async def ask(rig: Rig, n: int = 1, total_s: float | None = None) -> list[str]:
+    """Who answers so many requests, one after another."""
+    names = []
+    for _ in range(n):
+        reply = await rig.serve(total_s=total_s)
+        names.append(reply.upstream)
+        await read(reply)
+    return names
+
+
+def states(rig: Rig) -> list[tuple[str, str]]:
+    """The changes that were told, and of whom."""
+    return [(fact.upstream, fact.state) for fact in rig.sink.of(BreakerChanged)]
+
+
+def test_another_upstream_while_it_is_open_and_a_gentle_return() -> None:
+    """Five failures; a minute of nothing; two probes; then a growing share."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[DOWN] * 5, *[WELL] * 200], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2), in_turn=True)
+        assert await ask(rig, 20) == ["up1"] * 20
+        assert rig.scripted[0].n_asked == 5
+        await asyncio.sleep(15)
+        assert await ask(rig, 2) == ["up0", "up0"]
+        assert rig.sink.of(BreakerChanged)[0].why == "5 failures in a row"
+        assert states(rig) == [("up0", "open"), ("up0", "half_open"), ("up0", "closed")]
+        shares = []
+        for _ in range(3):
+            shares.append((await ask(rig, 30)).count("up0"))
+            await asyncio.sleep(2.0)
+        assert shares[0] < 20 < shares[2]
+
+    run(main)
+
+
+def test_one_probe_at_a_time() -> None:
+    """Of ten that come at once after the break, one finds out."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[DOWN] * 5, [Wait(1), Say("ok")]], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2),
+                  in_turn=True)
+        await ask(rig, 5)
+        await asyncio.sleep(15)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(rig)) for _ in range(10)]
+        assert sum(task.result() == ["up0"] for task in tasks) == 1
+
+    run(main)
+
+
+def test_a_probe_whose_client_leaves_is_no_probe() -> None:
+    """The next request is."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[DOWN] * 5, STUCK, WELL], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2), in_turn=True)
+        await ask(rig, 5)
+        await asyncio.sleep(15)
+        leaver = loop.create_task(ask(rig))
+        await asyncio.sleep(1)
+        leaver.cancel()
+        await asyncio.wait([leaver])
+        assert states(rig) == [("up0", "open")]
+        assert await ask(rig) == ["up0"]
+
+    run(main)
+
+
+def test_the_fallback_while_all_others_are_open() -> None:
+    """At once, without asking them; marked; and they are the last resort when it fails as well."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[DOWN] * 5, WELL], [*[WELL] * 6, DOWN, WELL], breaker=SHORT, n_fallback=1)
+        await ask(rig, 5)
+        assert rig.scripted[0].n_asked == 5
+        reply = await rig.serve()
+        assert (reply.upstream, reply.degraded, reply.n_attempts) == ("up1", "fallback", 1)
+        await read(reply)
+        assert await ask(rig) == ["up0"]
+
+    run(main)
+
+
+def test_with_nobody_else_left_it_is_tried() -> None:
+    """The only upstream is never given up: a provider that fails half of the time still serves the other half."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[DOWN] * 10, WELL, WELL])
+        for _ in range(10):
+            with pytest.raises(UpstreamFailed):
+                await rig.serve()
+        assert rig.registry["up0"].breaker.state is State.OPEN
+        assert await ask(rig, 2) == ["up0", "up0"]
+        assert states(rig)[-1] == ("up0", "closed")
+
+    run(main)
+
+
+def test_the_last_one_that_is_well_stays() -> None:
+    """Both open: both are tried, the less loaded first."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[DOWN] * 10, WELL], [*[DOWN] * 10, WELL], retry=RetryConfig(max_attempts=2))
+        for _ in range(10):
+            with pytest.raises(UpstreamFailed):
+                await rig.serve()
+        assert {member.breaker.state for member in rig.registry} == {State.OPEN}
+        assert await ask(rig) in (["up0"], ["up1"])
+
+    run(main)
+
+
+def test_an_upstream_that_is_stuck_is_left_before_anything_fails() -> None:
+    """It has answered in a tenth of a second, and now does not at all: late calls tell."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[WELL] * 20, *[STUCK] * 100], [WELL], in_turn=True)
+        await ask(rig, 20)
+        async with asyncio.TaskGroup() as group:
+            tasks = []
+            for _ in range(100):
+                tasks.append(group.create_task(ask(rig, total_s=900.0)))
+                await asyncio.sleep(0.02)
+            assert states(rig) == [("up0", "open")]
+            assert rig.scripted[0].n_asked < 20 + 45
+            for task in tasks:
+                task.cancel()
+
+    run(main)
+
+
+def test_a_used_up_quota_does_not_open_it() -> None:
+    """429 is a matter of limits."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(Fault.STATUS, status=429)]])
+        for _ in range(20):
+            with pytest.raises(UpstreamFailed):
+                await rig.serve()
+        assert states(rig) == []
+        assert rig.registry["up0"].n_failed_in_row == 0
+
+    run(main)
+
+
+def test_hang_ups_and_impatience_teach_nothing() -> None:
+    """Clients that leave before the first token, and ones that give it a tenth of its usual time."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(1), Say("ok")]], [WELL], in_turn=True)
+        await ask(rig, 20)
+        before = repr(rig.registry["up0"])
+        for number in range(50):
+            task = loop.create_task(ask(rig, total_s=0.1 if number % 2 else None))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            await asyncio.wait([task])
+        assert repr(rig.registry["up0"]) == before
+
+    run(main)
+
+
+def test_a_429_is_left_in_peace_for_as_long_as_it_says() -> None:
+    """Others go first until then."""
+
+    async def main(loop: SimLoop) -> None:
+        busy: Script = [Fail(Fault.STATUS, status=429, retry_after_s=20)]
+        rig = Rig(loop, [busy, WELL], [WELL], retry=RetryConfig(max_attempts=2), in_turn=True)
+        assert await ask(rig, 5) == ["up1"] * 5
+        assert rig.scripted[0].n_asked == 1
+        await asyncio.sleep(20)
+        assert await ask(rig) == ["up0"]
+
+    run(main)

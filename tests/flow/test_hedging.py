@@ -1,0 +1,190 @@
+"""Second attempts in virtual time: who wins, who is closed when, and that nothing is left of any of it."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
+from stayfast.core.events import AttemptDone, Hedged, RequestDone
+from stayfast.core.types import Outcome
+from stayfast.pipeline.hedging import Hedging
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
+from tests.flow.rig import MODEL, Rig, chat, read
+
+RACE = HedgeConfig("race", race_after_s=0.1)
+SLOW: Script = [Wait(5.0), Say("slow")]
+QUICK: Script = [Wait(0.2), Say("quick")]
+
+
+def _rig(loop: SimLoop, *scripts: list[Script], config: HedgeConfig = RACE, retry: RetryConfig | None = None,
+         n_fallback: int = 0, timeouts: Timeouts | None = None) -> Rig:
+    """A rig whose route hedges."""
+    retry = retry or RetryConfig(max_attempts=1)
+    rig = Rig(loop, *scripts, in_turn=True, retry=retry, n_fallback=n_fallback, timeouts=timeouts)
+    routes = rig.gateway.router.routes
+    assert isinstance(routes, dict)
+    routes[MODEL] = replace(routes[MODEL], hedging=Hedging(config, retry))
+    return rig
+
+
+def _assert_nothing_left(rig: Rig) -> None:
+    """No slot, no stream, no Task but ours, no attempt without an end."""
+    assert (rig.n_in_flight, rig.n_open) == (0, 0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_the_quicker_one_wins_and_the_other_is_closed_at_once() -> None:
+    """Sent at 0.1 s, first token at 0.3 s; the first attempt is closed at that very instant."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [SLOW], [QUICK])
+        reply = await rig.serve()
+        assert loop.now() == pytest.approx(0.3)
+        assert (reply.upstream, rig.scripted[0].n_open) == ("up1", 0)
+        assert b"quick" in await read(reply)
+        lost, won = rig.sink.of(AttemptDone)
+        assert (lost.upstream, lost.outcome, lost.fault, lost.is_lost) == ("up0", Outcome.IGNORED, None, True)
+        assert (won.upstream, won.outcome, won.is_hedge) == ("up1", Outcome.SUCCESS, True)
+        assert won.began_at == pytest.approx(0.1)
+        assert lost.usage is not None
+        assert lost.usage.input_total > 0
+        assert rig.sink.of(RequestDone)[0].notes == ("hedged to up1: a race after 0.1 s",)
+        await asyncio.sleep(0)
+        _assert_nothing_left(rig)
+
+    run(main)
+
+
+def test_a_first_attempt_that_wins_closes_the_second() -> None:
+    """The second one was on its way for 0.1 s when the first one's token came."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [QUICK], [SLOW])
+        assert b"quick" in await read(await rig.serve())
+        assert [(done.upstream, done.is_lost) for done in rig.sink.of(AttemptDone)] == [("up1", True), ("up0", False)]
+        await asyncio.sleep(0)
+        _assert_nothing_left(rig)
+
+    run(main)
+
+
+def test_a_failed_first_attempt_waits_for_the_second() -> None:
+    """A failure while a second attempt runs is no failure of the request."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [[Wait(0.15), Fail(status=503)]], [QUICK])
+        assert (await rig.serve()).upstream == "up1"
+        assert loop.now() == pytest.approx(0.3)
+
+    run(main)
+
+
+def test_when_both_fail_the_request_fails_once() -> None:
+    """The first failure is what the client gets; nothing runs on."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [[Wait(0.15), Fail(status=503)]], [[Wait(0.2), Fail(Fault.RESET)]])
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.serve()
+        assert failed.value.upstream == "up0"
+        assert loop.now() == pytest.approx(0.3)
+        await asyncio.sleep(0)
+        _assert_nothing_left(rig)
+
+    run(main)
+
+
+def test_a_stateful_request_is_sent_once() -> None:
+    """`store: true` must not be stored twice."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [SLOW], [QUICK])
+        assert (await rig.serve(chat(store=True))).upstream == "up0"
+        assert rig.sink.of(Hedged) == []
+
+    run(main)
+
+
+def test_the_live_distribution_says_when() -> None:
+    """After two hundred answers of which one in ten takes 3 s, the slow ones are asked for again within the second."""
+    async def main(loop: SimLoop) -> None:
+        script: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]]
+        rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
+        took = []
+        for _ in range(300):
+            began_at = loop.now()
+            await read(await rig.serve())
+            took.append(loop.now() - began_at)
+            await asyncio.sleep(0.05)
+        assert max(took[:50]) > 2.9
+        assert max(took[-100:]) < 1.0  # in two hundred, two slow ones meet: the third attempt is quick
+        sent = [fact for fact in rig.sink.of(Hedged) if not fact.refused]
+        assert 0 < len(sent) <= 0.2 * 300 + 20
+        notes = [note for done in rig.sink.of(RequestDone) for note in done.notes]
+        assert any("no token after" in note and "of 20 %" in note for note in notes)
+
+    run(main)
+
+
+def test_an_empty_retry_budget_is_the_failure_itself() -> None:
+    """Ten retries a minute are the floor; after them a failure is a failure, at once."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(status=500)]], retry=RetryConfig(max_attempts=2, base_s=0.01, cap_s=0.01))
+        for _ in range(20):
+            with pytest.raises(UpstreamFailed):
+                await rig.serve()
+        n_calls = [done.n_attempts for done in rig.sink.of(RequestDone)]
+        assert n_calls[0] == 2
+        assert sum(n_calls) <= 20 + 10 + 0.1 * 20
+        assert any("not retried" in note for done in rig.sink.of(RequestDone) for note in done.notes)
+
+    run(main)
+
+
+STEPS = (Say("a"), Cut(), Fail(status=503), Fail(status=429), Fail(Fault.RESET))
+
+
+def _script(rng: Random) -> Script:
+    """A wait, and whatever comes after it."""
+    steps = [Wait(rng.choice((0.0, 0.05, 0.1, 0.2, rng.random()))), rng.choice(STEPS)]
+    return [*steps, Wait(rng.random() / 10), Say("b")] if isinstance(steps[-1], Say) else steps
+
+
+@settings(max_examples=400)
+@given(seed=st.integers(0, 2**48))
+def test_nothing_leaks(seed: int) -> None:
+    """Random upstreams, five requests each, clients that leave at random instants: before, beside and after second attempts,
+    in back-off, in the fallback. Nothing is left, and every attempt has had one end; some end before they are sent.
+    """
+    rng = Random(seed)
+
+    async def visit(rig: Rig) -> None:
+        limit_s = rng.choice((0.1, 0.1001, 0.2, rng.random(), 2.0))
+        try:
+            async with asyncio.timeout(limit_s):
+                reply = await rig.serve(chat(stream=rng.random() < 0.8))
+                try:
+                    await read(reply)
+                finally:
+                    reply.close()
+        except (TimeoutError, StayfastError):
+            pass
+
+    async def main(loop: SimLoop) -> None:
+        config = HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))
+        scripts = [[_script(rng) for _ in range(3)] for _ in range(3)]
+        rig = _rig(loop, *scripts, config=config, retry=RetryConfig(max_attempts=3, base_s=0.05),
+                   n_fallback=rng.choice((0, 1)), timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(visit(rig))
+                await asyncio.sleep(rng.random() / 10)
+        await asyncio.sleep(0)
+        _assert_nothing_left(rig)
+        assert len(rig.sink.of(RequestDone)) == 5
+        told = [attempt for done in rig.sink.of(RequestDone) for attempt in done.attempts]
+        assert len(told) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_asked for upstream in rig.scripted)
+
+    run(main)

@@ -1,0 +1,184 @@
+"""A place at an upstream: elsewhere, in turn, refused, given back whatever happens."""
+
+import asyncio
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import DeadlineExceeded, Fault, Shed, StayfastError
+from stayfast.policy.limits import LimitConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Fail, Raw, Say, Script, SimLoop, Wait, run
+from tests.flow.rig import Rig, read
+
+ONE = LimitConfig("fixed", least=1, most=1)
+SECOND: Script = [Wait(0.5), Say("ok"), Wait(0.5)]
+
+
+async def served(rig: Rig, total_s: float | None = None) -> tuple[str, float]:
+    """Who answered, and when the whole of it was there."""
+    reply = await rig.serve(total_s=total_s)
+    await read(reply)
+    return reply.upstream, rig.loop.now()
+
+
+def test_a_full_upstream_is_passed_by() -> None:
+    """The preferred one has its one request: the next goes to the other, and back when there is room."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [SECOND], [SECOND], limit=ONE, in_turn=True)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(served(rig)) for _ in range(2)]
+        assert [task.result() for task in tasks] == [("up0", 1.0), ("up1", 1.0)]
+        assert await served(rig) == ("up0", 2.0)
+        assert rig.n_in_flight == 0
+
+    run(main)
+
+
+def test_who_waits_goes_in_turn() -> None:
+    """One second each, in the order in which they came."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [SECOND], limit=ONE)
+        member = rig.registry["up0"]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(served(rig)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            assert (member.n_in_flight, member.n_waiting) == (1, 2)
+        assert [task.result() for task in tasks] == [("up0", 1.0), ("up0", 2.0), ("up0", 3.0)]
+        assert (member.n_in_flight, member.n_waiting, member.has_room) == (0, 0, True)
+
+    run(main)
+
+
+def test_too_many_are_refused_at_once() -> None:
+    """With the time after which it may be worth while, and a word for the metric."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=LimitConfig("fixed", least=1, most=1, max_waiting=1))
+        await served(rig)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(served(rig))
+            await asyncio.sleep(0.1)
+            with pytest.raises(Shed) as shed:
+                await rig.serve()
+        assert loop.now() == 9.0
+        assert (shed.value.status, shed.value.code, shed.value.reason) == (503, "upstream_busy", "upstream_busy")
+        assert shed.value.retry_after_s == pytest.approx(6.0)
+
+    run(main)
+
+
+def test_a_wait_that_cannot_end_in_time_does_not_begin() -> None:
+    """A place is held for three seconds, the request has one."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=ONE)
+        await served(rig)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(served(rig))
+            await asyncio.sleep(0.1)
+            with pytest.raises(Shed):
+                await rig.serve(total_s=1.0)
+            assert loop.now() == pytest.approx(3.1)
+
+    run(main)
+
+
+def test_the_deadline_ends_a_wait() -> None:
+    """Nothing is known yet of how long a place is held: it waits until its time is up, and leaves nothing behind."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=ONE)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(served(rig))
+            await asyncio.sleep(0.1)
+            with pytest.raises(DeadlineExceeded):
+                await rig.serve(total_s=1.0)
+            assert loop.now() == pytest.approx(1.1)
+            assert rig.registry["up0"].n_waiting == 0
+        assert rig.n_in_flight == 0
+
+    run(main)
+
+
+def test_a_full_upstream_has_a_fallback() -> None:
+    """No place in time: the fallback answers."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(60), Say("ok")]], [SECOND], limit=ONE, n_fallback=1, timeouts=Timeouts(total_s=10))
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(served(rig, total_s=600))
+            await asyncio.sleep(0)
+            assert (await served(rig))[0] == "up1"
+            first.cancel()
+
+    run(main)
+
+
+@pytest.mark.parametrize("leaves_at_s", [0.5, 1.0])
+def test_leaving_while_waiting(leaves_at_s: float) -> None:
+    """Also in the very moment in which the place is given: whoever waits behind gets it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [SECOND], limit=ONE)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(served(rig))
+            await asyncio.sleep(0)
+            leaver = group.create_task(served(rig))
+            await asyncio.sleep(0)
+            last = group.create_task(served(rig))
+            loop.call_at(leaves_at_s, leaver.cancel)
+        assert last.result() == ("up0", 2.0)
+        member = rig.registry["up0"]
+        assert (member.n_in_flight, member.n_waiting, member.has_room, len(member.pending)) == (0, 0, True, 0)
+
+    run(main)
+
+
+SCRIPTS: list[Script] = [SECOND, [Wait(0.3), Fail(Fault.RESET)], [Fail(Fault.STATUS, status=503)],
+                         [Fail(Fault.STATUS, status=429, retry_after_s=0.5)], [Wait(0.1), Say("a"), Fail(Fault.RESET)],
+                         [Wait(0.1), Say("a"), Wait(5)], [Raw(b": ping\n\n"), Wait(2.0), Say("b")]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), n_clients=st.integers(1, 25), most=st.integers(1, 4), max_waiting=st.integers(0, 5))
+def test_nothing_leaks(seed: int, n_clients: int, most: int, max_waiting: int) -> None:
+    """Clients that come, wait, leave and fail at random: in the end every place is free, and no more ran than may."""
+
+    async def main(loop: SimLoop) -> None:
+        rng = Random(seed)
+        limit = LimitConfig("fixed", least=1, most=most, max_waiting=max_waiting)
+        scripts = [[rng.choice(SCRIPTS) for _ in range(10)] for _ in range(2)]
+        rig = Rig(loop, *scripts, limit=limit, retry=RetryConfig(max_attempts=3))
+
+        async def client() -> None:
+            await asyncio.sleep(rng.uniform(0, 3))
+            try:
+                reply = await rig.serve(total_s=rng.uniform(0.2, 8))
+                try:
+                    await read(reply)
+                finally:
+                    reply.close()
+            except StayfastError:
+                pass
+            finally:
+                assert all(member.n_in_flight <= most for member in rig.registry)
+
+        tasks = [loop.create_task(client()) for _ in range(n_clients)]
+        for task in tasks:
+            if rng.random() < 0.5:
+                loop.call_at(rng.uniform(0, 6), task.cancel)
+        await asyncio.wait(tasks)
+        assert [task.exception() for task in tasks if not task.cancelled()] == [None] * sum(not t.cancelled() for t in tasks)
+        for member in rig.registry:
+            assert (member.n_in_flight, member.n_waiting, len(member.pending), member.has_room) == (0, 0, 0, True)
+            assert member._n_promised == 0
+        assert rig.n_open == 0
+
+    run(main)

@@ -1,0 +1,64 @@
+"""Claims that are settled beforehand; as a program, `stayfast prove` with these instead of the real ones."""
+
+import sys
+from dataclasses import dataclass
+from unittest.mock import patch
+
+from stayfast.cli import main
+from stayfast.prove.claim import Claim, Conditions, Figure, Finding, Sense, SetUpFailed
+from stayfast.prove.rig import Rig
+
+NAN = float("nan")
+HOLDS = Finding((Figure("time to nothing", 1.25, "ms", 50.0, low=0.5, high=2.0), Figure("clients", 10.0, "")), ("A note.",))
+FALLS_SHORT = Finding((Figure("time to nothing", 51.0, "ms", 50.0), Figure("share", 99.0, "%", 100.0, Sense.AT_LEAST),
+                       Figure("never taken", NAN, "ms", 1.0)))
+SPOILED = Finding((Figure("time to nothing", 1.0, "ms", 50.0),), spoiled="the client was late")
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Finds what it is told to; `failed`: says that it could not be set up."""
+
+    name: str
+    finding: Finding = HOLDS
+    failed: str = ""
+
+    @property
+    def says(self) -> str:
+        """See `Claim`."""
+        return f"What {self.name} claims."
+
+    async def run(self, conditions: Conditions) -> Finding:
+        """See `Claim`."""
+        conditions.say("half of it done")
+        if self.failed:
+            raise SetUpFailed(self.failed)
+        return self.finding
+
+
+class Endless:
+    """Starts a server, tells its process's number, and waits for ever."""
+
+    name = "endless"
+    says = "It never ends."
+
+    async def run(self, conditions: Conditions) -> Finding:
+        """See `Claim`."""
+        async with Rig() as rig:
+            floor = await rig.floor("http://127.0.0.1:9")
+            conditions.say(f"pid {floor.process.pid}")
+            await floor.process.wait()
+        return HOLDS
+
+
+def fakes() -> dict[str, Claim]:
+    """By name."""
+    claims: tuple[Claim, ...] = (
+        Fake("good"), Fake("bad", FALLS_SHORT), Fake("void", SPOILED),
+        Fake("broken", failed="`stayfast sim` did not start:\nno such preset"), Endless())
+    return {claim.name: claim for claim in claims}
+
+
+if __name__ == "__main__":
+    with patch("stayfast.cli.prove.claims", fakes):
+        sys.exit(main(["prove", *sys.argv[1:]]))

@@ -1,0 +1,34 @@
+"""Runs proofs, and looks into what they found."""
+
+import uvloop
+
+from stayfast.prove.claim import Claim, Conditions, Figure, Finding
+
+N_TRIES = 3  # what is claimed holds on a machine that has a core to spare; a shared one may be kept from running
+QUICK = Conditions(is_quick=True)
+
+
+def run(claim: Claim) -> Finding:
+    """One quick run."""
+    return uvloop.run(claim.run(QUICK))
+
+
+def run_until_it_holds(claim: Claim) -> Finding:
+    """The first run that holds, or the last."""
+    finding = run(claim)
+    for _ in range(N_TRIES - 1):
+        if finding.holds:
+            break
+        finding = run(claim)
+    return finding
+
+
+def short_of(finding: Finding) -> list[str]:
+    """The names of the figures that are on the wrong side."""
+    return [figure.name for figure in finding.figures if not figure.holds]
+
+
+def figure_of(finding: Finding, words: str) -> Figure:
+    """The one figure whose name has these words."""
+    [found] = [figure for figure in finding.figures if words in figure.name]
+    return found

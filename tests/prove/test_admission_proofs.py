@@ -1,0 +1,55 @@
+"""The proofs about admission: they hold in short virtual runs, and fail where the thing on trial is missing."""
+
+import pytest
+
+from stayfast.policy.admission import AdmissionConfig
+from stayfast.policy.queue import QueueConfig
+from stayfast.prove import fair, noisy, quota
+from stayfast.prove.crowd import Crowd, chat
+from stayfast.testing.simloop import SimLoop, run
+
+
+def test_the_books_close() -> None:
+    """A few thousand requests; only what is reserved for the last ones weighs more than in a long run."""
+    finding = quota.in_virtual_time(6000, quota.TENANTS, 1, least=80.0)
+    assert [figure.name for figure in finding.figures if not figure.holds] == []
+
+
+def test_books_that_are_wrong_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates that are never put right leave a gap of thousands."""
+    monkeypatch.setattr("stayfast.policy.quota.Quota.reconcile", lambda *_: None)
+    finding = quota.in_virtual_time(3000, quota.TENANTS, 1, least=0.0)
+    assert "by tokens: the books are off by" in [figure.name for figure in finding.figures if not figure.holds]
+
+
+def test_shares_are_kept() -> None:
+    """Two phases of each kind; with equal weights for all, those who are due more fall short."""
+    assert fair.in_virtual_time(480.0, fair.WEIGHTS, 1).holds
+    assert not fair.in_virtual_time(240.0, dict.fromkeys(fair.WEIGHTS, 1.0), 1).holds
+
+
+def test_a_noisy_tenant_is_no_trouble() -> None:
+    """Half a virtual minute; where everybody is one tenant, the quiet ones suffer."""
+    config = AdmissionConfig(noisy.N_PLACES)
+    alone, _ = noisy.in_virtual_time(30.0, config, 2, is_beside=False)
+    beside, (n, n_shed) = noisy.in_virtual_time(30.0, config, 2, is_beside=True)
+    assert noisy._moved(alone, beside) < 15
+    assert n_shed > n / 2
+    unprotected, _ = noisy.in_virtual_time(30.0, AdmissionConfig(1, QueueConfig(max_queue=0)), 2, is_beside=True)
+    assert float("inf") in unprotected
+
+
+def test_the_crowd_counts_what_ends() -> None:
+    """Tokens and cost as the upstream said, and nothing before the books are opened."""
+    async def main(loop: SimLoop) -> None:
+        crowd = Crowd(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
+        crowd.books.is_open = False
+        await crowd.ask("by cost", chat(20, 40))
+        crowd.books.begin()
+        await crowd.ask("by cost", chat(20, 40))
+        book = crowd.books.of["by cost"]
+        assert (book.n, book.requests, book.n_shed, len(book.ttft_s)) == (1, 1, 0, 1)
+        n_output = book.tokens - book.input_tokens
+        assert book.cost_usd == pytest.approx((book.input_tokens + 4 * n_output) / 1e6)
+
+    run(main)

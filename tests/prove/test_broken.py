@@ -1,0 +1,199 @@
+"""Every proof against something that is broken: a proof that cannot fail proves nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+
+from stayfast.bench.gaps import Gaps
+from stayfast.bench.result import Health, Mode, Result, Subject
+from stayfast.bench.samples import Error, Sample, Samples
+from stayfast.prove import cancel
+from stayfast.prove.budget import DEADLINE_S, LEGS, Budget, Leg, judge
+from stayfast.prove.cancel import STATES, Cancel
+from stayfast.prove.claim import Finding
+from stayfast.prove.load import Load
+from stayfast.prove.overhead import PROVIDER, Extent, Overhead
+from stayfast.prove.rig import Rig, Server
+from stayfast.prove.truth import RATE_RPS, against_each_other, against_formula, against_stall, in_virtual_time, with_a_stall
+from stayfast.upstreams.simulated import PRESETS
+from tests.prove.running import run, short_of
+
+OTHER = PRESETS["gemini-flash-like"].ttft
+
+
+async def deaf(rig: Rig, settings: Mapping[str, Any]) -> Server:
+    """A proxy that stays with its upstream when the client leaves."""
+    return await rig.start("tests/prove/deaf.py", rig.written(settings))
+
+
+async def refusing(rig: Rig, settings: Mapping[str, Any]) -> Server:
+    """A gateway that knows none of the routes."""
+    return await rig.gateway({**settings, "routes": {"other": {"upstreams": ["silent"]}}})
+
+
+@pytest.mark.sockets
+def test_cancel_falls_short_of_a_proxy_that_never_closes_its_upstream() -> None:
+    """No call is closed, and tokens are paid for all the time, in every state."""
+    finding = run(Cancel(n_clients_quick=3, front=deaf))
+    assert [name.split(",")[0] for name in short_of(finding)] == [
+        "calls not closed by the hang-up after 1 s", "longest time to the upstream's close",
+        "tokens a client after it hung up"] * len(STATES)
+
+
+@pytest.mark.sockets
+def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal leaves nothing to cancel, and that is not the same as cancelling it."""
+    monkeypatch.setattr(cancel, "VISIT_WITHIN_S", 0.3)
+    monkeypatch.setattr(cancel, "SETTLED_AFTER_S", 0.1)
+    finding = run(Cancel(n_clients_quick=2, front=refusing))
+    assert "clients that left in mid-stream" in short_of(finding)
+    assert sum("not closed" in name for name in short_of(finding)) == len(STATES)
+
+
+@pytest.mark.sockets
+def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> None:
+    """The one fails what could have been served, the other lets requests outlive what was claimed."""
+    finding = run(Budget(quick_s=1.0, routes={
+        "alone": {"upstreams": ["hanging"], "deadline": DEADLINE_S + 0.5},
+        "hanging": {"upstreams": ["hanging"], "deadline": DEADLINE_S},
+        "jagged": {"upstreams": ["jagged"], "deadline": DEADLINE_S},
+    }))
+    short = short_of(finding)
+    for stream in ("streams", "whole answers"):
+        assert any(name.startswith(f"alone, {stream}: latest end") for name in short)
+        assert f"hanging, {stream}: requests that failed although a fallback was there" in short
+    assert "jagged, streams: requests that failed although a fallback was there" in short
+    assert "calls to the fallback" in short
+
+
+@pytest.mark.sockets
+def test_overhead_falls_short_of_requests_that_fail() -> None:
+    """An error is cheaper than an answer: figures with errors among them are no figures."""
+    faulty = {**PROVIDER, "faults": [{"kind": "status", "status": 400, "rate": 0.3}]}
+    finding = run(Overhead(quick=Extent(0.2, 1), provider=faulty))
+    assert "failed requests" in short_of(finding)
+
+
+@pytest.mark.sockets
+def test_truth_falls_short_of_a_closed_loop() -> None:
+    """Callers who wait for a stalled target do not ask meanwhile, and their p99 is fine: the same stall, not seen."""
+
+    async def main(load: Load) -> tuple[Result, float]:
+        async with Rig() as rig:
+            sim = await rig.simulator({"fast": {"preset": "instant"}}, 1)
+            return await with_a_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
+
+    _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, n_concurrent=4, n_output=2))))
+    assert not p99.holds
+    assert p99.value > 50
+    _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, RATE_RPS, n_output=2))))
+    assert p99.value < 20
+
+
+def test_truth_falls_short_of_another_mixture() -> None:
+    """Answers of one provider, held against the formula of another, and against each other."""
+    result = in_virtual_time(4.0, 1)
+    figures = against_formula("it", result, OTHER, slack=2.0)
+    assert [figure.holds for figure in figures] == [True, False, False]
+    slower = result_of([msgspec.structs.replace(sample, first_s=sample.first_s + 0.5) for sample in result.samples])
+    assert not against_each_other(result, slower, 1).holds
+
+
+def test_truth_falls_short_of_answers_that_never_came() -> None:
+    """Nothing measured is not the same as nothing wrong."""
+    nothing = result_of([Sample(n, 0.1 * n, error=Error.RESET) for n in range(50)])
+    answered = result_of([whole(n, 1.0) for n in range(50)])
+    assert not any(figure.holds for figure in against_formula("it", nothing, OTHER))
+    assert not against_each_other(nothing, answered, 1).holds
+    assert not any(figure.holds for figure in against_stall(nothing, 1.5)[:2])
+
+
+def whole(n: int, took_s: float, *, n_chunks: int = 40, status: int = 200, error: Error = Error.NONE) -> Sample:
+    """A request that ended `took_s` after its send."""
+    at_s = 0.1 * n
+    end_s = at_s + took_s
+    return Sample(n, at_s, sent_s=at_s, headers_s=at_s, first_s=at_s + took_s / 2, last_s=end_s, ended_s=end_s, n_output=40,
+                  n_chunks=n_chunks, status=status, error=error,
+                  server_timing="admit;dur=0.1, call;dur=12.5;desc=\"of 2000\"")
+
+
+def result_of(samples: list[Sample], lag_s: float = 0.0) -> Result:
+    """A run of these."""
+    rows = Samples()
+    for sample in samples:
+        rows.add(sample)
+    return Result(label="it", subject=Subject("it", "", "chat", "m"), command="", machine={}, began_at_wall=0.0, seed=1,
+                  mode=Mode.OPEN, workload={}, duration_s=10.0, offered_rps=5.0, samples=rows, gaps=Gaps(),
+                  health=Health(loop_lag_max_s=lag_s))
+
+
+def failed(n: int, took_s: float, status: int = 504) -> Sample:
+    """A request that was answered by an error."""
+    return whole(n, took_s, n_chunks=0, status=status, error=Error.STATUS)
+
+
+def fine(leg: Leg) -> list[Sample]:
+    """What a leg of `budget` finds where all is well."""
+    return [failed(n, DEADLINE_S + 0.002) if leg.route == "alone" else whole(n, 1.5) for n in range(10)]
+
+
+STRUCK = {"hanging": {"n_asked": 40, "outcomes": {"hang": 40}}, "steady": {"n_asked": 25, "outcomes": {"completed": 25}},
+          "jagged": {"n_asked": 20, "outcomes": {"completed": 15, "cancelled": 5}}}
+
+
+def judged(leg: Leg, samples: list[Sample], lag_s: float = 0.0) -> Finding:
+    """The verdict on one leg with these samples and all the others as they should be."""
+    return judge({each: result_of(samples if each == leg else fine(each), lag_s) for each in LEGS}, STRUCK)
+
+
+def test_budget_holds_where_all_is_well() -> None:
+    """The measure of the next tests; the note has the gateway's own account of the answer that ended last."""
+    finding = judged(LEGS[0], fine(LEGS[0]))
+    assert finding.holds
+    assert finding.notes[1].endswith("took 2002.0 ms; by the gateway's own account, in ms: admit 0.1, call 12.5.")
+
+
+def test_budget_allows_a_gateway_to_know_better() -> None:
+    """Where nobody can serve, a 503 at once is as clear as a 504 at the deadline; but some must have waited that long."""
+    alone = LEGS[0]
+    assert judged(alone, [failed(0, DEADLINE_S + 0.002), failed(1, 0.01, 503)]).holds
+    assert short_of(judged(alone, [failed(1, 0.01, 503)])) == ["alone, streams: waited until the deadline"]
+
+
+@pytest.mark.parametrize(("route", "samples"), [
+    ("alone", []),
+    ("alone", [failed(0, DEADLINE_S + 0.06)]),
+    ("alone", [failed(0, DEADLINE_S), failed(1, 0.1)]),
+    ("alone", [failed(0, DEADLINE_S), failed(1, DEADLINE_S, 500)]),
+    ("alone", [failed(0, DEADLINE_S), whole(1, DEADLINE_S, error=Error.RESET)]),
+    ("hanging", []),
+    ("hanging", [whole(0, 1.5), Sample(1, 0.1, sent_s=0.1, error=Error.UNSENT)]),
+    ("hanging", [whole(0, 1.5), whole(1, 1.5, error=Error.TRUNCATED)]),
+    ("jagged", [whole(0, 1.5), failed(1, 0.01, 503)]),
+    ("jagged", [whole(0, 1.5), whole(1, DEADLINE_S + 0.06, n_chunks=3)]),
+], ids=["nothing measured", "late", "504 too early", "another error", "no answer", "nothing served", "never sent", "cut",
+        "refused", "one late end in part"])
+def test_budget_falls_short(route: str, samples: list[Sample]) -> None:
+    """One request is enough."""
+    finding = judged(next(leg for leg in LEGS if leg.route == route), samples)
+    assert not finding.holds
+    assert finding.spoiled is None
+
+
+@pytest.mark.parametrize("name", ["hanging", "jagged", "steady"])
+def test_budget_falls_short_where_it_was_not_put_to_the_test(name: str) -> None:
+    """An upstream that failed nobody, or a fallback that nobody needed, leave nothing to prove."""
+    idle = {"n_asked": 0, "outcomes": {"completed": 0}}
+    finding = judge({leg: result_of(fine(leg)) for leg in LEGS}, {**STRUCK, name: idle})
+    assert len(short_of(finding)) == 1
+
+
+def test_budget_says_when_the_machine_may_be_to_blame() -> None:
+    """Late, in a run whose client stood still for as long, proves nothing either way; in time, its lag does not matter."""
+    late = [failed(0, DEADLINE_S + 0.06)]
+    assert judged(LEGS[0], late, lag_s=0.07).spoiled == (
+        "the client's own loop stood still for 70 ms: what was late may be this machine")
+    assert judged(LEGS[0], fine(LEGS[0]), lag_s=0.07).holds

@@ -1,0 +1,154 @@
+"""`stayfast prove` with claims that are settled beforehand: what it prints, and how it ends."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from stayfast.bench.table import Ink
+from stayfast.cli import main
+from stayfast.prove.claim import Conditions, Figure, Finding
+from stayfast.prove.report import as_text
+from tests.prove.fakes import FALLS_SHORT, HOLDS, Fake, fakes
+
+PATIENCE_S = 30.0
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fake claims, and a lock that no real proof holds."""
+    monkeypatch.setattr("stayfast.cli.prove.claims", fakes)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_all_are_listed_with_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each."""
+    assert main(["prove", "--list"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "good       What good claims."
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ([], "name a proof, or say --all; there are good, bad,"),
+    (["good", "cancle"], "there is no proof 'cancle'; there are good, bad,"),
+    (["good", "--seed", "-1"], "--seed must be from 0 to 4294967295, not -1"),
+])
+def test_wrong_usage_is_told_with_what_there_is(arguments: list[str], words: str,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is run; exit status 2."""
+    assert main(["prove", *arguments]) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(("names", "status"), [(["good"], 0), (["good", "bad"], 1), (["bad", "good"], 1), (["void"], 1),
+                                               (["broken"], 1)])
+def test_the_exit_status_is_that_of_the_worst(names: list[str], status: int) -> None:
+    """0 only when everything asked for holds."""
+    assert main(["prove", *names]) == status
+
+
+def test_a_finding_is_told_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Figure, unit, spread, goal, verdict, then notes; progress goes to the other stream."""
+    main(["prove", "good", "--quick", "--seed", "7"])
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[1] == "What good claims."
+    assert lines[2] == "  time to nothing  1.25 ms  (0.5 to 2)  goal at most 50  holds"
+    assert lines[3] == "  clients            10"
+    assert lines[4] == "  A note."
+    assert lines[-1] == "good: holds (quick run, seed 7)"
+    assert "half of it done" in said.err
+
+
+def test_a_set_up_that_failed_is_told_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no traceback, and it does not hold."""
+    main(["prove", "broken"])
+    out = capsys.readouterr().out
+    assert "proves nothing" in out
+    assert "  no such preset" in out
+    assert "broken: falls short" in out
+
+
+def test_json_has_every_figure_with_its_goal_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    """One list on standard output, a claim each; what could not be taken is null."""
+    assert main(["prove", "good", "bad", "--json", "--quick"]) == 1
+    good, bad = json.loads(capsys.readouterr().out)
+    assert good.keys() == {"name", "says", "holds", "quick", "seed", "at", "machine", "spoiled", "figures", "notes"}
+    assert (good["name"], good["holds"], good["quick"], good["seed"], good["spoiled"]) == ("good", True, True, 1, None)
+    assert good["figures"][0] == {"name": "time to nothing", "value": 1.25, "unit": "ms", "goal": 50.0, "sense": "at most",
+                                  "low": 0.5, "high": 2.0, "holds": True}
+    assert [(figure["value"], figure["holds"]) for figure in bad["figures"]] == [(51.0, False), (99.0, False), (None, False)]
+
+
+def test_verdicts_are_coloured_only_where_asked() -> None:
+    """Green and red on a terminal; without colour the same text."""
+    claim = Fake("it")
+    plain, coloured = (as_text(claim, FALLS_SHORT, Conditions(), {"CPU": "one"}, Ink(is_on=on)) for on in (False, True))
+    assert "\x1b" not in plain
+    assert coloured.count("\x1b[1;31mfalls short\x1b[0m") == 4
+    assert "\x1b[32mholds\x1b[0m" in as_text(claim, HOLDS, Conditions(), {}, Ink(is_on=True))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_no_line_is_longer_than_a_wide_terminal() -> None:
+    """Long names, notes and machines are wrapped, and nothing of them is lost."""
+    name = "calls " * 30 + "in the end"
+    finding = Finding((Figure(name, 1234567.8, "tokens", 1234567.8, low=1000000.0, high=2000000.0),
+                       Figure("short", float("inf"), "x", 1.0)), ("word " * 100,), "because " * 60)
+    text = as_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 50}, Ink(is_on=False))
+    assert max(map(len, text.splitlines())) < 160
+    assert " ".join(text.split()).count("calls") == 30
+    assert "inf" in text
+
+
+def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    """The command as a process of its own, with the fake claims; its lock is in `folder`."""
+    return subprocess.Popen([sys.executable, "-m", "tests.prove.fakes", *arguments], cwd=ROOT, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)})
+
+
+def until_said(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """Read its standard error up to a line with `pattern`."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if (found := re.search(pattern, line)) is not None:
+            return found
+    raise AssertionError(f"it ended without saying {pattern!r}")
+
+
+def test_two_runs_take_turns(tmp_path: Path) -> None:
+    """While another holds the lock a run waits, says so, and then goes on."""
+    with (tmp_path / "stayfast-prove.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with start("good", folder=tmp_path) as process:
+            until_said(process, "another proof is running")
+            assert process.poll() is None
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            said, _ = process.communicate(timeout=PATIENCE_S)
+    assert "good: holds" in said
+    assert process.returncode == 0
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_all_servers_and_leaves_no_traceback(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    """The server's process is gone when the command is."""
+    with start("endless", "good", folder=tmp_path) as process:
+        pid = int(until_said(process, r"pid (\d+)")[1])
+        process.send_signal(number)
+        said, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status
+    assert "what it had started is ended" in errors
+    assert "Traceback" not in errors
+    assert said == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

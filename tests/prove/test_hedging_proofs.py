@@ -1,0 +1,64 @@
+"""The proofs about second attempts: they hold in virtual time, take every figure over sockets, and fail without hedges."""
+
+from math import isnan
+
+import pytest
+
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.prove.claim import Claim
+from stayfast.prove.hangs import GOALS as HANGS
+from stayfast.prove.hangs import PROVIDER, Hangs
+from stayfast.prove.hedge import Hedge
+from stayfast.prove.load import Load
+from stayfast.prove.tail import GOALS as TAIL
+from stayfast.prove.tail import MIXTURE, Tail
+from stayfast.prove.waits import Waits, in_virtual_time, waits
+from stayfast.upstreams.simulated import FaultRule, Gaps, Kind, Mixture, ProviderConfig
+from tests.prove.running import run
+
+PAIR = {name: ProviderConfig(seed=number, ttft=MIXTURE, gaps=Gaps(0.0, 0.0), fills_max_tokens=True)
+        for number, name in enumerate("ab")}
+SHORT = Load(60.0, 100.0, n_output=2, warmup_s=10.0)
+
+
+def _tail(config: HedgeConfig) -> Waits:
+    return waits(in_virtual_time(PAIR, config, SHORT, 1))
+
+
+def test_the_tail_in_virtual_time() -> None:
+    """6,000 requests, whose draws are heavy: within 15 % of the goals; without hedges far from them."""
+    hedged = _tail(HedgeConfig(budget=0.1))
+    assert hedged.p95_s <= TAIL[0.1]["p95_s"] * 1.15
+    assert hedged.p99_s <= TAIL[0.1]["p99_s"] * 1.15
+    assert hedged.calls <= 1.11
+    assert hedged.n_failed == 0
+    assert _tail(HedgeConfig("off")).p99_s > 5
+
+
+def test_hangs_in_virtual_time() -> None:
+    """At the default budget p99 is some hundredths of a second; without hedges it is a time-out."""
+    providers = {name: ProviderConfig(seed=number, ttft=Mixture(0.002, 0.4), gaps=Gaps(0.0, 0.0), fills_max_tokens=True,
+                                      faults=(FaultRule(Kind.HANG, 0.05),)) for number, name in enumerate("ab")}
+    load = Load(100.0, 40.0, n_output=2, warmup_s=5.0, timeout_s=10.0)
+    hedged = waits(in_virtual_time(providers, HedgeConfig(), load, 1))
+    assert (hedged.p99_s <= HANGS["p99_s"], hedged.calls <= HANGS["calls"]) == (True, True)
+    assert hedged.n_failed <= 4
+    assert waits(in_virtual_time(providers, HedgeConfig("off"), load, 1)).n_failed > 100
+    assert PROVIDER["faults"][0]["rate"] == 0.05
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("claim", [Tail(real_quick_s=1.0, n_virtual_quick=300), Hangs(real_quick_s=1.0, n_virtual_quick=300),
+                                   Hedge(real_quick_s=1.0, n_virtual_quick=300)], ids=["tail", "hangs", "hedge"])
+def test_every_figure_is_taken(claim: Claim) -> None:
+    """So short a run proves nothing, but nothing is missing in it."""
+    finding = run(claim)
+    assert [figure.name for figure in finding.figures if isnan(figure.value)] == []
+    assert any(figure.goal is not None for figure in finding.figures)
+
+
+@pytest.mark.sockets
+def test_without_hedges_it_falls_short() -> None:
+    """The proof is of hedging: switched off, the same run does not hold."""
+    finding = run(Hangs(real_quick_s=1.0, n_virtual_quick=1000, hedge={"mode": "off"}))
+    assert not finding.holds

@@ -1,0 +1,44 @@
+"""The proofs of limits and breakers, short; and that they see a gateway without either."""
+
+import pytest
+
+from stayfast.prove.brownout import Brownout, judge
+from stayfast.prove.brownout import Extent as BrownoutExtent
+from stayfast.prove.brownout import in_virtual_time as brownout
+from stayfast.prove.storm import Extent as StormExtent
+from stayfast.prove.storm import Storm
+from stayfast.prove.storm import in_virtual_time as storm
+from tests.prove.running import figure_of, run_until_it_holds, short_of
+
+BROWNOUT = BrownoutExtent(10.0, 12.0, 4.0, 12.0, open_s=8.0)
+
+
+def test_brownout_in_virtual_time_holds_and_sees_a_missing_breaker() -> None:
+    """Without breakers the slow provider goes on to be asked."""
+    with_breakers = judge("v", brownout(BROWNOUT, 1, {})[0], BROWNOUT, 10, 10)
+    assert [figure.name for figure in with_breakers if not figure.holds] == []
+    result, before, after = brownout(BROWNOUT, 1, {"enabled": False})
+    assert [figure.name for figure in judge("v", result, BROWNOUT, before, after) if not figure.holds] != []
+
+
+def test_storm_in_virtual_time_sees_a_missing_limit() -> None:
+    """All two hundred at once."""
+    extent = StormExtent(3.0, 3.0, 3.0)
+    assert storm(extent, 1, "gradient")[1] <= 1.3 * 32
+    assert storm(extent, 1, "off")[1] == 200
+
+
+@pytest.mark.sockets
+def test_storm_holds() -> None:
+    """Over sockets and in virtual time."""
+    finding = run_until_it_holds(Storm(quick=StormExtent(3.0, 3.0, 4.0)))
+    assert short_of(finding) == []
+    assert figure_of(finding, "without limits").value > 5
+
+
+@pytest.mark.sockets
+def test_brownout_runs_and_loses_nothing() -> None:
+    """p99 of a few requests is the machine's as much as ours; that none fails is not."""
+    extent = BrownoutExtent(4.0, 5.0, 2.0, 2.0, open_s=4.0)
+    finding = run_until_it_holds(Brownout(quick=extent, quick_virtual=BROWNOUT))
+    assert all(figure.holds for figure in finding.figures if "failed" in figure.name)

@@ -1,0 +1,56 @@
+"""Every proof from end to end, as short as it can be: what does not depend on how busy the machine is must hold."""
+
+from math import isfinite
+
+import pytest
+
+from stayfast.prove.budget import Budget
+from stayfast.prove.cancel import Cancel
+from stayfast.prove.overhead import Extent as OverheadExtent
+from stayfast.prove.overhead import Overhead
+from stayfast.prove.truth import KNOWN, Extent, Truth, against_formula, in_virtual_time
+from tests.prove.running import figure_of, run, run_until_it_holds, short_of
+
+pytestmark = pytest.mark.sockets
+
+
+def test_cancel_holds() -> None:
+    """In all three states, for every client."""
+    finding = run_until_it_holds(Cancel(n_clients_quick=6))
+    assert short_of(finding) == []
+    assert finding.holds
+    assert len(finding.figures) == 12
+
+
+def test_budget_holds() -> None:
+    """Three routes, streamed and whole; the fallback and the ends in part were needed."""
+    finding = run_until_it_holds(Budget(quick_s=2.0))
+    assert short_of(finding) == []
+    assert finding.holds, finding.spoiled
+    assert figure_of(finding, "jagged, streams: ended in part").value > 0
+    assert "call 2" in finding.notes[1] or "relay" in finding.notes[1]
+
+
+def test_overhead_runs_and_takes_every_figure() -> None:
+    """The figures are this machine's; that there are some, and no failures among them, is not."""
+    finding = run(Overhead(quick=OverheadExtent(0.4, 1)))
+    assert [figure.name for figure in finding.figures if not isfinite(figure.value)] == []
+    assert len(finding.figures) == 8
+    assert figure_of(finding, "failed requests").holds
+    assert figure_of(finding, "gateway over bare proxy").value > 1
+
+
+def test_truth_runs_and_takes_every_figure() -> None:
+    """Few answers make poor percentiles, so only what does not depend on their number must hold: that none is missing, and
+    that the stall shows in full."""
+    finding = run(Truth(quick=Extent(real_s=0.5, virtual_s=2.0, stalled_run_s=2.0, stall_s=0.6)))
+    assert [figure.name for figure in finding.figures if not isfinite(figure.value)] == []
+    assert len(finding.figures) == 13
+    assert all(figure.holds for figure in finding.figures if "without an answer" in figure.name)
+    assert figure_of(finding, "stalled target: e2e p99").value < 20
+
+
+def test_truth_in_virtual_time_holds() -> None:
+    """No machine is too busy for that: 5,000 answers recover p50 within 3 % and p99 within 7 %."""
+    figures = against_formula("virtual time", in_virtual_time(20.0, 1), KNOWN)
+    assert [figure.name for figure in figures if not figure.holds] == []

@@ -1,0 +1,90 @@
+"""The budget of extra attempts: never more than its share and its slack, whatever the order of things."""
+
+from math import sqrt
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.extra import FLOOR_CALLS, SPREAD, WINDOW_S, ExtraBudget, weight_of
+
+W = weight_of(400)
+
+
+def _filled(n: int, *, retry: float = 0.1, hedge: float = 0.05) -> ExtraBudget:
+    budget = ExtraBudget(retry, hedge)
+    for _ in range(n):
+        budget.request(W, 0.0)
+    return budget
+
+
+def test_a_lonely_request_may_be_retried() -> None:
+    """The floor: ten extra attempts a minute, however few requests there are."""
+    budget = _filled(1)
+    n = 0
+    while budget.may_retry(W, 0.0):
+        budget.take_retry(W, 0.0)
+        n += 1
+    assert n == FLOOR_CALLS
+
+
+def test_hedges_leave_half_of_the_retries() -> None:
+    """A route that hedges as much as it may still retries half of its retry share."""
+    budget = _filled(10_000, hedge=0.2)
+    while budget.may_hedge(W, 0.0):
+        budget.take_hedge(W, 0.0)
+    hedged = budget.hedged_share(0.0)
+    while budget.may_retry(W, 0.0):
+        budget.take_retry(W, 0.0)
+    assert 0.2 <= hedged <= 0.21
+    assert 0.05 <= budget.extra_share(0.0) - hedged <= 0.06
+
+
+def test_failures_take_from_hedges() -> None:
+    """Where failures have used everything up, nothing is hedged."""
+    budget = _filled(1000)
+    while budget.may_retry(W, 0.0):
+        budget.take_retry(W, 0.0)
+    assert not budget.may_hedge(W, 0.0)
+
+
+def test_a_long_prompt_costs_what_it_costs() -> None:
+    """One hedge of a hundredfold prompt takes the place of many."""
+    budget = _filled(1000)
+    assert not budget.may_hedge(W * 100, 0.0)
+    assert budget.may_hedge(W, 0.0)
+
+
+def test_a_minute_later_all_is_forgotten() -> None:
+    """Neither what was paid in nor what was taken counts after the window."""
+    budget = _filled(1000)
+    budget.take_retry(W * 200, 0.0)
+    assert not budget.may_retry(W, 1.0)
+    assert budget.may_retry(W, WINDOW_S + 5.0)
+    assert budget.extra_share(WINDOW_S + 5.0) == 0.0
+
+
+@given(seed=st.integers(0, 2**32), share=st.floats(0.01, 1.0))
+def test_never_more_than_the_share(seed: int, share: float) -> None:
+    """Over any schedule of a minute, hedges stay within share and slack."""
+    rng, budget = Random(seed), ExtraBudget(0.1, share)
+    n = n_hedges = 0
+    now = 0.0
+    while now < WINDOW_S - 5.0:
+        now += rng.expovariate(20.0)
+        n += 1
+        budget.request(W, now)
+        if rng.random() < 0.7 and budget.may_hedge(W, now):
+            budget.take_hedge(W, now)
+            n_hedges += 1
+    assert n_hedges <= share * n + max(FLOOR_CALLS, SPREAD * sqrt(share * n)) + 1e-6
+
+
+@pytest.mark.parametrize("n_more", [0, 1])
+def test_a_first_hedge_leaves_room_for_the_second(n_more: int) -> None:
+    """With room for one, the one that needs two is refused."""
+    budget = _filled(1)
+    for _ in range(9):
+        budget.take_hedge(W, 0.0)
+    assert budget.may_hedge(W, 0.0, n_more) is (n_more == 0)

@@ -1,0 +1,92 @@
+"""policy.fair: between tenants that always want more, service goes by weight; nobody saves up."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.fair import Share, Sharing, weighted
+
+
+def serve(sharing: Sharing, share: Share, n_input: float, n_output: float) -> float:
+    """One request from start to end; what it took of the engine, in weighted tokens."""
+    sharing.start(share, 300)
+    took = weighted(n_input, n_output)
+    sharing.end(share, 300, took)
+    return took
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=6), st.integers(0, 2**32))
+def test_service_goes_by_weight(weights: list[float], seed: int) -> None:
+    """However long their requests are: the gap in service for each unit of weight is at most two of the largest."""
+    rng, sharing = Random(seed), Sharing()
+    shares = [Share(str(n), weight) for n, weight in enumerate(weights)]
+    got = dict.fromkeys(shares, 0.0)
+    most = 0.0
+    for share in shares:
+        sharing.arrive(share, 0.0, None)
+        share.n_waiting = 1
+    for _ in range(500):
+        share = min(shares, key=lambda share: share.claim)
+        took = serve(sharing, share, rng.uniform(1, 4000), rng.uniform(1, 1000))
+        got[share] += took
+        most = max(most, took / min(weights))
+    served = [got[share] / share.weight for share in shares]
+    assert max(served) - min(served) <= 2 * most
+
+
+def test_nobody_saves_up() -> None:
+    """Who comes back from idleness starts level with those who wait, or with whoever started last."""
+    sharing, busy, idle = Sharing(), Share("busy"), Share("idle")
+    sharing.arrive(busy, 0.0, None)
+    for _ in range(10):
+        serve(sharing, busy, 100, 0)
+    sharing.arrive(idle, 1.0, busy.served)
+    assert idle.served == busy.served == 1000
+    late = Share("late")
+    sharing.arrive(late, 1.0, None)
+    assert late.served == 900  # busy's, before its last request
+
+
+def test_who_waits_keeps_its_claim() -> None:
+    """No lift while something of its own waits: it has not been idle."""
+    sharing, share = Sharing(), Share("a")
+    share.n_waiting = 1
+    sharing.arrive(share, 0.0, 5000.0)
+    assert share.served == 0
+
+
+def test_an_estimate_counts_while_it_runs() -> None:
+    """What was thought and not used is no service."""
+    sharing, share = Sharing(), Share("a", 2.0)
+    sharing.start(share, weighted(1000, 4000))
+    sharing.start(share, 10)
+    assert (share.served, share.claim) == (0, 4505)
+    sharing.end(share, 9000, 100 + 2 * 10)
+    assert (share.served, share.claim) == (60, 65)
+    sharing.end(share, 10, 0)
+    assert share.claim == 60
+
+
+def test_the_greedy_leave_open_what_others_have_used() -> None:
+    """Up to what is theirs, while they have traffic and are not greedy themselves; alone, a tenant may fill everything."""
+    sharing, noisy, quiet = Sharing(), Share("noisy"), Share("quiet")
+    noisy.n_running = 20
+    sharing.arrive(noisy, 0.0, None)
+    assert sharing.n_kept(noisy, 20, 0.0) == 0
+    quiet.n_running = 6
+    sharing.arrive(quiet, 0.0, None)
+    quiet.n_running = 2
+    assert sharing.n_kept(noisy, 20, 1.0) == 4
+    assert sharing.n_kept(noisy, 10, 1.0) == 3  # of ten places five are the other's
+    assert sharing.n_kept(noisy, 41, 1.0) == 0  # it has less than its share
+    noisy.n_waiting = 1
+    assert sharing.n_kept(noisy, 41, 1.0) == 4
+    assert sharing.n_kept(quiet, 20, 1.0) == 0
+    quiet.n_waiting = 1
+    assert sharing.n_kept(noisy, 20, 1.0) == 0
+    quiet.n_waiting = quiet.n_running = 0
+    assert sharing.n_kept(noisy, 20, 20.0) == 6
+    assert sharing.n_kept(noisy, 20, 40.0) == 0  # it has used none for long enough
+    sharing.arrive(noisy, 61.0, None)
+    assert sharing.n_kept(noisy, 20, 61.0) == 0

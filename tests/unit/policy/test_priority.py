@@ -1,0 +1,77 @@
+"""policy.priority: the score's bands, and who leaves room for whom."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.priority import (
+    BANDS,
+    MAX_REMEMBERED,
+    WITH_TRAFFIC_S,
+    HoldBack,
+    Points,
+    Repeats,
+    Standing,
+    Tier,
+    Urgency,
+)
+
+
+@pytest.mark.parametrize(("tier", "urgency", "is_retry", "band"), [
+    (Tier.PREMIUM, Urgency.REALTIME, False, "premium"),
+    (Tier.PREMIUM, Urgency.PLAIN, False, "premium"),
+    (Tier.PREMIUM, Urgency.PLAIN, True, "realtime"),
+    (Tier.STANDARD, Urgency.REALTIME, False, "realtime"),
+    (Tier.STANDARD, Urgency.REALTIME, True, "standard"),
+    (Tier.STANDARD, Urgency.PLAIN, False, "standard"),
+    (Tier.STANDARD, Urgency.PLAIN, True, "low"),
+    (Tier.STANDARD, Urgency.BATCH, False, "batch"),
+    (Tier.PREMIUM, Urgency.BATCH, False, "batch"),
+    (Tier.BATCH, Urgency.REALTIME, False, "batch"),
+])
+def test_bands(tier: Tier, urgency: Urgency, is_retry: bool, band: str) -> None:
+    """The declared points, added up."""
+    assert BANDS[Standing(Points(), tier, 0).band(urgency, is_retry=is_retry)] == band
+
+
+@given(st.sampled_from(Tier), st.sampled_from(Urgency), st.integers(-500, 500), st.integers(0, 500))
+def test_more_points_are_never_worse(tier: Tier, urgency: Urgency, points: int, more: int) -> None:
+    """A tenant's own points move it one way only, and a retry never gains."""
+    less, better = Standing(Points(), tier, points), Standing(Points(), tier, points + more)
+    assert better.band(urgency, is_retry=False) <= less.band(urgency, is_retry=False)
+    assert less.band(urgency, is_retry=True) >= less.band(urgency, is_retry=False)
+
+
+def test_places_are_held_back_only_for_bands_with_traffic() -> None:
+    """A tenth for each band above that had a request of late; alone, every band may fill all."""
+    hold = HoldBack(100, 0.1)
+    assert [hold.ceiling(band, 0.0) for band in range(5)] == [100] * 5
+    hold.seen(0, 0.0)
+    hold.seen(2, 10.0)
+    assert [hold.ceiling(band, 20.0) for band in range(5)] == [100, 90, 90, 80, 80]
+    assert [hold.ceiling(band, WITH_TRAFFIC_S) for band in range(5)] == [100, 100, 100, 90, 90]
+
+
+@given(st.integers(1, 1000), st.floats(0, 0.2), st.lists(st.integers(0, 4)), st.integers(0, 4))
+def test_a_ceiling_is_never_below_one_nor_above_all(n_places: int, share: float, seen: list[int], band: int) -> None:
+    """Nobody is held back for ever, and a lower band never has more room than a higher one."""
+    hold = HoldBack(n_places, share)
+    for each in seen:
+        hold.seen(each, 0.0)
+    assert 1 <= hold.ceiling(band, 1.0) <= n_places
+    assert all(hold.ceiling(each, 1.0) >= hold.ceiling(band, 1.0) for each in range(band))
+
+
+def test_points_have_bounds() -> None:
+    """The message names the setting."""
+    with pytest.raises(ValueError, match=r"^retry must be from"):
+        Points(retry=-10_001)
+
+
+def test_repeats_are_each_tenants_own_and_bounded() -> None:
+    """The same key of another tenant is another request; the oldest keys are forgotten."""
+    repeats = Repeats()
+    assert [repeats.has_seen("a", "k"), repeats.has_seen("b", "k"), repeats.has_seen("a", "k")] == [False, False, True]
+    for n in range(MAX_REMEMBERED):
+        repeats.has_seen("c", str(n))
+    assert not repeats.has_seen("a", "k")

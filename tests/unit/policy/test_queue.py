@@ -1,0 +1,161 @@
+"""policy.queue: order, bounds and patience."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.fair import Share
+from stayfast.policy.queue import Queue, QueueConfig, Waiting
+
+A, B = Share("a"), Share("b")
+
+
+def waiting(name: str, *, band: int = 2, share: Share = A, at: float = 0.0, deadline_at: float = 600.0) -> Waiting[str]:
+    """One request."""
+    return Waiting(name, band, share, at, deadline_at)
+
+
+def drain(queue: Queue[str]) -> str:
+    """The order in which all go on."""
+    found = ""
+    while (popped := queue.pop(lambda band, share: True)) is not None:
+        popped.share.served += 1
+        found += popped.item
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    for share in (A, B):
+        share.served = share.n_waiting = 0
+
+
+def test_bands_then_tenants_then_deadlines() -> None:
+    """A higher band goes first; in a band the tenant with less service; of a tenant the earlier deadline."""
+    queue: Queue[str] = Queue(QueueConfig())
+    for item in (waiting("x", band=4, share=B), waiting("l", deadline_at=9.0), waiting("e", deadline_at=5.0),
+                 waiting("b", share=B), waiting("h", band=0)):
+        assert queue.push(item) is None
+    A.served = 0.5
+    assert drain(queue) == "hbelx"
+    assert (queue.n, A.n_waiting, B.n_waiting) == (0, 0, 0)
+
+
+def test_a_late_deadline_is_overtaken_for_a_while_only() -> None:
+    """Ageing: ten seconds later even the most urgent stands behind it."""
+    queue: Queue[str] = Queue(QueueConfig(ages_within_s=10))
+    queue.push(waiting("o", deadline_at=600.0))
+    queue.push(waiting("u", at=5.0, deadline_at=6.0))
+    queue.push(waiting("v", at=9.9, deadline_at=10.1))
+    assert drain(queue) == "uov"
+
+
+def test_only_lanes_with_room() -> None:
+    """Whoever is over its ceiling lets others pass, lower bands too."""
+    queue: Queue[str] = Queue(QueueConfig())
+    queue.push(waiting("a", band=1))
+    queue.push(waiting("b", band=3, share=B))
+    popped = queue.pop(lambda band, share: share is B)
+    assert popped is not None
+    assert popped.item == "b"
+    assert queue.pop(lambda band, share: share is B) is None
+
+
+def test_the_noisiest_of_the_lowest_band_goes() -> None:
+    """Over the bound the newcomer stays when somebody noisier waits, and goes when it is the noisy one."""
+    queue: Queue[str] = Queue(QueueConfig(max_queue=3))
+    for name in "123":
+        assert queue.push(waiting(name, at=float(name))) is None
+    gone = queue.push(waiting("q", share=B, at=4.0))
+    assert gone is not None
+    assert gone.item == "3"
+    newcomer = waiting("4", at=5.0)
+    assert queue.push(newcomer) is newcomer
+    low = waiting("z", band=4, share=B, at=6.0)
+    assert queue.push(low) is low
+    gone = queue.push(waiting("h", band=0, at=7.0))
+    assert gone is not None
+    assert gone.item == "2"
+
+
+def test_a_burst_may_wait_a_standing_queue_may_not() -> None:
+    """Up to max_wait; once the lane has not been empty for so long only target_wait, but for its first."""
+    queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
+    for n in range(30):
+        queue.push(waiting(f"{n} ", at=n * 0.1))
+    assert [late.item for late in queue.overdue(1.99)] == []
+    assert [late.item for late in queue.overdue(2.0)] == ["0 "]
+    late = {item.item for item in queue.overdue(2.95)}
+    assert late == {f"{n} " for n in range(1, 29)}
+    assert queue.n == 1
+
+
+def test_a_quiet_tenant_keeps_its_patience_beside_a_noisy_one() -> None:
+    """Each lane's own standing counts."""
+    queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
+    for n in range(30):
+        queue.push(waiting("n", at=n * 0.1))
+    queue.push(waiting("q", share=B, at=2.0))
+    queue.push(waiting("r", share=B, at=2.0))
+    assert "q" not in [late.item for late in queue.overdue(2.95)]
+
+
+def test_predicted_wait() -> None:
+    """Little's law, with turns among tenants: a noisy one's queue is not before a quiet one's first request."""
+    queue: Queue[str] = Queue(QueueConfig())
+    assert queue.predicted_s(2, A, 4) == 0.0
+    queue.served(2.0)
+    for n in range(10):
+        queue.push(waiting(str(n)))
+    queue.push(waiting("h", band=1, share=B))
+    assert queue.n_ahead(2, A) == 11
+    assert queue.n_ahead(2, B) == 2
+    assert queue.predicted_s(2, B, 4) == pytest.approx(3 * 2.0 / 4)
+
+
+@given(st.lists(st.tuples(st.sampled_from("+-x?"), st.integers(0, 4), st.integers(0, 2), st.floats(0, 5)), max_size=120),
+       st.integers(0, 8))
+def test_nothing_is_lost_or_counted_twice(steps: list[tuple[str, int, int, float]], max_queue: int) -> None:
+    """Whatever happens: each request is waiting, or came out exactly once; counts are true and bounds hold."""
+    shares = [Share(str(n)) for n in range(3)]
+    queue: Queue[int] = Queue(QueueConfig(max_queue=max_queue, max_wait_s=1.0, target_wait_s=0.1))
+    inside: dict[int, Waiting[int]] = {}
+    now = 0.0
+    for n, (step, band, who, amount) in enumerate(steps):
+        now += amount
+        if step == "+":
+            item = Waiting(n, band, shares[who], now, now + amount)
+            inside[n] = item
+            gone = queue.push(item)
+            out = [] if gone is None else [gone]
+        elif step == "-":
+            popped = queue.pop(lambda band, share: share.n_waiting > 0)
+            out = [] if popped is None else [popped]
+        elif step == "x" and inside:
+            out = [Random(n).choice(list(inside.values()))]
+            queue.remove(out[0])
+        else:
+            out = queue.overdue(now)
+            assert all(now - item.queued_at < 1.0 for key, item in inside.items() if item not in out)
+        for item in out:
+            assert inside.pop(item.item) is item
+        assert queue.n == len(inside) == sum(n for _, n in queue.depths()) <= max(0, max_queue)
+        assert [share.n_waiting for share in shares] == [
+            sum(item.share is share for item in inside.values()) for share in shares]
+
+
+def test_removing_what_does_not_wait() -> None:
+    """An error, and nothing changes."""
+    queue: Queue[str] = Queue(QueueConfig())
+    queue.push(waiting("a"))
+    with pytest.raises(KeyError):
+        queue.remove(waiting("a"))
+    assert queue.n == 1
+
+
+def test_bounds() -> None:
+    """The message names the setting."""
+    with pytest.raises(ValueError, match=r"^target_wait_s must be"):
+        QueueConfig(max_wait_s=1.0, target_wait_s=2.0)

@@ -1,0 +1,85 @@
+"""policy.quota: all limits or none, and to the unit what was really used."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.quota import NOTHING, Quota, QuotaConfig
+
+
+def test_all_limits_are_taken_or_none() -> None:
+    """A refusal by tokens takes no request, and names the limit with the longest wait."""
+    quota = Quota(QuotaConfig(requests_per_minute=2, tokens_per_minute=600, tokens_per_day=864_000), 0.0)
+    assert quota.reserve((1, 500, 0), 0.0) is None
+    refusal = quota.reserve((1, 500, 0), 0.0)
+    assert refusal is not None
+    assert (refusal.limit, refusal.level, refusal.wanted, refusal.wait_s) == ("tokens_per_minute", 100, 500, 40.0)
+    assert quota.reserve((1, 100, 0), 0.0) is None
+    refusal = quota.reserve((1, 1, 0), 0.0)
+    assert refusal is not None
+    assert (refusal.limit, refusal.wait_s) == ("requests_per_minute", 30.0)
+
+
+def test_unlimited() -> None:
+    """Without limits everything passes and nothing is told."""
+    quota = Quota(QuotaConfig(), 0.0)
+    assert quota.reserve((1, 1e12, 1e12), 0.0) is None
+    assert quota.allowances(0.0) == ()
+
+
+def test_cost_is_known_at_the_end_only() -> None:
+    """Reserved at nothing, charged in full: the debt keeps the next ones out until it is paid off."""
+    quota = Quota(QuotaConfig(cost_per_minute=0.6), 0.0)
+    free = (1, 10, 0.0)
+    assert quota.reserve(free, 0.0) is None
+    quota.reconcile(free, (1, 10, 0.9), 0.0)
+    refusal = quota.reserve(free, 0.0)
+    assert refusal is not None
+    assert refusal.wait_s == pytest.approx(30.0)
+    assert quota.reserve(free, 30.1) is None
+
+
+def test_an_estimate_above_the_limit_waits_for_a_full_bucket() -> None:
+    """It is not refused for ever, and what it used is charged in full."""
+    quota = Quota(QuotaConfig(tokens_per_minute=600), 0.0)
+    huge = (1, 100_000, 0)
+    assert quota.reserve(huge, 0.0) is None
+    quota.reconcile(huge, (1, 1200, 0), 0.0)
+    refusal = quota.reserve(huge, 0.0)
+    assert refusal is not None
+    assert refusal.wait_s == pytest.approx(120.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 5)), max_size=60))
+def test_what_was_used_is_what_was_charged(requests: list[tuple[int, int, float]]) -> None:
+    """At every instant: level = capacity + refill - used, while it was never full; and what is abandoned comes back."""
+    quota, now, used, at_start = Quota(QuotaConfig(tokens_per_day=10_000_000), 0.0), 0.0, 0, 1_000_000
+    quota.reconcile(NOTHING, (0, at_start, 0), 0.0)  # room, so that no refill is lost above the capacity
+    for wanted, actual, wait_s in requests:
+        now += wait_s
+        reserved = (1, wanted, 0)
+        assert quota.reserve(reserved, now) is None
+        quota.reconcile(reserved, (1, actual, 0), now)
+        abandoned = (1, actual, 0)
+        assert quota.reserve(abandoned, now) is None
+        quota.reconcile(abandoned, NOTHING, now)
+        used += actual
+    _, _, bucket = quota._limits[0]
+    assert bucket.level(now) == pytest.approx(10_000_000 - at_start - used + now * 10_000_000 / 86_400, abs=1e-3)
+
+
+def test_what_is_left() -> None:
+    """Of two limits of one kind the tighter one is told, in whole units, never below 0; cost is told to nobody."""
+    quota = Quota(QuotaConfig(requests_per_minute=10, requests_per_day=20, tokens_per_minute=100, cost_per_day=1), 0.0)
+    quota.reconcile(NOTHING, (5, 130, 0.5), 0.0)
+    requests, tokens = quota.allowances(0.0)
+    assert (requests.kind, requests.limit, requests.remaining, requests.full_in_s) == ("requests", 10, 5, 30.0)
+    assert (tokens.kind, tokens.limit, tokens.remaining) == ("tokens", 100, 0)
+    assert tokens.full_in_s == pytest.approx(78.0)
+
+
+@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_day", "cost_per_minute"])
+def test_limits_have_bounds(name: str) -> None:
+    """0 would be a quota that nobody can use: leave the tenant's key out instead."""
+    with pytest.raises(ValueError, match=rf"^{name} must be at least"):
+        QuotaConfig(**{name: 0})

@@ -1,0 +1,51 @@
+"""policy/usual: what a first token usually takes, by class."""
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.usual import MAX_CLASSES, N_WARM, Usual
+
+
+def test_classes_do_not_mix() -> None:
+    """A long prompt's ten seconds are as usual as a short one's tenth."""
+    usual = Usual()
+    short, long = usual.norm("m", 100, False), usual.norm("m", 100_000, False)
+    for _ in range(N_WARM):
+        usual.learn(short, 0.1)
+        usual.learn(long, 10.0)
+    assert short.ratio(0.1) == pytest.approx(1.0)
+    assert long.ratio(10.0) == pytest.approx(1.0)
+    assert short.ratio(10.0) == pytest.approx(67.0)
+    assert short.after_s(3.0) == pytest.approx(0.4)
+    assert usual.all.usual_s == pytest.approx(1.0)
+
+
+def test_little_says_nothing() -> None:
+    """Before ten answers nothing is slow."""
+    norm = Usual().norm("m", 1, False)
+    for _ in range(N_WARM - 1):
+        norm.learn(0.0)
+    assert (norm.ratio(1e6), norm.after_s(3.0)) == (None, inf)
+
+
+def test_a_tail_moves_little() -> None:
+    """One answer in twenty that takes forty times as long: a fifth more, not three times as much."""
+    usual = Usual()
+    norm = usual.norm("m", 1, False)
+    for number in range(1000):
+        usual.learn(norm, 8.0 if number % 20 == 0 else 0.2)
+    assert 0.2 < norm.usual_s < 0.25
+
+
+@given(names=st.lists(st.text(max_size=3), max_size=50))
+def test_clients_cannot_fill_the_memory(names: list[str]) -> None:
+    """Names of models may be theirs."""
+    usual = Usual()
+    for number in range(MAX_CLASSES):
+        usual.norm(f"{number}", 1, False)
+    for name in names:
+        usual.norm(name, 1, False)
+    assert len(usual._by_class) == MAX_CLASSES

@@ -1,0 +1,77 @@
+"""Settings of admission and tenants: what they become, and what is wrong with them."""
+
+from random import Random
+
+import pytest
+
+from stayfast.compose.system import Observers, System, build
+from stayfast.pipeline.stages.admit import Admission, AdmitAll
+from stayfast.policy.admission import TenantConfig
+from stayfast.policy.priority import Points, Tier
+from stayfast.policy.quota import QuotaConfig
+from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.testing import SimLoop
+
+DIGEST = "sha256:" + "0" * 64
+BASE = f"upstreams: {{p: {{kind: simulated, probe: false}}}}\nroutes: {{m: [p]}}\nserver: {{keys: {{web: '{DIGEST}'}}}}\n"
+FULL = BASE + """
+admission: {max_in_flight: 64, max_queue: 10, max_wait_s: 1.5, hold_back: 0.05, points: {retry: -100}}
+tenants:
+  web: {tier: premium, weight: 2, priority: 10, quota: {requests_per_minute: 60, cost_per_day: 0.5}}
+  "*": {tier: batch}
+"""
+
+
+def settings(text: str) -> Settings:
+    """Loaded."""
+    return load(Source("test", text), {})
+
+
+def system(of: Settings, old: System | None = None) -> System:
+    """Built."""
+    loop = SimLoop()
+    try:
+        return build(of, Observers(of, loop), {}, loop, Random(1), old=old)
+    finally:
+        loop.close()
+
+
+def test_everything_that_can_be_said() -> None:
+    """Each to its own dataclass."""
+    its = settings(FULL)
+    assert (its.admission.max_in_flight, its.admission.queue.max_queue, its.admission.queue.max_wait_s) == (64, 10, 1.5)
+    assert (its.admission.hold_back, its.admission.points) == (0.05, Points(retry=-100))
+    assert its.tenants == {
+        "web": TenantConfig(Tier.PREMIUM, 2.0, 10, QuotaConfig(requests_per_minute=60, cost_per_day=0.5)),
+        "*": TenantConfig(Tier.BATCH)}
+
+
+def test_nothing_said_is_nothing_in_the_way() -> None:
+    """The null object, until there is a ceiling or a tenant with terms."""
+    assert isinstance(system(settings(BASE)).gateway.admit, AdmitAll)
+    assert isinstance(system(settings(BASE + "admission: {max_in_flight: 1}")).gateway.admit, Admission)
+    assert isinstance(system(settings(BASE + "tenants: {web: {}}")).gateway.admit, Admission)
+
+
+def test_a_reload_keeps_what_is_used() -> None:
+    """The same object with the new settings; another one where there was none."""
+    old = system(settings(FULL))
+    assert system(settings(FULL.replace("64", "8")), old).gateway.admit is old.gateway.admit
+    assert isinstance(old.gateway.admit, Admission)
+    assert old.gateway.admit.places.n_places == 8
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("tenants: {wep: {}}", "tenants.wep: there is no key of this name in server.keys, did you mean web?"),
+    ("tenants: {web: {tier: gold}}", "tenants.web.tier: must be one of premium, standard, batch"),
+    ("tenants: {web: {weight: 0}}", "tenants.web.weight: must be a number from 0.001 to 1000"),
+    ("tenants: {web: {quota: {tokens_per_hour: 1}}}", "tenants.web.quota.tokens_per_hour: unknown setting"),
+    ("tenants: {web: {quota: {requests_per_minute: 0}}}", "tenants.web.quota.requests_per_minute: must be"),
+    ("admission: {max_in_flight: 0}", "admission.max_in_flight: must be a whole number from 1"),
+    ("admission: {max_wait_s: 1, target_wait_s: 2}", "admission.target_wait_s: must be from 0.001 to max_wait_s"),
+])
+def test_what_is_wrong(text: str, words: str) -> None:
+    """Where, what, and what instead."""
+    with pytest.raises(SettingsError) as wrong:
+        settings(BASE + text)
+    assert words in str(wrong.value)

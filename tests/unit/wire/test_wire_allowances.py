@@ -1,0 +1,31 @@
+"""wire.allowances: rate-limit headers as each vendor's clients read them."""
+
+import pytest
+
+from stayfast.core.types import Allowance, Api
+from stayfast.wire.allowances import duration, rate_limit_headers
+
+LEFT = (Allowance("requests", 600, 599, 0.1), Allowance("tokens", 1000, 0, 60.5))
+
+
+def test_openai() -> None:
+    """Limit, remaining and reset by kind; reset as a duration of Go's."""
+    assert dict(rate_limit_headers(Api.CHAT, LEFT, 0.0)) == {
+        "x-ratelimit-limit-requests": "600", "x-ratelimit-remaining-requests": "599", "x-ratelimit-reset-requests": "100ms",
+        "x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m0.5s"}
+
+
+def test_anthropic() -> None:
+    """The same in its own order of words; reset as an instant."""
+    assert dict(rate_limit_headers(Api.MESSAGES, LEFT[1:], 1_750_000_000.0)) == {
+        "anthropic-ratelimit-tokens-limit": "1000", "anthropic-ratelimit-tokens-remaining": "0",
+        "anthropic-ratelimit-tokens-reset": "2025-06-15T15:07:40Z"}
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0, "0s"), (0.0004, "0s"), (0.012, "12ms"), (1, "1s"), (59.9994, "59.999s"), (59.9996, "1m0s"), (360, "6m0s"),
+    (5400, "1h30m0s"), (86_400, "24h0m0s")])
+def test_durations(seconds: float, text: str) -> None:
+    """As Go prints them."""
+    assert duration(seconds) == text
+
