@@ -44,7 +44,7 @@ def test_stages_add_up_to_the_whole() -> None:
         assert spent[Stage.RELAY] == pytest.approx(0.1)
         allowed = {stage.stage: stage.allowance_s for stage in done.stages}
         assert allowed[Stage.ADMIT] == 600.0
-        assert allowed[Stage.CALL] == 120.0  # its own cap is the nearer limit
+        assert allowed[Stage.CALL] == 600.0  # `first_token_s` limits each attempt, not the stage
         assert allowed[Stage.RELAY] == 600.0 - 0.25  # what the stages before left over
         assert done.ttft_s == 0.25
         assert (done.status, done.finish_reason, done.n_attempts) == (200, "stop", 1)

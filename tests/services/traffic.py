@@ -33,11 +33,17 @@ upstreams:
       - {kind: status, status: 429, rate: 0.25}
       - {kind: truncated, rate: 0.25}
       - {kind: hang, rate: 0.25}
+  narrow:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.5}
+    limit: {mode: fixed, least: 1, most: 1, max_waiting: 0}
   self: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, keepalive_s: 0.1}
 routes:
   chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01}}}
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
   through: {upstreams: [self], model: chat}
+  narrow: {upstreams: [narrow]}
 """
 
 
@@ -67,7 +73,8 @@ def traffic(port: int) -> Iterator[None]:
             while not is_over.wait(0.2):
                 for model, stream, leaves_after in (
                         ("chat", True, None), ("chat", False, None), ("chat", True, 1), ("chat", True, 0),
-                        ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None)):
+                        ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None),
+                        ("narrow", True, None), ("narrow", True, None)):
                     pool.submit(one, model, stream, leaves_after)
 
     thread = threading.Thread(target=rounds, name="traffic")

@@ -63,9 +63,8 @@ class Exchange:
 
     def enter(self, stage: Stage) -> None:
         """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""
-        streams_call = stage is Stage.CALL and self.request.stream
         ledger, watch = self.ledger, self.watch
-        now = ledger.enter(stage, self.terms.timeouts.first_token_s if streams_call else None)
+        now = ledger.enter(stage)
         if ledger.is_shared_out:
             watch.bound(ledger.ends_at, now)
             watch.arm_bound()

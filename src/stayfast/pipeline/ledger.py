@@ -32,8 +32,8 @@ class Ledger:
         self.over_stage: Stage | None = None  # the first that used all of its allowance, or more
         self.stage: Stage | None = None
 
-    def enter(self, stage: Stage, cap_s: float | None = None) -> float:
-        """End the running stage, begin `stage`; returns the instant. Its allowance is the budget's, at most `cap_s`."""
+    def enter(self, stage: Stage) -> float:
+        """End the running stage, begin `stage`; returns the instant. Its allowance is the budget's."""
         now = self._clock.now()
         if self.stage is not None:
             self._end(self.stage, now)
@@ -43,8 +43,7 @@ class Ledger:
         if self.is_shared_out:
             self.ends_at = self._budget.ends_at(stage, self._began_at, self._deadline_at, self._carried_s)
         ends_at, began_at = self.ends_at, self._began_at
-        allowance_s = ends_at - began_at if ends_at > began_at else 0.0
-        self._allowance_s = allowance_s if cap_s is None or allowance_s < cap_s else cap_s
+        self._allowance_s = ends_at - began_at if ends_at > began_at else 0.0
         return now
 
     def finish(self) -> tuple[StageDone, ...]:

@@ -1,10 +1,10 @@
 """What the gateway itself costs: CPU and time a request, beside a bare proxy and no proxy at all, in one run.
 
 CPU is read from the kernel's account of each process while a closed loop keeps it busy; time is what an open loop at a
-modest rate sees. Machines differ and are shared, so the bare proxy in the same minutes is the yardstick: its distance from
-"direct" is what any proxy in Python must cost here. When wrong: the load and the simulator share the machine's cores with
-both, so requests a second would say more about the machine than about the gateway, and are not claimed. Nor is the added
-time: on a shared machine it is the scheduler's as much as the gateway's.
+modest rate sees. What is measured has a core of its own, the load and the simulator have the others. Machines differ and
+are shared, so the bare proxy in the same minutes is the yardstick: its distance from "direct" is what any proxy in Python
+must cost here. When wrong: neighbours share the caches, so requests a second would say more about the machine than about
+the gateway, and are not claimed. Nor is the added time: on a shared machine it is the scheduler's as much as the gateway's.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from stayfast.prove.load import Load, ask, why_spoiled
 from stayfast.prove.rig import Rig, Server, gateway_settings
 
 N_CHUNKS = 32
-N_CALLERS = 16
+N_CALLERS = 32
 RATE_RPS = 100.0
 CPU_GOAL_US = 120.0  # a whole answer
 CHUNK_GOAL_US = 12.0
@@ -59,6 +59,8 @@ class Overhead:
             gateway = await rig.gateway(gateway_settings({"fast": upstream}))
             urls = {DIRECT: upstream, FLOOR: f"{floor.url}/fast/v1", GATEWAY: f"{gateway.url}/v1"}
             servers = {FLOOR: floor, GATEWAY: gateway}
+            if not rig.set_apart(floor, gateway):
+                conditions.say("one core for all: caches are shared, and CPU a request is higher")
             await _Meter(urls, servers).round(min(WARMUP_S, extent.seconds), conditions.seed)  # caches and connections
             meter = _Meter(urls, servers)
             for number in range(1, extent.n_rounds + 1):

@@ -67,6 +67,7 @@ class Rig:
         self._directory = TemporaryDirectory(prefix="stayfast-prove-")
         self._processes: list[asyncio.subprocess.Process] = []
         self._readers: set[asyncio.Task[None]] = set()
+        self._cores: frozenset[int] = frozenset()  # this process's own, where `set_apart` has taken some away
         self._n_files = 0
 
     async def __aenter__(self) -> Self:
@@ -91,6 +92,8 @@ class Rig:
             for task in self._readers:
                 task.cancel()
             self._directory.cleanup()
+            if self._cores:
+                os.sched_setaffinity(0, self._cores)
         for process in stubborn:
             await process.wait()
 
@@ -102,6 +105,22 @@ class Rig:
     async def gateway(self, settings: Mapping[str, Any]) -> Server:
         """`stayfast serve` with these settings."""
         return await self.start("-m", "stayfast", "serve", "--config", self.written(settings), "--port", "0")
+
+    def set_apart(self, *measured: Server) -> bool:
+        """Give the measured servers a core of their own, this process and the others the rest, until the rig ends.
+
+        Returns False where that cannot be had: not Linux, or one core only.
+        """
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if len(cores) < 2:
+            return False
+        self._cores = frozenset(cores)
+        os.sched_setaffinity(0, cores[1:])
+        pids = {server.process.pid for server in measured}
+        for process in self._processes:
+            for thread in Path(f"/proc/{process.pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), cores[:1] if process.pid in pids else cores[1:])
+        return True
 
     async def floor(self, upstream: str) -> Server:
         """The bare proxy in front of `upstream` (a URL)."""
