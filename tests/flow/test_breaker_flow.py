@@ -132,7 +132,7 @@ def test_an_upstream_that_is_stuck_is_left_before_anything_fails() -> None:
     """It has answered in a tenth of a second, and now does not at all: late calls tell."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [*[WELL] * 20, *[STUCK] * 100], [WELL], in_turn=True)
+        rig = Rig(loop, [*[WELL] * 20, *[STUCK] * 100], [WELL], in_turn=True, breaker=BreakerConfig(slow_ratio=0.5))
         await ask(rig, 20)
         async with asyncio.TaskGroup() as group:
             tasks = []

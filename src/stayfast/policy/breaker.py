@@ -42,7 +42,7 @@ class BreakerConfig:
     enabled: bool = True
     failures_in_row: int = 5
     failure_ratio: float = 0.5
-    slow_ratio: float = 0.5
+    slow_ratio: float = 1.0  # in a pause the slow answers come last: a lower one opens on a provider with a long tail
     slow_factor: float = 3.0  # times what is usual
     n_calls: int = 20
     min_calls: int = 10

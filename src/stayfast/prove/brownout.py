@@ -45,6 +45,9 @@ PROVIDER: Mapping[str, Any] = {
 }
 
 
+SLOW_RATIO = 0.5  # of the breakers: off by default, and what sees this provider before it fails
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """Seconds of each part. `open_s`: the breakers' own; 0: the default."""
@@ -63,7 +66,7 @@ class Extent:
     @property
     def breaker(self) -> dict[str, float]:
         """What the settings say of breakers."""
-        return {"open_s": self.open_s} if self.open_s else {}
+        return {"slow_ratio": SLOW_RATIO, **({"open_s": self.open_s} if self.open_s else {})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from stayfast.settings import Source, load
 from stayfast.testing import SimLoop
 
 TEXT = """
-defaults: {limit: {most: 50, max_waiting: 7}, breaker: {failures_in_row: 2}}
+defaults: {limit: {mode: gradient, most: 50, max_waiting: 7}, breaker: {failures_in_row: 2}}
 upstreams:
   a: {kind: simulated, limit: {least: 4}}
   b: {kind: simulated, limit: {mode: "off"}, breaker: {enabled: false}}
@@ -35,7 +35,7 @@ def system() -> System:
 def test_settings_reach_the_upstreams() -> None:
     """What one does not say comes from the defaults."""
     built = system()
-    assert built.settings.upstreams["a"].limit == LimitConfig(least=4, most=50, max_waiting=7)
+    assert built.settings.upstreams["a"].limit == LimitConfig("gradient", least=4, most=50, max_waiting=7)
     assert built.registry["a"].max_waiting == 7
     assert [member.breaker.state.value for member in built.registry] == ["open", "closed"]
 

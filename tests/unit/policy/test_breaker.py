@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stayfast.policy.breaker import Breaker, BreakerConfig, State
 
-CONFIG = BreakerConfig()
+CONFIG = BreakerConfig(slow_ratio=0.5)
 
 
 def closed() -> Breaker:
