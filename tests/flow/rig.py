@@ -7,6 +7,7 @@ import msgspec
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request
+from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.handoffs import Route, Target, Terms
@@ -54,7 +55,7 @@ class Rig:
                       tuple(targets[n_own:]))
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(loop, admit or AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Terms(), loop, rng),
+        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Terms(), loop, rng),
                                Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
 
     @property

@@ -134,14 +134,17 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
             gc.freeze()  # what lives now lives on: a full collection later need not look at it while requests wait
 
             def draining() -> None:
+                observers.batch.flush()
                 observers.log.say("draining", worker=worker)
                 on_draining()
 
             status = await run(current, process.host(on_listening, draining), reuse_port=n_workers > 1)
+            observers.batch.flush()
             observers.log.say("stopped", status=status, worker=worker)
             return status
         finally:
             await process.stop()
+            observers.batch.flush()
             if observers.tracing is not None:
                 observers.tracing.close(_LAST_SPANS_S)
             observers.writer.close()

@@ -9,13 +9,15 @@ from stayfast.compose.state import gauges, told, waiting
 from stayfast.compose.together import Together
 from stayfast.compose.traces import peers, tracing
 from stayfast.core.clock import Clock
-from stayfast.core.events import Fanout, Sink
+from stayfast.core.events import Sink
 from stayfast.core.types import Api
+from stayfast.observe.batch import Batch, Listener
 from stayfast.observe.families import RETRY_BUDGET
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics import Metrics
 from stayfast.observe.recent import Recent
 from stayfast.observe.totals import CONTENT_TYPE
+from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.readiness import ProbeConfig, Prober
 from stayfast.pipeline.stages.admit import Admission, Admit, AdmitAll
@@ -49,10 +51,12 @@ class Observers:
         self.log = LogSink(log_config(settings), self.writer, clock)
         self.metrics = Metrics(clock, slo_bounds_s(settings), lost=self._lost)
         self.recent = Recent(settings.recent)
-        self.together = Together(self.metrics, self.recent, siblings or Siblings())
         self.tracing = tracing(settings, self.log)
-        sinks: list[Sink] = [self.log, self.recent, *([self.metrics] if settings.metrics.enabled else [])]
-        self.sink: Sink = Fanout(*sinks, self.tracing) if self.tracing is not None else Fanout(*sinks)
+        listeners: list[Listener | None] = [self.log, self.recent, self.metrics if settings.metrics.enabled else None,
+                                            self.tracing]
+        self.batch = Batch(*[listener for listener in listeners if listener is not None])
+        self.sink: Sink = self.batch
+        self.together = Together(self.metrics, self.recent, self.batch.flush, siblings or Siblings())
 
     def _lost(self) -> list[tuple[str, int]]:
         """What was thrown away for want of a reader."""
@@ -130,7 +134,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         for name, its in settings.upstreams.items()])
     settle = Settle(clock, sink)
     gateway = Gateway(
-        clock=clock, admit=_admit(settings, old, clock, rng), cache=NoCache(), context=AsSent(),
+        alarms=Alarms(clock), admit=_admit(settings, old, clock, rng), cache=NoCache(), context=AsSent(),
         router=Router(routes(settings, registry, old.gateway.router.routes if old is not None else {}),
                       default_terms(settings.defaults), clock, rng),
         caller=Caller(clock, rng, sink), template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)

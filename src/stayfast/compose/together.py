@@ -7,7 +7,7 @@ is lost.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from platform import python_version
@@ -42,6 +42,7 @@ class Together:
 
     seen: Metrics
     recent: Recent
+    catch_up: Callable[[], None]  # called before either is read
     siblings: Siblings
 
     async def begin(self) -> None:
@@ -106,16 +107,19 @@ class Together:
                 return msgspec.msgpack.encode(self._one(question))
 
     def _listed(self, asked: Asked) -> list[Listed]:
+        self.catch_up()
         newest = self.recent.newest(is_notable=asked.is_notable)
         return [listed(fact) for fact, _ in zip(_visible(newest, asked.tenant), range(asked.n), strict=False)]
 
     def _one(self, question: _Question) -> Waterfall | None:
+        self.catch_up()
         for fact in _visible(self.recent.named(question.request_id), question.asked.tenant):
             return waterfall(fact, self.seen.first_tokens(fact.route, _NORMAL_S))
         return None
 
     def _written_down(self) -> bytes:
         """A snapshot, kept in the folder before anybody sees it."""
+        self.catch_up()
         data = msgspec.msgpack.encode(self.seen.snapshot())
         if self.siblings.others:
             path = self._path(self.siblings.n)

@@ -6,7 +6,7 @@ No prompt, answer or key is ever in a fact, so none can be in a line.
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -170,12 +170,18 @@ class LogSink:
         self._config = config
         self._least = SEVERITY[config.level]
 
-    def emit(self, fact: Fact) -> None:
-        """Take one fact."""
-        if isinstance(fact, RequestDone):
-            if self._config.requests and _severity(fact.status) >= self._least:
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Take some facts."""
+        tells = self._config.requests
+        for fact in facts:
+            if not isinstance(fact, RequestDone):
+                self.emit(fact)
+            elif tells and _severity(fact.status) >= self._least:
                 self._line(_request_line(fact))
-        elif isinstance(fact, RequestRefused):
+
+    def emit(self, fact: Fact) -> None:
+        """Take one fact that is not the end of a served request."""
+        if isinstance(fact, RequestRefused):
             if self._config.requests and _severity(fact.status) >= self._least:
                 self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
                                         status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,

@@ -1,7 +1,7 @@
 """Facts into counts. On the request's path a fact costs a few look-ups and additions; text is made at the scrape only."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
@@ -19,7 +19,7 @@ from stayfast.core.events import (
     RetryWithheld,
     StageDone,
 )
-from stayfast.core.types import Stage
+from stayfast.core.types import Outcome, Stage
 from stayfast.observe import families as known
 from stayfast.observe.totals import Histogram, Labels, Rows, Snapshot, Totals
 from stayfast.policy.histogram import LogHistogram, merged
@@ -29,6 +29,7 @@ Read = Callable[[], Iterable[tuple[str, int]]]
 NO_ROUTE = "none"
 LIMIT_CODES = "_s_exceeded"  # ours; an upstream that says 504 has a code of its own choice
 LIVE_S = 300.0
+_Like = tuple[str, str, Outcome, str | None, int | None]  # route, upstream, outcome, fault, upstream's status
 
 
 def outcome_of(fact: RequestDone) -> str:
@@ -42,7 +43,7 @@ def outcome_of(fact: RequestDone) -> str:
 
 
 class Metrics:
-    """A sink that counts. One loop's; reading at scrape time happens on the same loop.
+    """A listener that counts. One loop's; reading at scrape time happens on the same loop.
 
     `slo_bounds_s` adds exact buckets to the histograms ttft, usable, e2e, tpot and gap: a share "within 0.5 s" is then a
     count and not an interpolation. ValueError for any other name.
@@ -65,18 +66,29 @@ class Metrics:
         self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
         self._places: dict[Labels, _Place] = {}  # route, upstream, outcome
 
-    def emit(self, fact: Fact) -> None:
-        """Take one fact."""
-        if isinstance(fact, RequestDone):
-            self._request(fact)
-        elif isinstance(fact, AttemptDone):
-            self._attempt(fact)
-        elif isinstance(fact, ConnectionReused):
-            self._reused[(fact.upstream,)] += 1
-        elif isinstance(fact, GapsSeen):
-            self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
-        else:
-            self._take_rare(fact)
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Count some facts."""
+        requests: list[RequestDone] = []
+        attempts: dict[_Like, list[AttemptDone]] = {}
+        for fact in facts:
+            if isinstance(fact, RequestDone):
+                requests.append(fact)
+            elif isinstance(fact, AttemptDone):
+                like = (fact.route, fact.upstream, fact.outcome, fact.fault, fact.upstream_status)
+                if like in attempts:
+                    attempts[like].append(fact)
+                else:
+                    attempts[like] = [fact]
+            elif isinstance(fact, ConnectionReused):
+                self._reused[(fact.upstream,)] += 1
+            elif isinstance(fact, GapsSeen):
+                self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
+            else:
+                self._take_rare(fact)
+        for like, same in attempts.items():
+            self._take_attempts(like, same)
+        if requests:
+            self._take_requests(requests)
 
     def snapshot(self) -> Snapshot:
         """All that this process has counted."""
@@ -115,59 +127,70 @@ class Metrics:
         elif isinstance(fact, EngineState):
             count[known.ENGINE_STATES.name][(fact.state,)] += 1
 
-    def _attempt(self, fact: AttemptDone) -> None:
-        route, upstream = where = (fact.route, fact.upstream)
-        status = "" if fact.upstream_status is None else str(fact.upstream_status)
+    def _take_attempts(self, like: _Like, facts: list[AttemptDone]) -> None:
+        route, upstream, outcome, fault, status = like
+        where = (route, upstream)
         # _value_: `.value` at a fifth of the cost
-        self._attempts[route, upstream, fact.outcome._value_, fact.fault or "", status] += 1
-        usage = fact.usage
-        if usage is not None:
-            tokens = self._tokens
-            tokens[route, upstream, "estimated" if fact.is_lost else "input"] += usage.input_total
-            tokens[route, upstream, "cached"] += usage.cached_read
-            tokens[route, upstream, "output"] += usage.output
-            if fact.cost_usd is not None:
-                self._cost_usd[where] += fact.cost_usd
+        self._attempts[route, upstream, outcome._value_, fault or "", "" if status is None else str(status)] += len(facts)
+        tokens, cost_usd, n_input, n_cached, n_output, is_counted = self._tokens, 0.0, 0, 0, 0, False
+        for fact in facts:
+            usage = fact.usage
+            if usage is not None:
+                is_counted = True
+                if fact.is_lost:
+                    tokens[route, upstream, "estimated"] += usage.input_total
+                else:
+                    n_input += usage.input_total
+                n_cached += usage.cached_read
+                n_output += usage.output
+                cost_usd += fact.cost_usd or 0.0
+            if fact.is_hedge or fact.n_attempt > 1 or fact.stalls:
+                self._take_extra(fact)
+        if is_counted:
+            tokens[route, upstream, "input"] += n_input
+            tokens[route, upstream, "cached"] += n_cached
+            tokens[route, upstream, "output"] += n_output
+        if cost_usd:
+            self._cost_usd[where] += cost_usd
+        if fault == "truncated":
+            self.totals.counters[known.TRUNCATED.name][(upstream,)] += len(facts)
+
+    def _take_extra(self, fact: AttemptDone) -> None:
+        """One that was not alone, or that stalled."""
+        count, where = self.totals.counters, (fact.route, fact.upstream)
         if fact.is_hedge:
-            self.totals.counters[known.HEDGES.name][route, _result_of(fact)] += 1
+            count[known.HEDGES.name][fact.route, _result_of(fact)] += 1
         if fact.n_attempt > 1:
-            self.totals.counters[known.RETRIES.name][where] += 1
+            count[known.RETRIES.name][where] += 1
         if fact.stalls:
-            self.totals.counters[known.STALLS.name][where] += len(fact.stalls)
-        if fact.fault == "truncated":
-            self.totals.counters[known.TRUNCATED.name][(upstream,)] += 1
+            count[known.STALLS.name][where] += len(fact.stalls)
 
-    def _request(self, fact: RequestDone) -> None:
-        route, upstream = fact.route or NO_ROUTE, fact.upstream or ""
-        self._requests[route, fact.api._value_, str(fact.status)] += 1
-        outcome = outcome_of(fact)
-        place = self._places.get((route, upstream, outcome)) or self._place(route, upstream, outcome)
-        e2e_s = fact.ended_at - fact.accepted_at
-        place.e2e_s.add(e2e_s)
-        ttft_s = fact.ttft_s
-        if ttft_s is not None:
-            place.ttft_s.add(ttft_s)
-            place.live.add(ttft_s, fact.ended_at)
-            place.own_s.add(fact.own_s or 0.0)
-            if fact.stream:
-                place.usable_s.add(ttft_s)
-            elif fact.status < 400:
-                place.usable_s.add(e2e_s)
-        if fact.tpot_s is not None:
-            place.tpot_s.add(fact.tpot_s)
-        if fact.queue_s is not None:
-            place.queue_s.add(fact.queue_s)
-        stage_s = self._stage_s
-        for done in fact.stages:
-            stage_s[done.stage].add(done.ended_at - done.began_at)
-        if outcome != "ok" or fact.over_stage is not None:
-            self._went_wrong(route, fact)
+    def _take_requests(self, facts: list[RequestDone]) -> None:
+        by_place: dict[tuple[str, str, str], list[RequestDone]] = {}
+        spent_s: dict[Stage, list[float]] = {stage: [] for stage in Stage}
+        requests = self._requests
+        for fact in facts:
+            route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
+            requests[route, fact.api._value_, str(fact.status)] += 1
+            who = (route, fact.upstream or "", outcome)
+            if who in by_place:
+                by_place[who].append(fact)
+            else:
+                by_place[who] = [fact]
+            for done in fact.stages:
+                spent_s[done.stage].append(done.ended_at - done.began_at)
+            if outcome != "ok" or fact.over_stage is not None:
+                self._went_wrong(route, fact)
+        for who, same in by_place.items():
+            (self._places.get(who) or self._place(who)).take(same)
+        for stage, histogram in self._stage_s.items():
+            histogram.add_all(spent_s[stage])
 
-    def _place(self, route: str, upstream: str, outcome: str) -> "_Place":
-        histograms, who, of_route = self.totals.histograms, (route, upstream, outcome), (route,)
+    def _place(self, who: tuple[str, str, str]) -> "_Place":
+        histograms, route, upstream = self.totals.histograms, who[0], who[1]
         place = _Place(histograms[known.TTFT.name][who], histograms[known.USABLE.name][who], histograms[known.E2E.name][who],
-                       histograms[known.TPOT.name][who], histograms[known.QUEUE_WAIT.name][of_route],
-                       histograms[known.OVERHEAD.name][of_route], self._live[route, upstream])
+                       histograms[known.TPOT.name][who], histograms[known.QUEUE_WAIT.name][(route,)],
+                       histograms[known.OVERHEAD.name][(route,)], self._live[route, upstream])
         self._places[who] = place
         return place
 
@@ -197,6 +220,27 @@ class _Place:
     queue_s: Histogram
     own_s: Histogram
     live: Window
+
+    def take(self, facts: list[RequestDone]) -> None:
+        """Count some of them."""
+        self.e2e_s.add_all([fact.ended_at - fact.accepted_at for fact in facts])
+        self.queue_s.add_all([fact.queue_s for fact in facts if fact.queue_s is not None])
+        self.tpot_s.add_all([fact.tpot_s for fact in facts if fact.tpot_s is not None])
+        usable_s: list[float] = []
+        ttfts_s: list[float] = []
+        live = self.live
+        for fact in facts:
+            ttft_s = fact.ttft_s
+            if ttft_s is not None:
+                ttfts_s.append(ttft_s)
+                live.add(ttft_s, fact.ended_at)
+                if fact.stream:
+                    usable_s.append(ttft_s)
+                elif fact.status < 400:
+                    usable_s.append(fact.ended_at - fact.accepted_at)
+        self.ttft_s.add_all(ttfts_s)
+        self.usable_s.add_all(usable_s)
+        self.own_s.add_all([fact.own_s or 0.0 for fact in facts if fact.ttft_s is not None])
 
 
 def _result_of(hedge: AttemptDone) -> str:

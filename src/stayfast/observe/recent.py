@@ -5,7 +5,7 @@ traffic would push out of the first within seconds. Nothing is computed until so
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stayfast.core.events import Fact, RequestDone
@@ -66,20 +66,21 @@ class Ring:
 
 
 class Recent:
-    """A sink that keeps both rings. One loop's."""
+    """A listener that keeps both rings. One loop's."""
 
     def __init__(self, config: RecentConfig) -> None:
         self._config = config
         self._all = Ring(config)
         self._notable = Ring(config)
 
-    def emit(self, fact: Fact) -> None:
-        """Take one fact."""
-        if isinstance(fact, RequestDone):
-            n_bytes = weight(fact)
-            self._all.add(fact, n_bytes)
-            if self.is_notable(fact):
-                self._notable.add(fact, n_bytes)
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Take some facts."""
+        for fact in facts:
+            if isinstance(fact, RequestDone):
+                n_bytes = weight(fact)
+                self._all.add(fact, n_bytes)
+                if self.is_notable(fact):
+                    self._notable.add(fact, n_bytes)
 
     def is_notable(self, fact: RequestDone) -> bool:
         """Whether somebody may want to know why."""

@@ -37,6 +37,13 @@ class Histogram:
         self.counts[bisect_left(self.bounds_s, value_s)] += 1
         self.sum_s += value_s
 
+    def add_all(self, values_s: list[float]) -> None:
+        """Count some."""
+        bounds_s, counts = self.bounds_s, self.counts
+        for value_s in values_s:
+            counts[bisect_left(bounds_s, value_s)] += 1
+        self.sum_s += sum(values_s)
+
     def add_sorted(self, values_s: list[float]) -> None:
         """Count many, ascending, at the price of a few."""
         bounds_s, counts, n, n_before = self.bounds_s, self.counts, len(values_s), 0

@@ -4,10 +4,10 @@ from random import Random
 
 import msgspec
 
-from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import Trace
 from stayfast.core.types import Allowance, Request, Stage
+from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.handoffs import Terms
 from stayfast.pipeline.ledger import Ledger
@@ -41,7 +41,7 @@ class Exchange:
     __slots__ = ("allowances", "arrival", "attempts", "deadline", "degraded", "ledger", "notes", "request", "reserve_s",
                  "route", "terms", "total_s", "upstream", "watch")
 
-    def __init__(self, request: Request, arrival: Arrival, terms: Terms, clock: Clock) -> None:
+    def __init__(self, request: Request, arrival: Arrival, terms: Terms, alarms: Alarms) -> None:
         total_s, budget = _total_s(request, arrival, terms.timeouts.total_s), terms.budget
         if total_s < budget.total_s:
             budget = budget.within(total_s)
@@ -52,8 +52,8 @@ class Exchange:
         self.arrival = arrival
         self.terms = terms
         self.deadline = Deadline(deadline_at)
-        self.ledger = Ledger(clock, arrival.accepted_at, deadline_at, budget)
-        self.watch = Watch(clock, deadline_at, total_s, arrival.accepted_at + terms.look_within_s)
+        self.ledger = Ledger(alarms.clock, arrival.accepted_at, deadline_at, budget)
+        self.watch = Watch(alarms, deadline_at, total_s)
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.route = terms.route
         self.upstream: str | None = None
@@ -63,13 +63,13 @@ class Exchange:
 
     def enter(self, stage: Stage) -> None:
         """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""
-        ledger, watch = self.ledger, self.watch
+        ledger = self.ledger
         now = ledger.enter(stage)
         if ledger.is_shared_out:
-            watch.bound(ledger.ends_at, now)
-            watch.arm_bound()
+            self.watch.bound(ledger.ends_at, now)
+            self.watch.arm_bound()
         if stage is Stage.RELAY:
-            watch.disarm()  # its reader comes and goes, and waits under it only when it reads
+            self.watch.disarm()  # its reader comes and goes, and waits under it only when it reads
 
     def __repr__(self) -> str:
         where = self.ledger.stage.value if self.ledger.stage is not None else "done"

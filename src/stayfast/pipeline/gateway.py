@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from stayfast.core.clock import Clock
 from stayfast.core.types import Request, Stage
+from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.held import Held
 from stayfast.pipeline.stages.admit import Admit
@@ -19,7 +19,7 @@ from stayfast.pipeline.stages.template import ENDINGS, Template
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """The stages of one set of settings, chosen in `compose`. Task-safe: a request's state is in its Exchange."""
-    clock: Clock
+    alarms: Alarms
     admit: Admit
     cache: Cache
     context: Context
@@ -34,7 +34,7 @@ class Gateway:
 
         Raises StayfastError (rejected, shed, upstream failed, deadline exceeded). Cancelling it is how a client leaves.
         """
-        ex = Exchange(request, arrival, self.router.terms(request.model), self.clock)  # deadline and ledger start
+        ex = Exchange(request, arrival, self.router.terms(request.model), self.alarms)  # deadline and ledger start
         held = Held()
         try:
             try:

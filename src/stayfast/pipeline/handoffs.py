@@ -41,11 +41,6 @@ class Terms:
     ends_partial: bool = False  # an answer that has begun is ended in its protocol when its time is up, not broken off
     route: str | None = None  # whose terms these are; None: nobody's, the name that was asked for does not exist
 
-    look_within_s: float = field(init=False)  # how soon a request's timer need look at it for the first time
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "look_within_s", min(self.timeouts.first_token_s, self.timeouts.idle_s))
-
 
 @dataclass(frozen=True, slots=True)
 class Route:

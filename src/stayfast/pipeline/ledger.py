@@ -36,32 +36,31 @@ class Ledger:
         """End the running stage, begin `stage`; returns the instant. Its allowance is the budget's."""
         now = self._clock.now()
         if self.stage is not None:
-            self._end(self.stage, now)
+            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
+            if now >= self.ends_at and self.over_stage is None:
+                self.over_stage = self.stage
+            if self.is_shared_out:
+                self._carried_s = self._budget.carried_s(self.stage, now - self._began_at, self._carried_s)
+            self._began_at = began_at = now
         else:
             self.entered_at = now
+            began_at = self._began_at
         self.stage = stage
         if self.is_shared_out:
-            self.ends_at = self._budget.ends_at(stage, self._began_at, self._deadline_at, self._carried_s)
-        ends_at, began_at = self.ends_at, self._began_at
+            self.ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
+        ends_at = self.ends_at
         self._allowance_s = ends_at - began_at if ends_at > began_at else 0.0
         return now
 
     def finish(self) -> tuple[StageDone, ...]:
         """End the running stage for good; safe to call again."""
         if self.stage is not None:
-            self._end(self.stage, self._clock.now())
+            now = self._clock.now()
+            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
+            if now >= self.ends_at and self.over_stage is None:
+                self.over_stage = self.stage
             self.stage = None
         return tuple(self._done)
-
-    def _end(self, stage: Stage, now: float) -> None:
-        began_at, allowance_s = self._began_at, self._allowance_s
-        self._done.append(StageDone(stage, began_at, now, allowance_s))
-        spent_s = now - began_at
-        if spent_s >= allowance_s and self.over_stage is None:
-            self.over_stage = stage
-        if self.is_shared_out:
-            self._carried_s = self._budget.carried_s(stage, spent_s, self._carried_s)
-        self._began_at = now
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now.

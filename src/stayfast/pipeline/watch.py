@@ -1,9 +1,9 @@
-"""One timer a request. It interrupts the request's task when the wait that is under way has lasted too long.
+"""One watch a request. It interrupts the request's task when the wait that is under way has lasted too long.
 
-Why not `asyncio.timeout_at` around every wait: that arms and cancels a timer for each read of a stream. Here the timer
-stays armed at the earliest instant that was ever needed; when it fires early it looks at the wait that is under way and
-arms itself again. The same timer rings when it is time to think of a second attempt. A stream of a thousand chunks costs
-one timer.
+Why not `asyncio.timeout_at` around every wait: that arms and cancels a timer for each read of a stream. Here the earliest
+instant that was ever needed stays put down with `alarms`; when it comes too early, the watch looks at the wait that is
+under way and puts itself down again. The same watch rings when it is time to think of a second attempt. A stream of a
+thousand chunks costs one look a second.
 
 Each stage bounds its own waits: none reaches beyond the stage's end, which is never later than the deadline.
 """
@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.types import Stage
+from stayfast.pipeline.alarms import Alarms
 
 OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is made
 
@@ -22,19 +22,17 @@ OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is
 class Watch:
     """The limits of one request. Owned by the task that made it; only that task may wait under it."""
 
-    __slots__ = ("_alarm", "_alarm_at", "_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_clock", "_deadline_at",
-                 "_due_at", "_handle", "_is_interrupted", "_limit", "_loop", "_seconds", "_task",
-                 "_total_s", "fired")
+    __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_deadline_at",
+                 "_due_at", "_handle", "_is_interrupted", "_limit", "_seconds", "_task", "_total_s", "fired")
 
-    def __init__(self, clock: Clock, deadline_at: float, total_s: float, look_at: float) -> None:
-        self._clock = clock
+    def __init__(self, alarms: Alarms, deadline_at: float, total_s: float) -> None:
+        self._alarms = alarms
         self._deadline_at = deadline_at
         self._total_s = total_s
-        self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._armed_at = min(look_at, deadline_at)  # early enough for most waits, so that they need no timer of their own
-        self._handle: asyncio.TimerHandle | None = self._loop.call_at(self._armed_at, self._check)
+        self._handle: asyncio.TimerHandle | None = None  # set where that is near
         self._due_at: float | None = deadline_at  # None: nothing is being waited for
+        self._armed_at = inf  # when this is to be looked at
         self._bound_at = deadline_at
         self._bound_limit = self._limit = "total_s"
         self._bound_s = self._seconds = total_s
@@ -42,6 +40,7 @@ class Watch:
         self._alarm: Callable[[], None] | None = None
         self._is_interrupted = False
         self.fired = False
+        self._look_at(deadline_at)
 
     def bound(self, ends_at: float, now: float) -> None:
         """From here on no wait reaches beyond `ends_at`, nor beyond the deadline."""
@@ -72,10 +71,15 @@ class Watch:
 
     def _look_at(self, at: float) -> None:
         if at < self._armed_at:
-            if self._handle is not None:
-                self._handle.cancel()
-            self._armed_at = at
-            self._handle = self._loop.call_at(at, self._check)
+            self._armed_at = self._alarms.put(self, at)
+            if not self._armed_at:
+                self._set_timer(at)
+
+    def _set_timer(self, at: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._armed_at = at
+        self._handle = asyncio.get_running_loop().call_at(at, self._check)
 
     def ring(self, at: float, alarm: Callable[[], None]) -> None:
         """Call `alarm` at that instant; one at a time."""
@@ -113,7 +117,7 @@ class Watch:
     def stop(self) -> None:
         """The request is over. Breaks the cycle of timer, task and request."""
         self._due_at = None
-        self.ring_no_more()
+        self._alarm_at, self._alarm = inf, None
         self._task = None
         if self._handle is not None:
             self._handle.cancel()
@@ -129,10 +133,22 @@ class Watch:
             return None
         return DeadlineExceeded(stage, self._limit, self._seconds)
 
+    def turn(self, ends_at: float) -> None:
+        """See `Alarms`. What is due by `ends_at` gets a timer of its own."""
+        if self._armed_at <= ends_at and self._handle is None:
+            self._armed_at = inf
+        due_at = self._due_at
+        next_at = self._alarm_at if due_at is None or self._alarm_at < due_at else due_at
+        if next_at <= ends_at:
+            if next_at < self._armed_at:
+                self._set_timer(next_at)
+        elif next_at < inf:
+            self._look_at(next_at)
+
     def _check(self) -> None:
         self._handle = None
         self._armed_at = inf
-        now = self._clock.now()
+        now = self._alarms.clock.now()
         if self._due_at is not None and now >= self._due_at:
             if not self._is_interrupted:
                 self.fired = True

@@ -53,7 +53,7 @@ Say = Callable[[str, str, str], None]  # level, event, reason
 
 
 class Tracing:
-    """A sink for the ends of requests, and the giver of their places. `place` and `emit` are the loop's, `close` too."""
+    """A sink for the ends of requests, and the giver of their places. `place` and `take` are the loop's, `close` too."""
 
     def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], say: Say, rng: Random) -> None:
         self._config = config
@@ -74,12 +74,13 @@ class Tracing:
         """A request's own span: under its caller's, with the caller's decision, or the first of a new trace."""
         return below(caller, self._rng) if caller is not None else begun(self._rng, self._config.sample)
 
-    def emit(self, fact: Fact) -> None:
-        """Take one fact."""
-        if isinstance(fact, RequestDone) and fact.trace is not None and fact.trace.is_sampled and fact.trace.span_id:
-            if len(self._ended) == self._config.max_pending:
-                self.n_dropped += 1
-            self._ended.append(fact)
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Take some facts."""
+        for fact in facts:
+            if isinstance(fact, RequestDone) and fact.trace is not None and fact.trace.is_sampled and fact.trace.span_id:
+                if len(self._ended) == self._config.max_pending:
+                    self.n_dropped += 1
+                self._ended.append(fact)
         if self._news is not None:
             self._tell()
 
