@@ -1,4 +1,7 @@
-"""Facts: what happened, as frozen records. Whoever makes one neither knows nor cares who listens (logs, metrics, tests)."""
+"""Facts: what happened, as frozen records. Whoever makes one neither knows nor cares who listens (logs, metrics, tests).
+
+`array_like`: those of a finished request are kept as msgpack (`observe.recent`), and names would double it.
+"""
 
 from typing import Protocol
 
@@ -7,7 +10,7 @@ import msgspec
 from stayfast.core.types import Api, Outcome, Stage, Usage
 
 
-class StageDone(msgspec.Struct, frozen=True, gc=False):
+class StageDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A stage ended. Instants are monotonic seconds; `allowance_s` is what it might have used."""
 
     stage: Stage
@@ -21,7 +24,7 @@ class StageDone(msgspec.Struct, frozen=True, gc=False):
         return self.ended_at - self.began_at
 
 
-class Trace(msgspec.Struct, frozen=True, gc=False):
+class Trace(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Where a request stands in a distributed trace (W3C trace context). All ids are lower-case hex."""
 
     trace_id: str  # 32 digits
@@ -32,7 +35,7 @@ class Trace(msgspec.Struct, frozen=True, gc=False):
     is_random: bool = False  # whoever began the trace says that its id's last 14 digits are random (level 2)
 
 
-class Stall(msgspec.Struct, frozen=True, gc=False):
+class Stall(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A gap between two chunks that was long enough to be felt."""
 
     at: float  # when the chunk before it had come
@@ -47,7 +50,7 @@ class GapsSeen(msgspec.Struct, frozen=True, gc=False):
     gaps_s: list[float]  # the listeners' to read, never empty
 
 
-class AttemptDone(msgspec.Struct, frozen=True, gc=False):
+class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One call to one upstream ended. `ttft_s` is from the attempt's start to its first content (None: none came)."""
 
     route: str
@@ -88,7 +91,7 @@ class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
     upstream: str
 
 
-class RequestDone(msgspec.Struct, frozen=True, gc=False):
+class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A request's life is over; one a request, whatever its end."""
 
     request_id: str

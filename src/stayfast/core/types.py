@@ -6,7 +6,10 @@ import msgspec
 
 
 class Word(StrEnum):
-    """A string with a fixed set of values. Hashed as the string that it is: Enum's own hash is a Python call."""
+    """A string with a fixed set of values. Hashed as the string that it is: Enum's own hash is a Python call.
+
+    Before Python 3.12 `Word.MEMBER` costs 90 ns, ten times a name: what runs for each request unpacks its words once.
+    """
 
     __hash__ = str.__hash__
 
@@ -29,7 +32,10 @@ class Api(Word):
     @property
     def can_stream(self) -> bool:
         """Whether the protocol has a streamed form."""
-        return self not in (Api.EMBEDDINGS, Api.COUNT_TOKENS)
+        return self not in _NEVER_STREAMED
+
+
+_NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.COUNT_TOKENS))
 
 
 class Outcome(Word):

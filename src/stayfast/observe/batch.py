@@ -24,7 +24,7 @@ class Listener(Protocol):
 
 
 class Batch:
-    """A sink in front of listeners. One loop's; `emit` arms a timer on the running loop."""
+    """A sink in front of listeners. One loop's."""
 
     __slots__ = ("_facts", "_is_armed", "_listeners")
 
@@ -40,8 +40,7 @@ class Batch:
         if len(facts) >= MOST:
             self.flush()
         elif not self._is_armed:
-            self._is_armed = True
-            asyncio.get_running_loop().call_later(WAIT_S, self._ring)
+            self._arm()
 
     def flush(self) -> None:
         """Hand on what waits."""
@@ -49,6 +48,15 @@ class Batch:
         if facts:
             for listener in self._listeners:
                 listener.take(facts)
+
+    def _arm(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # before the loop's start, or after its end: there is no later
+            self.flush()
+            return
+        self._is_armed = True
+        loop.call_later(WAIT_S, self._ring)
 
     def _ring(self) -> None:
         self._is_armed = False

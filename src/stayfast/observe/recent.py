@@ -1,18 +1,17 @@
 """The last requests, kept as the very facts that were told of them, for `stayfast explain` and whoever looks on.
 
 Two rings: all requests, and those worth a look (slow, failed, left, degraded, stalled, tried more than once), which busy
-traffic would push out of the first within seconds. Nothing is computed until somebody asks.
+traffic would push out of the first within seconds. Facts are kept as msgpack: the objects of a thousand requests are two
+megabytes, through which every later request's objects would wander, and a processor's cache holds one.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from stayfast.core.events import Fact, RequestDone
-
-_BYTES_PER_FACT = 2000  # a request with its seven stages and one attempt, measured
-_BYTES_PER_PART = 200  # another attempt, or a stall
-
 
 @dataclass(frozen=True, slots=True)
 class RecentConfig:
@@ -31,14 +30,6 @@ class RecentConfig:
             raise ValueError(f"max_bytes must be from 65536 to 1073741824, not {self.max_bytes}")
 
 
-def weight(fact: RequestDone) -> int:
-    """About how many bytes a fact keeps from being freed; what a client or an upstream chose the length of is counted."""
-    n_bytes = _BYTES_PER_FACT + 4 * (len(fact.model) + len(fact.error or "") + len(fact.finish_reason or ""))
-    for attempt in fact.attempts:
-        n_bytes += _BYTES_PER_PART * (1 + len(attempt.stalls))
-    return n_bytes
-
-
 class Ring:
     """The newest facts, within both bounds."""
 
@@ -46,20 +37,20 @@ class Ring:
 
     def __init__(self, config: RecentConfig) -> None:
         self._config = config
-        self._facts: deque[tuple[RequestDone, int]] = deque()
+        self._facts: deque[bytes] = deque()
         self._n_bytes = 0
 
-    def add(self, fact: RequestDone, n_bytes: int) -> None:
+    def add(self, fact: bytes) -> None:
         """Keep it, and let go of the oldest that no longer fit."""
         facts, config = self._facts, self._config
-        facts.append((fact, n_bytes))
-        self._n_bytes += n_bytes
+        facts.append(fact)
+        self._n_bytes += len(fact)
         while len(facts) > config.size or (self._n_bytes > config.max_bytes and facts):
-            self._n_bytes -= facts.popleft()[1]
+            self._n_bytes -= len(facts.popleft())
 
-    def __iter__(self) -> Iterator[RequestDone]:
+    def __iter__(self) -> Iterator[bytes]:
         """Newest first."""
-        return (fact for fact, _ in reversed(self._facts))
+        return reversed(self._facts)
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -72,15 +63,17 @@ class Recent:
         self._config = config
         self._all = Ring(config)
         self._notable = Ring(config)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(RequestDone)
 
     def take(self, facts: Sequence[Fact]) -> None:
         """Take some facts."""
         for fact in facts:
             if isinstance(fact, RequestDone):
-                n_bytes = weight(fact)
-                self._all.add(fact, n_bytes)
+                packed = self._encoder.encode(fact)
+                self._all.add(packed)
                 if self.is_notable(fact):
-                    self._notable.add(fact, n_bytes)
+                    self._notable.add(packed)
 
     def is_notable(self, fact: RequestDone) -> bool:
         """Whether somebody may want to know why."""
@@ -90,8 +83,10 @@ class Recent:
 
     def named(self, request_id: str) -> Iterator[RequestDone]:
         """The requests that are still kept under this id (clients choose it, so there may be several), newest first."""
-        return (fact for ring in (self._all, self._notable) for fact in ring if fact.request_id == request_id)
+        key = request_id.encode()
+        found = (self._decoder.decode(packed) for ring in (self._all, self._notable) for packed in ring if key in packed)
+        return (fact for fact in found if fact.request_id == request_id)
 
     def newest(self, *, is_notable: bool = False) -> Iterator[RequestDone]:
         """All that are kept, newest first."""
-        return iter(self._notable if is_notable else self._all)
+        return map(self._decoder.decode, self._notable if is_notable else self._all)

@@ -38,8 +38,7 @@ class Alarms:
     def put(self, watched: Watched, at: float) -> float:
         """Have `turn` called about that instant, or earlier; returns when. 0: that is within this slot, set a timer."""
         now = self.clock.now()
-        if at > now + AHEAD_S:
-            at = now + AHEAD_S
+        at = min(at, now + AHEAD_S)
         slot = int(at * _PER_S)
         waiting = self._slots.get(slot)
         if waiting is not None:

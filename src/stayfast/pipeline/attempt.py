@@ -10,6 +10,7 @@ from stayfast.policy.price import Price
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.registry import Member
 
+SUCCESS, DROPPED, IGNORED = Outcome
 TOO_MANY = 429
 BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counted them
 
@@ -80,11 +81,11 @@ class Attempt:
         if is_lost:
             self._place.outlasted(now)
         teaches = is_failure or upstream_status == TOO_MANY
-        self._place.leave(outcome if teaches else Outcome.IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
+        self._place.leave(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.cadence
-        cadence.end(now, is_whole=outcome is Outcome.SUCCESS)
+        cadence.end(now, is_whole=outcome is SUCCESS)
         if self._first_tokens is not None and cadence.first_at is None:
-            if (outcome is Outcome.IGNORED and fault is None) or fault == Fault.TIMEOUT:
+            if (outcome is IGNORED and fault is None) or fault == Fault.TIMEOUT:
                 self._first_tokens.cut_off(self, now)
             else:
                 self._first_tokens.failed(self)
@@ -104,17 +105,17 @@ class Attempt:
 
     def fail(self, failed: UpstreamFailed) -> None:
         """Its upstream failed before the client had anything of it."""
-        self.end(Outcome.IGNORED if failed.is_final else Outcome.DROPPED, failed.fault.value,
+        self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
                  is_failure=failed.upstream_status != TOO_MANY, upstream_status=failed.upstream_status,
                  retry_after_s=failed.retry_after_s)
 
     def lose(self) -> None:
         """Another attempt was quicker; teaches nothing but that it took at least so long."""
-        self.end(Outcome.IGNORED, is_lost=True)
+        self.end(IGNORED, is_lost=True)
 
     def abandon(self) -> None:
         """Nobody wants the answer any more; teaches nothing."""
-        self.end(Outcome.IGNORED)
+        self.end(IGNORED)
 
     def __repr__(self) -> str:
         return f"<Attempt {self._n_attempt} at {self.member.upstream.name}{' over' if self.done is not None else ''}>"

@@ -15,6 +15,7 @@ from stayfast.pipeline.watch import Watch
 from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import below
 
+_RELAY = Stage.RELAY
 SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
 
 
@@ -68,7 +69,7 @@ class Exchange:
         if ledger.is_shared_out:
             self.watch.bound(ledger.ends_at, now)
             self.watch.arm_bound()
-        if stage is Stage.RELAY:
+        if stage is _RELAY:
             self.watch.disarm()  # its reader comes and goes, and waits under it only when it reads
 
     def __repr__(self) -> str:

@@ -15,6 +15,8 @@ from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import ENDINGS, Template
 
+ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, _ = Stage
+
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
@@ -38,21 +40,21 @@ class Gateway:
         held = Held()
         try:
             try:
-                ex.enter(Stage.ADMIT)
+                ex.enter(ADMIT)
                 held.add(await self.admit.admit(ex))
-                ex.enter(Stage.CACHE)
+                ex.enter(CACHE)
                 started = await self.cache.find(ex)
                 if started is None:
-                    ex.enter(Stage.CONTEXT)
+                    ex.enter(CONTEXT)
                     prompt = await self.context.fit(ex)
-                    ex.enter(Stage.ROUTE)
+                    ex.enter(ROUTE)
                     plan = self.router.plan(ex, prompt)  # candidates, best first
-                    ex.enter(Stage.CALL)
+                    ex.enter(CALL)
                     started = await self.caller.start(ex, plan)  # retries and fallback end at the first content token
             except ENDINGS as why:
                 started = self.template.answer(ex, why)  # or raises what `why` stands for
             held.add(started.source.abandon)
-            ex.enter(Stage.RELAY)
+            ex.enter(RELAY)
             return self.relay.open(ex, started, held.hand_over())  # the reply owns what was held
         except BaseException as why:
             held.release()

@@ -9,7 +9,7 @@ from stayfast.core.types import Allowance, Api, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Reply
 from stayfast.server.edge import Edge
-from stayfast.server.inbound import Inbound, caller_trace, forwarded, patience_s, sdk_silence_s, urgency
+from stayfast.server.inbound import Inbound, caller_trace, forwarded, patience_s, says_more, sdk_silence_s, urgency
 from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, header_lines, json_answer
 from stayfast.wire.allowances import rate_limit_headers
 from stayfast.wire.decode import decode
@@ -19,6 +19,7 @@ from stayfast.wire.sse import comment
 if TYPE_CHECKING:
     from stayfast.server.protocol import Connection
 
+CHAT = Api.CHAT
 _KEEP_ALIVE = comment("keep-alive")
 
 
@@ -59,10 +60,13 @@ class Answer:
         """Decode, serve, relay. Raises StayfastError."""
         inbound, current = self._inbound, self._edge.current
         fields = inbound.fields
-        trace = self._edge.place(caller_trace(fields))
-        arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
-                          patience_s(fields), sdk_silence_s(fields), trace, urgency(fields))
-        request = decode(inbound.api or Api.CHAT, inbound.body, current.limits)
+        if says_more(fields):
+            trace = self._edge.place(caller_trace(fields))
+            arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
+                              patience_s(fields), sdk_silence_s(fields), trace, urgency(fields))
+        else:
+            arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, trace=self._edge.place(None))
+        request = decode(inbound.api or CHAT, inbound.body, current.limits)
         keepalive_s = current.config.keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
             self._line.comment_every(self.comment, inbound.accepted_at + keepalive_s)
@@ -92,7 +96,7 @@ class Answer:
         if not self._is_served:
             edge.note_refusal(inbound, self._request_id, error)
         if self._has_begun:
-            event = render_event(error, inbound.api or Api.CHAT, self._request_id, self._sight)
+            event = render_event(error, inbound.api or CHAT, self._request_id, self._sight)
             line.write(frame(event) if self._is_chunked else event)
             line.close()  # without the last chunk: no client may take this answer for a whole one
             return
@@ -111,7 +115,7 @@ class Answer:
         return about + self._limits(reply.allowances) if reply.allowances else about
 
     def _limits(self, allowances: tuple[Allowance, ...]) -> bytes:
-        return header_lines(rate_limit_headers(self._inbound.api or Api.CHAT, allowances, self._edge.clock.wall()))
+        return header_lines(rate_limit_headers(self._inbound.api or CHAT, allowances, self._edge.clock.wall()))
 
     def _begin(self, about: bytes, data: bytes) -> None:
         """Head and first bytes in one write."""

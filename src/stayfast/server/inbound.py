@@ -35,6 +35,7 @@ _GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"
 _PRIORITY = b"x-stayfast-priority"
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
+_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *_SAY_PATIENCE, _PRIORITY, *_SDK_PATIENCE))
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -151,6 +152,11 @@ def asked_request_id(fields: dict[bytes, bytes]) -> str | None:
     """The client's own `x-request-id`, where it is safe to repeat."""
     asked = fields.get(b"x-request-id")
     return asked.decode("ascii") if asked is not None and _REQUEST_ID.fullmatch(asked) else None
+
+
+def says_more(fields: dict[bytes, bytes]) -> bool:
+    """Whether any header says something of how the request is to be served."""
+    return not _SAYS_MORE.isdisjoint(fields)
 
 
 def patience_s(fields: dict[bytes, bytes]) -> float | None:

@@ -17,6 +17,7 @@ from stayfast.policy.limits import Limit, LimitConfig
 from stayfast.policy.usual import Norm, Usual
 from stayfast.upstreams.base import Upstream
 
+_DROPPED = Outcome.DROPPED
 N_FAILED_IN_ROW_UNPROVEN = 10
 QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
 LOOK_EVERY_S = 0.1  # at the running calls, for those that are late
@@ -73,7 +74,7 @@ class Place:
         self._is_left = True
         member, mark = self._member, self._mark
         member.pending.pop(self, None)
-        if outcome is Outcome.DROPPED:
+        if outcome is _DROPPED:
             member.dropped(mark, now, is_endpoint=is_endpoint, retry_after_s=retry_after_s)
         elif mark is not None:
             member.breaker.forgotten(mark)

@@ -31,6 +31,7 @@ class DecodeLimits:
             raise ValueError(f"max_depth must be from 1 to {MAX_DEPTH}, not {self.max_depth}")
 
 
+_CHAT_API: Final = Api.CHAT
 _DEFAULT: Final = DecodeLimits()
 _EXTENSION_MARK: Final = b'"stayfast"'
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -68,7 +69,7 @@ def _chat(body: bytes) -> Request:
         if type(message.content) is list:
             _check_parts(message.content, f"messages[{at}].content")
     limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
-    return Request(Api.CHAT, said.model, said.stream is True, body, _wants_usage(said.stream_options), limit,
+    return Request(_CHAT_API, said.model, said.stream is True, body, _wants_usage(said.stream_options), limit,
                    said.n or 1, said.store is True)
 
 

@@ -25,6 +25,7 @@ from stayfast.wire.shapes import Collection, Passthrough, Rewrite, TranslatedWho
 
 __all__ = ["Transcoder", "can_translate", "recite", "transcoder"]
 
+_CHAT: Final = Api.CHAT
 _ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
 
 
@@ -104,7 +105,7 @@ def recite(request: Request, text: str, *, answer_id: str, created_at: int) -> b
 
 def _source(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
     if api in _ENDS_WITH_DONE:
-        return ChatSource(upstream, request.n_choices, sight, is_chat=api is Api.CHAT)
+        return ChatSource(upstream, request.n_choices, sight, is_chat=api is _CHAT)
     return MessagesSource(upstream, sight) if api is Api.MESSAGES else ResponsesSource(upstream, sight)
 
 

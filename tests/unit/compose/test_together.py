@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stayfast.compose.together import Together
 from stayfast.core.events import RequestDone
+from stayfast.observe.batch import Batch
 from stayfast.observe.recent import Recent, RecentConfig
 from stayfast.server.backend import Asked
 from stayfast.server.siblings import Siblings
@@ -20,11 +21,12 @@ pytestmark = pytest.mark.sockets
 
 async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) -> Together:
     """Worker `n`, which has seen these and listens to the others."""
-    made = Together(counting(in_flight=lambda: [("u", 1)]), Recent(RecentConfig()), Siblings(folder, n, n_workers, 0.2))
+    metrics, recent = counting(in_flight=lambda: [("u", 1)]), Recent(RecentConfig())
+    batch = Batch(metrics, recent)
+    made = Together(metrics, recent, batch.flush, Siblings(folder, n, n_workers, 0.2))
     await made.begin()
     for fact in facts:
-        made.seen.emit(fact)
-        made.recent.emit(fact)
+        batch.emit(fact)
     return made
 
 
@@ -65,7 +67,7 @@ def test_a_crash_takes_no_counter_back(tmp_path: Path) -> None:
     async def main(folder: Path) -> None:
         one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
         assert (await scraped(one))["stayfast_requests_total"] == 5
-        two.seen.emit(done())  # never shown to anybody: it may be lost
+        two.seen.take([done()])  # never shown to anybody: it may be lost
         two.siblings.close()  # as if killed
         found = await scraped(one)
         assert (found["stayfast_requests_total"], found["stayfast_in_flight"]) == (5, 1)
@@ -117,7 +119,7 @@ def test_requests_are_found_wherever_they_were_served(tmp_path: Path) -> None:
 def test_one_alone() -> None:
     """Without workers nothing is written and nobody asked."""
     async def main(_: Path) -> None:
-        alone = Together(counting(done()), Recent(RecentConfig()), Siblings())
+        alone = Together(counting(done()), Recent(RecentConfig()), Batch().flush, Siblings())
         await alone.begin()
         found = await scraped(alone)
         assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)

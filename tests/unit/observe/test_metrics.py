@@ -54,7 +54,7 @@ def counting(*facts: Any, **how: Any) -> Metrics:
     """Metrics that have taken these facts."""
     metrics = Metrics(Still(), **how)
     for fact in facts:
-        metrics.emit(fact)
+        metrics.take([fact])
     return metrics
 
 

@@ -74,7 +74,7 @@ def test_what_is_left_is_sent_at_the_close() -> None:
     sink = tracing(exporter)
     sink.start()
     for number in range(600):
-        sink.emit(request(sink, f"{number},"))
+        sink.take([request(sink, f"{number},")])
     sink.close(5)
     assert b"".join(exporter.sent) == b"".join(f"{number},".encode() for number in range(600))
     assert (sink.n_sent, sink.n_dropped, sink.n_refused, exporter.is_closed) == (600, 0, 0, True)
@@ -87,9 +87,9 @@ def test_only_sampled_requests_are_queued() -> None:
     sink.start()
     sampled, unsampled = (caller_of(CALLER.format(flags=flags)) for flags in ("01", "00"))
     for trace in (None, sink.place(None), sink.place(unsampled), sampled):
-        sink.emit(done(trace=trace))
-    sink.emit(AttemptDone("m", "u", 0, 1, Outcome.SUCCESS))
-    sink.emit(done(trace=sink.place(sampled)))
+        sink.take([done(trace=trace)])
+    sink.take([AttemptDone("m", "u", 0, 1, Outcome.SUCCESS)])
+    sink.take([done(trace=sink.place(sampled))])
     sink.close(5)
     (kept,) = exporter.requests
     assert kept.trace is not None
@@ -102,10 +102,10 @@ def test_the_oldest_are_dropped_and_counted() -> None:
     exporter.may_send.clear()
     sink = tracing(exporter, max_pending=10)
     sink.start()
-    sink.emit(request(sink, "first,"))
+    sink.take([request(sink, "first,")])
     assert exporter.has_been_asked.wait(5)
     for number in range(25):
-        sink.emit(request(sink, f"{number},"))
+        sink.take([request(sink, f"{number},")])
     exporter.may_send.set()
     sink.close(5)
     assert b"".join(exporter.sent) == b"first," + b"".join(f"{number},".encode() for number in range(15, 25))
@@ -119,9 +119,9 @@ def test_a_collector_that_is_down_is_asked_again_and_told_of_once() -> None:
     said: list[tuple[str, str, str]] = []
     sink = tracing(exporter, said)
     sink.start()
-    sink.emit(request(sink, "a"))
+    sink.take([request(sink, "a")])
     eventually(lambda: len(exporter.sent) >= 1 and sink._news is not None)
-    sink.emit(done())  # any fact lets the loop speak
+    sink.take([done()])  # any fact lets the loop speak
     eventually(lambda: sink.n_sent == 1)
     sink.close(5)
     assert exporter.sent == [b"a"] * 4
@@ -135,9 +135,9 @@ def test_a_refusal_is_for_good() -> None:
     said: list[tuple[str, str, str]] = []
     sink = tracing(exporter, said)
     sink.start()
-    sink.emit(request(sink))
+    sink.take([request(sink)])
     eventually(lambda: sink.n_refused == 1)
-    sink.emit(request(sink))
+    sink.take([request(sink)])
     sink.close(5)
     assert (sink.n_sent, sink.n_refused) == (1, 1)
     assert said == [("warning", "traces_refused", "HTTP 400")]
@@ -148,9 +148,9 @@ def test_what_cannot_be_encoded_harms_nobody_for_long() -> None:
     exporter = Kept()
     sink = tracing(exporter)
     sink.start()
-    sink.emit(request(sink, model="bad"))
+    sink.take([request(sink, model="bad")])
     eventually(lambda: sink.n_refused == 1)
-    sink.emit(request(sink, "good"))
+    sink.take([request(sink, "good")])
     sink.close(5)
     assert exporter.requests[-1].request_id == "good"
 
@@ -161,7 +161,7 @@ def test_a_collector_that_hangs_does_not_hold_the_exit() -> None:
     exporter.may_send.clear()
     sink = tracing(exporter)
     sink.start()
-    sink.emit(request(sink))
+    sink.take([request(sink)])
     assert exporter.has_been_asked.wait(5)
     sink.close(0.05)
     assert not exporter.is_closed
@@ -175,7 +175,7 @@ def test_a_closing_gateway_asks_a_collector_once() -> None:
     """No waiting for one that is down."""
     exporter = Kept(Verdict(can_retry=True, reason="ConnectionRefusedError"))
     sink = tracing(exporter)
-    sink.emit(request(sink))
+    sink.take([request(sink)])
     sink._is_closing = True
     sink._wake.set()
     sink.start()

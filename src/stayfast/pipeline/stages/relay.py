@@ -11,6 +11,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Started
 from stayfast.pipeline.held import Held
 
+SUCCESS, DROPPED, IGNORED = Outcome
 Settled = Callable[[Exchange, BaseException | None, Sight | None, Cadence | None, int], None]
 
 
@@ -81,7 +82,7 @@ class Reply:
             return None
         now = self._clock.now()
         if now >= self._ends_at and not self._stream.sight.is_complete:  # a source that is always ready never waits
-            return self._overrun(self._watch.exceeded(Stage.RELAY), Outcome.IGNORED)
+            return self._overrun(self._watch.exceeded(Stage.RELAY), IGNORED)
         self._watch.arm("idle_s", self._idle_s, now)
         try:
             chunk = await self._stream.next()
@@ -89,13 +90,13 @@ class Reply:
             verdict = self._watch.verdict(Stage.RELAY)
             if verdict is None:
                 raise
-            return self._overrun(verdict, Outcome.DROPPED, Fault.TIMEOUT.value)
+            return self._overrun(verdict, DROPPED, Fault.TIMEOUT.value)
         except UpstreamFailed as failed:
-            self._end(failed, Outcome.DROPPED, failed.fault.value)
+            self._end(failed, DROPPED, failed.fault.value)
             raise
         self._watch.disarm()
         if chunk is None:
-            self._end(None, Outcome.SUCCESS)
+            self._end(None, SUCCESS)
             return None
         if chunk.n_content:
             self._cadence.content(self._clock.now())
@@ -107,7 +108,7 @@ class Reply:
         self._lead = None
         self._n_chunks = 1
         if self._stream.sight.is_cut:  # a whole answer of which only a part came in time
-            self._end(None, Outcome.DROPPED, Fault.TIMEOUT.value)
+            self._end(None, DROPPED, Fault.TIMEOUT.value)
         return lead
 
     def _overrun(self, late: DeadlineExceeded, outcome: Outcome, fault: str | None = None) -> Chunk:
@@ -121,7 +122,7 @@ class Reply:
     def close(self) -> None:
         """The reader is done: after a whole answer a no-op, before it the client has left and the upstream is closed."""
         if not self._is_over:
-            self._end(asyncio.CancelledError(), Outcome.IGNORED)
+            self._end(asyncio.CancelledError(), IGNORED)
 
     async def aclose(self) -> None:
         """`close` for users of `contextlib.aclosing`."""

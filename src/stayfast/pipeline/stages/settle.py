@@ -7,6 +7,7 @@ from stayfast.core.types import Sight, Stage
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
 
+_SETTLE = Stage.SETTLE
 CLIENT_LEFT = 499  # nginx's number for it; logged only
 
 
@@ -22,7 +23,7 @@ class Settle:
     def done(self, ex: Exchange, why: BaseException | None, sight: Sight | None = None,
              cadence: Cadence | None = None, n_chunks: int = 0) -> None:
         """`why` is None for a whole answer; anything that is not a StayfastError means that the client left."""
-        ex.ledger.enter(Stage.SETTLE)
+        ex.ledger.enter(_SETTLE)
         ex.watch.stop()
         status, error = 200, None
         if isinstance(why, StayfastError):

@@ -12,6 +12,7 @@ from msgspec import Struct
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Sight
 from stayfast.wire import usage
+from stayfast.wire.chat.usual import usual
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
 from stayfast.wire.faults import in_band, malformed, truncated
 from stayfast.wire.reading import object_in
@@ -61,7 +62,7 @@ class ChatSource:
         self.ended = False
         self.is_only_usage = False
         self._upstream = upstream
-        self._whole: Json = {}
+        self._whole = b""
         self._n_choices = n_choices
         self._is_chat = is_chat  # else completions
         self._finished: set[int] = set()
@@ -195,7 +196,16 @@ class ChatSource:
     def see_whole(self, body: bytes) -> None:
         """Read a whole chat or completions answer."""
         self.ended = True
+        self._whole = body
         sight = self.sight
+        answer = usual(body) if self._is_chat else None
+        if answer is not None:
+            sight.usage, sight.response_id = answer.counted(), answer.id
+            if answer.choices:
+                sight.finish_reason = answer.choices[0].finish_reason
+            sight.n_content = 1
+            sight.is_complete = True
+            return None
         said = object_in(body)
         if said.get("error"):
             return self.fail(in_band(self._upstream, said))
@@ -211,12 +221,11 @@ class ChatSource:
             sight.finish_reason = _optional_text(choices[0].get("finish_reason"))
         sight.n_content = 1
         sight.is_complete = True
-        self._whole = said
         return None
 
     def whole(self) -> list[Delta]:
         """The first choice of the whole answer just seen."""
-        said = self._whole
+        said = object_in(self._whole)
         found: list[Delta] = [_begin(said.get("id"), said.get("model"), said.get("created"))]
         if not said["choices"]:
             return found
