@@ -55,8 +55,9 @@ class Rig:
                       tuple(targets[n_own:]))
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), AsSent(), Router({MODEL: route}, Terms(), loop, rng),
-                               Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
+        router = Router({MODEL: route}, Terms(), loop, rng)
+        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), AsSent(), router, Caller(loop, rng, self.sink),
+                               Template(loop, self.sink), Relay(loop, settle.done), settle)
 
     @property
     def n_in_flight(self) -> int:

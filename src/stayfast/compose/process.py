@@ -22,6 +22,7 @@ from stayfast.server.tasks import Tasks
 from stayfast.settings import Settings, SettingsError
 from stayfast.upstreams.local import Address, Door, Elsewhere
 
+_GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
 _LAST_SPANS_S = 2.0  # for the spans of the last answers; within the margin that the parent of workers leaves after a drain
 Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
 
@@ -132,6 +133,7 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
             current = await process.start(settings)
             gc.collect()
             gc.freeze()  # what lives now lives on: a full collection later need not look at it while requests wait
+            gc.set_threshold(*_GC_THRESHOLDS)
 
             def draining() -> None:
                 observers.batch.flush()

@@ -13,6 +13,7 @@ import msgspec
 
 from stayfast.core.events import Fact, RequestDone
 
+
 @dataclass(frozen=True, slots=True)
 class RecentConfig:
     """How many requests each ring keeps, in numbers and in memory; 0 keeps none."""

@@ -64,7 +64,7 @@ def test_an_alarm_rings_beside_a_wait(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_what_is_over_is_let_go() -> None:
-    """A thousand waits with an hour to go are forgotten a second after they are over, and cost a timer each ten milliseconds."""
+    """A thousand waits with an hour to go are forgotten a second after they are over; one timer is enough for them."""
     async def main(loop: SimLoop) -> None:
         alarms = Alarms(loop)
         for _ in range(1000):

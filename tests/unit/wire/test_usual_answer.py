@@ -15,7 +15,8 @@ from stayfast.wire.chat.usual import usual
 COUNTS = st.one_of(st.integers(-2, 2**54), st.floats(allow_nan=False, allow_infinity=False), st.none(), st.booleans(),
                    st.text(max_size=3))
 DETAILS = st.one_of(st.none(), st.dictionaries(
-    st.sampled_from(["cached_tokens", "cache_write_tokens", "reasoning_tokens", "audio_tokens"]), COUNTS, max_size=3), COUNTS)
+    st.sampled_from(["cached_tokens", "cache_write_tokens", "reasoning_tokens", "audio_tokens"]), COUNTS, max_size=3),
+    COUNTS)
 USAGES = st.one_of(st.none(), st.fixed_dictionaries(
     {"prompt_tokens": st.integers(0, 9), "completion_tokens": st.integers(0, 9)},
     optional={"input_tokens": COUNTS, "prompt_tokens_details": DETAILS, "completion_tokens_details": DETAILS,
@@ -28,7 +29,7 @@ CHOICES = st.lists(st.fixed_dictionaries({}, optional={
 ANSWERS = st.fixed_dictionaries({}, optional={
     "id": st.one_of(st.text(max_size=5), COUNTS), "choices": st.one_of(CHOICES, COUNTS), "usage": USAGES,
     "error": st.one_of(st.none(), st.dictionaries(st.just("message"), st.text(max_size=5)), COUNTS)})
-PLAIN = (b'{"id": "c-1", "choices": [{"index": 0, "message": {"role": "assistant", "content": "%b"}, "finish_reason": "stop"}], '
+PLAIN = (b'{"id": "c-1", "choices": [{"index": 0, "message": {"content": "%b"}, "finish_reason": "stop"}], '
          b'"usage": {"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}}')
 
 

@@ -5,7 +5,7 @@ As long as the client has nothing of an answer, attempts may be swapped unseen; 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from random import Random
 
@@ -38,17 +38,19 @@ class Caller:
         self._sink = sink
         self._tasks = Tasks()
 
-    async def start(self, ex: Exchange, plan: Plan) -> Started:
+    def start(self, ex: Exchange, plan: Plan) -> Awaitable[Started]:
         """The first attempt that brings content; of a whole answer, all of it.
 
         A fallback is asked when everybody else failed or used up the time that is not reserved for it.
         Raises the last attempt's UpstreamFailed, DeadlineExceeded, Rejected, Shed.
         """
-        ends_at = ex.ledger.ends_at
-        weight, budget = weight_of(len(plan.prompt.request.body)), plan.route.hedging.budget
-        budget.request(weight, self._clock.now())
-        if not plan.fallback:
-            return await self._first(ex, plan, plan.candidates, ends_at, is_last=True)
+        ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
+        plan.route.hedging.budget.request(weight, self._clock.now())
+        if plan.fallback:
+            return self._with_fallback(ex, plan, ends_at, weight)
+        return self._first(ex, plan, plan.candidates, ends_at, is_last=True)
+
+    async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> Started:
         reserve_s = 0.0 if plan.prompt.request.is_stateful else ex.reserve_s
         ex.watch.bound(ends_at - reserve_s, self._clock.now())
         try:
@@ -58,7 +60,7 @@ class Caller:
             if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, plan.prompt.request):
                 raise
             ex.watch.bound(ends_at, now)
-            budget.take_retry(weight, now)  # never refused: it goes elsewhere, once, instead of failing
+            plan.route.hedging.budget.take_retry(weight, now)  # never refused: it goes elsewhere, once, instead of failing
             try:
                 started = await self._first(ex, plan, plan.fallback, ends_at, is_last=True)
             except Rejected:  # the fallback's protocol cannot say it: the first failure is the one that counts
@@ -125,12 +127,12 @@ class Caller:
     async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
                        is_last: bool) -> Started:
         """One attempt, and what is sent beside it where it is slow."""
-        begin = partial(self._begin, ex, plan, ends_at)
-        attempt, request, hedging = begin(target), plan.prompt.request, plan.route.hedging
+        attempt = self._begin(ex, plan, ends_at, target)
+        request, hedging = plan.prompt.request, plan.route.hedging
         if not hedging.is_on or request.is_stateful or request.stream is not attempt.is_incremental:
             return await self._read(ex, attempt, None, is_last=is_last)
-        race = Race(ex, attempt, others, hedging, begin=partial(begin, is_hedge=True), tasks=self._tasks, clock=self._clock,
-                    sink=self._sink)
+        begin = partial(self._begin, ex, plan, ends_at, is_hedge=True)
+        race = Race(ex, attempt, others, hedging, begin=begin, tasks=self._tasks, clock=self._clock, sink=self._sink)
         started: Started | None = None
         try:
             try:
