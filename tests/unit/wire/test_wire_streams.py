@@ -245,6 +245,15 @@ def test_a_chat_stream_for_a_responses_client_is_one_numbered_sequence() -> None
                               "output_tokens": 6, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 26}
 
 
+def test_an_answer_that_met_its_limit_ends_in_an_incomplete_item() -> None:
+    """The last item of an incomplete response is incomplete, in the event of its end and in the response."""
+    said = events(relay(STREAMS["chat_usage"], Api.RESPONSES)[0])
+    last = said[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.incomplete", "incomplete")
+    ended = [body["item"]["status"] for body in said if body["type"] == "response.output_item.done"]
+    assert ended == [item["status"] for item in last["response"]["output"]] == ["incomplete"]
+
+
 def test_calls_that_all_have_index_0_are_told_apart_by_their_ids() -> None:
     """Servers that number every call 0 still yield two calls."""
     calls = [chunk({"tool_calls": [{"index": 0, "id": name, "function": {"name": name, "arguments": "{}"}}]})

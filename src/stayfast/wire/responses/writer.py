@@ -123,7 +123,7 @@ class ResponsesWriter:
             return []
         kind = item["type"]
         text = "".join(self._pieces)
-        item["status"] = "completed"
+        item["status"] = "incomplete" if self._reason in _INCOMPLETE else "completed"
         if kind == "function_call":
             text = item["arguments"] = text or "{}"
             events = [self._at_part(f"{_DELTAS[kind]}.done", arguments=text, name=item["name"])]
