@@ -21,6 +21,7 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fact, RequestDone, Sink
 from stayfast.core.types import Api, Chunk, Sight, Usage
+from stayfast.observe.batch import MOST, Batch
 from stayfast.observe.log import LineWriter, LogConfig
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Arrival
@@ -156,11 +157,12 @@ def parts(fact: Fact, observers: Observers) -> list[tuple[str, float]]:
     nothing_ns = each_ns(over(lambda _: None), 20)
     rows.append(("LogHistogram.add", (each_ns(over(histogram.add), 20) - each_ns(over(abs), 20)) / 1000))
     rows.append(("Window.add", (each_ns(over(lambda value: window.add(value, now)), 20) - nothing_ns) / 1000))
-    cadence = Cadence("m", "u", observers.metrics)
+    cadence = Cadence("m", "u", Batch(observers.metrics))
     cadence.begin(now)
     rows.append(("a chunk: clock, gap, stall judge, gap histogram", each_ns(lambda: cadence.content(clock.now()), 50_000)))
+    facts = [fact] * (MOST // 3)  # what a batch holds of them, beside attempts and reused connections
     for name, sink in (("log", observers.log), ("metrics", observers.metrics), ("recent", observers.recent)):
-        rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: sink.emit(fact))))
+        rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: sink.take(facts), 1000) / len(facts)))
     return rows
 
 
