@@ -65,25 +65,34 @@ class Ledger:
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now.
 
-        The description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`.
+        The description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`. Where nothing is shared
+        out, each may use all that is left, and only the first says how much that is.
         """
         fresh = self._done[self._n_told:] if self._n_told else self._done
         if fresh:
-            figures_ms: list[float] = []
-            for done in fresh:
-                figures_ms.append((done.ended_at - done.began_at) * 1e3)
-                figures_ms.append(done.allowance_s * 1e3)
-            self._told += _timing_format(*[done.stage for done in fresh]) % tuple(figures_ms)
+            is_first, figures_ms = not self._n_told, [(done.ended_at - done.began_at) * 1e3 for done in fresh]
+            if self.is_shared_out:
+                figures_ms = [figure for ms, done in zip(figures_ms, fresh, strict=True)
+                              for figure in (ms, done.allowance_s * 1e3)]
+            elif is_first:
+                figures_ms.insert(1, fresh[0].allowance_s * 1e3)
+            form = _timing_format(is_first, self.is_shared_out, *[done.stage for done in fresh])
+            self._told += form % tuple(figures_ms)
             self._n_told += len(fresh)
         if self.stage is None:
             return self._told[:-2]
-        spent_s = self._clock.now() - self._began_at
-        return self._told + _timing_format(self.stage)[:-2] % (spent_s * 1e3, self._allowance_s * 1e3)
+        spent_ms = (self._clock.now() - self._began_at) * 1e3
+        form = _timing_format(not self._n_told, self.is_shared_out, self.stage)[:-2]
+        if self.is_shared_out or not self._n_told:
+            return self._told + form % (spent_ms, self._allowance_s * 1e3)
+        return self._told + form % spent_ms
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"
 
 
 @lru_cache(maxsize=64)  # the ways through the stages are few, and one % is a third of the cost of a join
-def _timing_format(*stages: Stage) -> str:
-    return "".join(f'{stage.value};dur=%.2f;desc="of %.0f", ' for stage in stages)
+def _timing_format(is_first: bool, is_shared_out: bool, *stages: Stage) -> str:
+    said = [f'{stage.value};dur=%.2f;desc="of %.0f", ' if is_shared_out or (is_first and not number)
+            else f"{stage.value};dur=%.2f, " for number, stage in enumerate(stages)]
+    return "".join(said)

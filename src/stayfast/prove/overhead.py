@@ -1,7 +1,8 @@
 """What the gateway itself costs: CPU and time a request, beside a bare proxy and no proxy at all, in one run.
 
-CPU is read from the kernel's account of each process while a closed loop keeps it busy; time is what an open loop at a
-modest rate sees. What is measured has a core of its own, the load and the simulator have the others. Machines differ and
+CPU is read from the kernel's account of each process while callers keep it busy: whole answers come from a can
+(`prove.canned`), streams from the simulator. Time is what an open loop at a modest rate sees. What is measured has a core of
+its own, the load and the upstreams have the others. Machines differ and
 are shared, so the bare proxy in the same minutes is the yardstick: its distance from "direct" is what any proxy in Python
 must cost here. When wrong: neighbours share the caches, so requests a second would say more about the machine than about
 the gateway, and are not claimed. Nor is the added time: on a shared machine it is the scheduler's as much as the gateway's.
@@ -14,12 +15,14 @@ from typing import Any
 
 from stayfast.bench.result import Result
 from stayfast.bench.stats import Exact
+from stayfast.prove.canned import keep_busy
 from stayfast.prove.claim import Conditions, Figure, Finding, over
 from stayfast.prove.load import Load, ask, why_spoiled
 from stayfast.prove.rig import Rig, Server, gateway_settings
 
 N_CHUNKS = 32
-N_CALLERS = 32
+N_CALLERS = 64
+N_STREAMS = 32  # at a time
 RATE_RPS = 100.0
 CPU_GOAL_US = 120.0  # a whole answer
 CHUNK_GOAL_US = 12.0
@@ -55,14 +58,15 @@ class Overhead:
         async with Rig() as rig:
             sim = await rig.simulator({"fast": self.provider}, conditions.seed)
             upstream = f"{sim.url}/fast/v1"
-            floor = await rig.floor(sim.url)
-            gateway = await rig.gateway(gateway_settings({"fast": upstream}))
-            urls = {DIRECT: upstream, FLOOR: f"{floor.url}/fast/v1", GATEWAY: f"{gateway.url}/v1"}
-            servers = {FLOOR: floor, GATEWAY: gateway}
-            if not rig.set_apart(floor, gateway):
+            canned = await rig.canned()
+            whole = {FLOOR: await rig.floor(canned.url),
+                     GATEWAY: await rig.gateway(gateway_settings({"canned": f"{canned.url}/v1"}))}
+            streams = {FLOOR: await rig.floor(sim.url), GATEWAY: await rig.gateway(gateway_settings({"fast": upstream}))}
+            urls = {DIRECT: upstream, FLOOR: f"{streams[FLOOR].url}/fast/v1", GATEWAY: f"{streams[GATEWAY].url}/v1"}
+            if not rig.set_apart(*whole.values(), *streams.values()):
                 conditions.say("one core for all: caches are shared, and CPU a request is higher")
-            await _Meter(urls, servers).round(min(WARMUP_S, extent.seconds), conditions.seed)  # caches and connections
-            meter = _Meter(urls, servers)
+            await _Meter(urls, whole, streams).round(min(WARMUP_S, extent.seconds), conditions.seed)  # caches, connections
+            meter = _Meter(urls, whole, streams)
             for number in range(1, extent.n_rounds + 1):
                 conditions.say(f"round {number} of {extent.n_rounds}")
                 await meter.round(extent.seconds, conditions.seed + number)
@@ -72,22 +76,21 @@ class Overhead:
 class _Meter:
     """Rounds of load on each in turn."""
 
-    def __init__(self, urls: Mapping[str, str], servers: Mapping[str, Server]) -> None:
+    def __init__(self, urls: Mapping[str, str], whole: Mapping[str, Server], streams: Mapping[str, Server]) -> None:
         self._urls = urls
-        self._servers = servers
-        self._whole_us: dict[str, list[float]] = {name: [] for name in servers}
-        self._chunk_us: dict[str, list[float]] = {name: [] for name in servers}
+        self._whole = whole
+        self._streams = streams
+        self._whole_us: dict[str, list[float]] = {name: [] for name in whole}
+        self._chunk_us: dict[str, list[float]] = {name: [] for name in streams}
         self._ttft_us: dict[str, list[float]] = {name: [] for name in urls}
         self._n_failed = 0
         self._doubts: list[str] = []
 
     async def round(self, seconds: float, seed: int) -> None:
         """Whole answers, then streams, then an open loop that looks at the time."""
-        whole = Load(seconds, n_concurrent=N_CALLERS, stream=False)
-        streams = Load(seconds, n_concurrent=N_CALLERS, n_output=N_CHUNKS)
-        for name in self._servers:
-            self._whole_us[name].append(await self._cpu_us(name, whole, seed))
-            self._chunk_us[name].append(await self._cpu_us(name, streams, seed))
+        for name in self._whole:
+            self._whole_us[name].append(await self._answer_us(self._whole[name], seconds))
+            self._chunk_us[name].append(await self._cpu_of_chunk_us(name, seconds, seed))
         timed = await ask(Load(seconds, RATE_RPS, n_output=4), self._urls, seed)
         doubt = why_spoiled(timed)
         self._doubts += [doubt] if doubt is not None else []
@@ -95,9 +98,16 @@ class _Meter:
             self._note(result)
             self._ttft_us[name].append(_median_us(result))
 
-    async def _cpu_us(self, name: str, load: Load, seed: int) -> float:
-        """CPU for each chunk that came; a whole answer is one. NaN where none came."""
-        server = self._servers[name]
+    async def _answer_us(self, server: Server, seconds: float) -> float:
+        """CPU for each whole answer. NaN where none came."""
+        before_s = server.cpu_s()
+        n_answers, n_failed = await keep_busy(f"{server.url}/v1", seconds, N_CALLERS)
+        self._n_failed += n_failed
+        return (server.cpu_s() - before_s) / n_answers * 1e6 if n_answers else nan
+
+    async def _cpu_of_chunk_us(self, name: str, seconds: float, seed: int) -> float:
+        """CPU for each chunk of the streams. NaN where none came."""
+        server, load = self._streams[name], Load(seconds, n_concurrent=N_STREAMS, n_output=N_CHUNKS)
         before_s = server.cpu_s()
         result = (await ask(load, {name: self._urls[name]}, seed))[name]
         spent_s = server.cpu_s() - before_s

@@ -126,6 +126,10 @@ class Rig:
         """The bare proxy in front of `upstream` (a URL)."""
         return await self.start("-m", "stayfast.prove.floor", upstream)
 
+    async def canned(self) -> Server:
+        """An upstream that gives every request the same whole answer at once."""
+        return await self.start("-m", "stayfast.prove.canned")
+
     def written(self, content: Mapping[str, Any]) -> str:
         """The path of a file with this content, which is gone after the rig."""
         self._n_files += 1
