@@ -133,15 +133,28 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         """One turn of the loop, in place of asyncio's."""
-        ready, timers = self._ready, self._timers
+        ready = self._ready
         if not ready:
             self._skip()
-        if timers and timers[0][0] <= self._now + _SAME_INSTANT_S:
-            self._wake()
+        timers, due_at = self._timers, self._now + _SAME_INSTANT_S
+        while timers and timers[0][0] <= due_at:
+            handle = heappop(timers)[2]
+            handle._scheduled = False
+            if handle._cancelled:
+                self._n_cancelled -= 1
+            else:
+                ready.append(handle)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  # as asyncio's own loop does
+                told = {"message": f"Exception in {handle!r}", "exception": error, "handle": handle}
+                self.call_exception_handler(told)
 
     def _skip(self) -> None:
         """Move the clock to the next timer."""
@@ -155,18 +168,6 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._process_events(self._selector.select(0))  # a thread that has just ended
         if not self._ready:
             raise Deadlocked("every task waits and no timer is set: this would hang for ever")
-
-    def _wake(self) -> None:
-        """Make due timers ready."""
-        timers, ready = self._timers, self._ready
-        due_at = self._now + _SAME_INSTANT_S
-        while timers and timers[0][0] <= due_at:
-            handle = heappop(timers)[2]
-            handle._scheduled = False
-            if handle._cancelled:
-                self._n_cancelled -= 1
-            else:
-                ready.append(handle)
 
 
 def run(main: Callable[[SimLoop], Coroutine[Any, Any, T]]) -> T:
