@@ -58,6 +58,9 @@ class Stage(Word):
     SETTLE = "settle"
 
 
+ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """What a client asked, validated by `wire.decode`. `body` is verbatim, so that nothing unknown is lost."""
 

@@ -6,7 +6,7 @@ import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import Trace
-from stayfast.core.types import Allowance, Request, Stage
+from stayfast.core.types import RELAY, Allowance, Request, Stage
 from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.handoffs import Terms
@@ -15,7 +15,6 @@ from stayfast.pipeline.watch import Watch
 from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import below
 
-_RELAY = Stage.RELAY
 SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
 
 
@@ -69,7 +68,7 @@ class Exchange:
         if ledger.is_shared_out:
             self.watch.bound(ledger.ends_at, now)
             self.watch.arm_bound()
-        if stage is _RELAY:
+        if stage is RELAY:
             self.watch.disarm()  # its reader comes and goes, and waits under it only when it reads
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stayfast.core.types import Request, Stage
+from stayfast.core.types import ADMIT, CACHE, CALL, CONTEXT, RELAY, ROUTE, Request
 from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.held import Held
@@ -14,8 +14,6 @@ from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import ENDINGS, Template
-
-ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, _ = Stage
 
 
 @dataclass(frozen=True, slots=True)

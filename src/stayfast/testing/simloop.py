@@ -146,15 +146,8 @@ class SimLoop(asyncio.SelectorEventLoop):
                 ready.append(handle)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001  # as asyncio's own loop does
-                told = {"message": f"Exception in {handle!r}", "exception": error, "handle": handle}
-                self.call_exception_handler(told)
+            if not handle._cancelled:
+                handle._run()
 
     def _skip(self) -> None:
         """Move the clock to the next timer."""

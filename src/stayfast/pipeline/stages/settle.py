@@ -3,11 +3,10 @@
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone, Sink
-from stayfast.core.types import Sight, Stage
+from stayfast.core.types import SETTLE, Sight
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
 
-_SETTLE = Stage.SETTLE
 CLIENT_LEFT = 499  # nginx's number for it; logged only
 
 
@@ -23,7 +22,7 @@ class Settle:
     def done(self, ex: Exchange, why: BaseException | None, sight: Sight | None = None,
              cadence: Cadence | None = None, n_chunks: int = 0) -> None:
         """`why` is None for a whole answer; anything that is not a StayfastError means that the client left."""
-        ex.ledger.enter(_SETTLE)
+        ex.ledger.enter(SETTLE)
         ex.watch.stop()
         status, error = 200, None
         if isinstance(why, StayfastError):
