@@ -12,8 +12,18 @@ from dataclasses import dataclass
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import BreakerChanged, EngineState, Fact, ProbeFailed, RequestDone, RequestRefused
+from stayfast.core.events import (
+    AttemptDone,
+    BreakerChanged,
+    ConnectionReused,
+    EngineState,
+    Fact,
+    ProbeFailed,
+    RequestDone,
+    RequestRefused,
+)
 
+_OF_NO_LINE = (AttemptDone, ConnectionReused)  # of those that every request brings
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
@@ -174,10 +184,11 @@ class LogSink:
         """Take some facts."""
         tells = self._config.requests
         for fact in facts:
-            if not isinstance(fact, RequestDone):
+            if isinstance(fact, RequestDone):
+                if tells and _severity(fact.status) >= self._least:
+                    self._line(_request_line(fact))
+            elif not isinstance(fact, _OF_NO_LINE):
                 self.emit(fact)
-            elif tells and _severity(fact.status) >= self._least:
-                self._line(_request_line(fact))
 
     def emit(self, fact: Fact) -> None:
         """Take one fact that is not the end of a served request."""
