@@ -11,7 +11,7 @@ from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.handoffs import Route, Target, Terms
-from stayfast.pipeline.stages.admit import Admit, AdmitAll
+from stayfast.pipeline.stages.admit import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache import NoCache
 from stayfast.pipeline.stages.call import Caller
 from stayfast.pipeline.stages.context import AsSent
@@ -52,11 +52,12 @@ class Rig:
         terms = Terms(timeouts, share_out(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""),
                       template, partial)
         route = Route(MODEL, tuple(targets[:n_own]), in_turn, terms, retry or RetryConfig(max_attempts=1),
-                      tuple(targets[n_own:]))
+                      (tuple(targets[n_own:]),) if n_fallback else ())
         rng = Random(7)
         settle = Settle(loop, self.sink)
         router = Router({MODEL: route}, Terms(), loop, rng)
-        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), AsSent(), router, Caller(loop, rng, self.sink),
+        caller = Caller(loop, rng, self.sink, admit.is_shedding if isinstance(admit, Admission) else None)
+        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), AsSent(), router, caller,
                                Template(loop, self.sink), Relay(loop, settle.done), settle)
 
     @property

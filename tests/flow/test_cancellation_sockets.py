@@ -59,9 +59,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def gateway(port: int) -> AsyncIterator[tuple[System, int]]:
-    """A whole gateway in this process, in front of an upstream on `port`; its system and its own port."""
-    settings = load(Source("test", SETTINGS.format(port=port)), {})
+async def gateway(port: int, text: str = SETTINGS, **ports: int) -> AsyncIterator[tuple[System, int]]:
+    """A whole gateway in this process, in front of an upstream on `port`, and of others; its system and its own port."""
+    settings = load(Source("test", text.format(port=port, **ports)), {})
     clock = SystemClock()
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))

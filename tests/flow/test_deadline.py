@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.errors import DeadlineExceeded, StayfastError, UpstreamFailed
+from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
-from stayfast.core.types import Stage
+from stayfast.core.types import Api, Stage
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
+from stayfast.upstreams.base import Call, Stream
 from tests.flow.rig import Rig, chat, read
 
 
@@ -51,6 +52,42 @@ def test_total_limit_bounds_the_first_token_too() -> None:
         with pytest.raises(DeadlineExceeded) as late:
             await rig.serve()
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CALL, "total_s", 1.5)
+
+    run(main)
+
+
+class Dialing:
+    """An upstream that never answers, and whose client gives up dialing at the request's own deadline."""
+
+    name, kind, always_streams = "up0", "openai", False
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def can_serve(self, api: Api) -> bool:
+        """All of them."""
+        return True
+
+    async def open(self, call: Call) -> Stream:
+        """In vain."""
+        await asyncio.sleep(call.deadline.within(call.connect_s, self._loop.now()) - self._loop.now())
+        raise UpstreamFailed(self.name, Fault.TIMEOUT, "timed out waiting for a new connection")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+@pytest.mark.parametrize("connect_s", [5.0, 1.5, 1.0])
+def test_the_deadline_is_told_whichever_timer_is_quicker(connect_s: float) -> None:
+    """At its instant the deadline is what ended the request; a shorter connect time-out is the upstream's failure."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, upstreams=[Dialing(loop)], timeouts=Timeouts(total_s=1.5, connect_s=connect_s))
+        with pytest.raises(StayfastError) as failed:
+            await rig.serve()
+        assert isinstance(failed.value, DeadlineExceeded) is (connect_s >= 1.5)
+        assert failed.value.status == (504 if connect_s >= 1.5 else 502)
+        assert rig.n_in_flight == 0
 
     run(main)
 

@@ -13,6 +13,8 @@ from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, Hedged, RequestDone
 from stayfast.core.types import Outcome
 from stayfast.pipeline.hedging import Hedging
+from stayfast.pipeline.stages.admit import Admission, Admit
+from stayfast.policy.admission import AdmissionConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
@@ -24,10 +26,10 @@ QUICK: Script = [Wait(0.2), Say("quick")]
 
 
 def _rig(loop: SimLoop, *scripts: list[Script], config: HedgeConfig = RACE, retry: RetryConfig | None = None,
-         n_fallback: int = 0, timeouts: Timeouts | None = None) -> Rig:
+         n_fallback: int = 0, timeouts: Timeouts | None = None, admit: Admit | None = None) -> Rig:
     """A rig whose route hedges."""
     retry = retry or RetryConfig(max_attempts=1)
-    rig = Rig(loop, *scripts, in_turn=True, retry=retry, n_fallback=n_fallback, timeouts=timeouts)
+    rig = Rig(loop, *scripts, in_turn=True, retry=retry, n_fallback=n_fallback, timeouts=timeouts, admit=admit)
     routes = rig.gateway.router.routes
     assert isinstance(routes, dict)
     routes[MODEL] = replace(routes[MODEL], hedging=Hedging(config, retry))
@@ -124,6 +126,61 @@ def test_the_live_distribution_says_when() -> None:
         assert 0 < len(sent) <= 0.2 * 300 + 20
         notes = [note for done in rig.sink.of(RequestDone) for note in done.notes]
         assert any("no token after" in note and "of 20 %" in note for note in notes)
+
+    run(main)
+
+
+def test_an_upstream_that_is_slow_just_now_is_asked_last() -> None:
+    """After usual times, all of its answers take 5 s: four of its requests are hedged, the next ones begin elsewhere."""
+    async def main(loop: SimLoop) -> None:
+        usual: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]] * 12
+        rig = _rig(loop, [*usual, *[SLOW] * 100], [QUICK], config=HedgeConfig(budget=0.1))
+        for _ in range(len(usual)):
+            await read(await rig.serve())
+        before = len(rig.sink.of(RequestDone))
+        for _ in range(12):
+            await read(await rig.serve())
+        asked = [[attempt.upstream for attempt in done.attempts] for done in rig.sink.of(RequestDone)[before:]]
+        assert 1 <= asked.count(["up0", "up1"]) <= 6
+        assert asked[-6:] == [["up1"]] * 6
+
+    run(main)
+
+
+def test_a_second_attempt_goes_back_where_the_other_upstream_fails() -> None:
+    """After five failures in a row the other one is left alone: the first one is asked again."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [[Wait(0.3), Say("first")]], [[Fail(status=503)]])
+        for _ in range(7):
+            await read(await rig.serve())
+        asked = [sorted(attempt.upstream for attempt in done.attempts) for done in rig.sink.of(RequestDone)]
+        assert (asked[0], asked[-1]) == (["up0", "up1"], ["up0", "up0"])
+
+    run(main)
+
+
+def test_no_second_attempt_while_somebody_waits_for_a_place() -> None:
+    """One place, taken; a second request waits from 0.05 s until its client leaves at 0.35 s: only then is there room."""
+    async def main(loop: SimLoop) -> None:
+        admission = Admission(AdmissionConfig(1), {}, loop, Random(1))
+        rig = _rig(loop, [SLOW], [QUICK], admit=admission)
+
+        async def wait() -> None:
+            await asyncio.sleep(0.05)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await rig.serve()
+
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(wait())
+            await read(await rig.serve())
+            assert waiting.done()
+        refused, sent = rig.sink.of(Hedged)
+        assert (refused.refused, sent.refused) == ("shedding", "")
+        assert refused.at == pytest.approx(0.1)
+        assert 0.35 < sent.at < 0.5
+        notes = rig.sink.of(RequestDone)[-1].notes
+        assert "not hedged to up1 at once: requests wait for places, or are turned away" in notes
 
     run(main)
 

@@ -10,6 +10,8 @@ from stayfast.prove.hangs import GOALS as HANGS
 from stayfast.prove.hangs import PROVIDER, Hangs
 from stayfast.prove.hedge import Hedge
 from stayfast.prove.load import Load
+from stayfast.prove.mixed import Mixed, Rivals, plan_of
+from stayfast.prove.mixed import in_virtual_time as mixed_in_virtual_time
 from stayfast.prove.tail import GOALS as TAIL
 from stayfast.prove.tail import MIXTURE, Tail
 from stayfast.prove.waits import Waits, in_virtual_time, waits
@@ -47,9 +49,38 @@ def test_hangs_in_virtual_time() -> None:
     assert PROVIDER["faults"][0]["rate"] == 0.05
 
 
+def test_mixed_in_virtual_time() -> None:
+    """A minute after half a minute: quicker than the best time-out by a third at no more calls; without hedges it is not."""
+    plan = plan_of(50.0, 60.0, 30.0, 1)
+    rivals = Rivals(plan)
+    budget = rivals.best.n_calls / rivals.n - 1
+    hedged, plain = (rivals.against("", mixed_in_virtual_time(plan, HedgeConfig(mode, budget)), 1.0)
+                     for mode in ("auto", "off"))
+    ratio, calls, lost = (next(figure.value for figure in hedged if words in figure.name)
+                          for words in ("p99, over", "calls", "without an answer"))
+    assert ratio < 0.67
+    assert calls <= rivals.best.n_calls / rivals.n
+    assert lost == 0
+    assert not all(figure.holds for figure in plain)
+
+
+def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
+    """In calm weather a request that the gateway asks where `direct` does waits as long, to the microsecond."""
+    plan = plan_of(20.0, 10.0, 0.0, 1)
+    rivals = Rivals(plan)
+    samples = mixed_in_virtual_time(plan, HedgeConfig("off")).samples
+    waits_s = dict(zip(samples.ints["number"], (first - at for first, at in zip(
+        samples.floats["first_s"], samples.floats["at_s"], strict=True)), strict=True))
+    same = [abs(waits_s[shot.number] - wait_s) < 1e-6 for shot, wait_s in zip(
+        rivals.shots, rivals.direct.waits_s, strict=True)]
+    assert sum(same) > len(same) / 3  # of two providers the other was asked for the rest
+
+
 @pytest.mark.sockets
 @pytest.mark.parametrize("claim", [Tail(real_quick_s=1.0, n_virtual_quick=300), Hangs(real_quick_s=1.0, n_virtual_quick=300),
-                                   Hedge(real_quick_s=1.0, n_virtual_quick=300)], ids=["tail", "hangs", "hedge"])
+                                   Hedge(real_quick_s=1.0, n_virtual_quick=300),
+                                   Mixed(real_quick_s=1.0, n_virtual_quick=1000, warmup_quick_s=1.0)],
+                         ids=["tail", "hangs", "hedge", "mixed"])
 def test_every_figure_is_taken(claim: Claim) -> None:
     """So short a run proves nothing, but nothing is missing in it."""
     finding = run(claim)

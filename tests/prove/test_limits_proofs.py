@@ -25,7 +25,7 @@ def test_storm_in_virtual_time_sees_a_missing_limit() -> None:
     """All two hundred at once."""
     extent = StormExtent(3.0, 3.0, 3.0)
     assert storm(extent, 1, "gradient")[1] <= 1.3 * 32
-    assert storm(extent, 1, "off")[1] == 200
+    assert storm(extent, 1, "off")[1] >= 200
 
 
 @pytest.mark.sockets

@@ -4,7 +4,8 @@ import tracemalloc
 
 import pytest
 
-from stayfast.core.errors import StayfastError
+from stayfast.core.errors import DeadlineExceeded, StayfastError
+from stayfast.core.types import Stage
 from stayfast.server.config import ServerConfig
 from stayfast.server.inbound import Inbound
 from stayfast.server.reader import BODY, HEAD, IDLE, MAX_PIPELINED, SWALLOWED_BYTES, Reader
@@ -132,6 +133,23 @@ def test_time_is_given_by_phase_and_by_what_arrived() -> None:
     assert (it.phase, it.due_at()) == (BODY, 1 + 30 + 2)
     it.time_out()
     assert [told(inbound)[-1] for inbound in it.ready] == [408]
+
+
+def test_a_body_has_no_more_time_than_its_client_has_patience() -> None:
+    """Then the deadline has passed, whatever is still to come; who says it wrongly is told so once the body is in."""
+    it = reader(ServerConfig(head_timeout_s=10, body_timeout_s=30))
+    data = post(b"x" * 100_000).replace(b"host:", b"x-request-timeout: 3.5\r\nhost:")
+    it.feed(data[:-50_000])
+    assert (it.phase, it.due_at()) == (BODY, 1 + 3.5)
+    for _ in range(3):
+        it._clock.now()  # a second each
+    it.time_out()
+    [late] = it.ready
+    assert isinstance(late.refusal, DeadlineExceeded)
+    assert (late.refusal.status, late.refusal.stage) == (504, Stage.ADMIT)
+    wrong = reader(ServerConfig(body_timeout_s=30))
+    wrong.feed(data[:-90_000].replace(b"3.5", b"abc"))
+    assert wrong.due_at() > 30
 
 
 @pytest.mark.parametrize("n_reads", [1, 2])

@@ -116,6 +116,24 @@ def test_silence_is_broken_by_comments_until_the_first_token() -> None:
     uvloop.run(main())
 
 
+def test_an_sdk_that_waits_for_less_hears_of_us_sooner() -> None:
+    """Half of the silence that it bears, so that it does not give up on an answer that is on its way."""
+
+    async def main() -> None:
+        async def slow(request: Request) -> None:
+            await asyncio.sleep(0.26)
+
+        gateway = FakeGateway(lambda request: [b"data: a\n\n"], slow)
+        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=15), gateway)) as running:
+            client = await running.connect()
+            client.send(post(STREAM, "/v1/chat/completions", "x-stainless-read-timeout: 0.2"))
+            await client.until(b"\r\n\r\n")
+            body = await client.until(b"\r\n0\r\n\r\n")
+            assert body.startswith(b"e\r\n: keep-alive\n\n\r\n" * 2 + b"9\r\ndata: a")
+
+    uvloop.run(main())
+
+
 @pytest.mark.parametrize(("keepalive_s", "line"), [(0, "x: y"), (0.02, "x-stayfast-keepalive: off")])
 def test_comments_can_be_declined(keepalive_s: float, line: str) -> None:
     """By the operator, or by the client that wants a real status for a late error."""

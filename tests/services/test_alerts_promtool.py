@@ -75,6 +75,9 @@ BURNS = (
     Case("within the budget nothing is told", 3 * DAY, (), {**HEALTHY, FAILED: "0+0.8x4500"}, step=15),
     Case("three quarters are too slow", 90, (PAGE + "ttft", TICKET + "ttft", "StayfastTtftP95High"),
          {**HEALTHY, **slow("ttft", 20, 99)}),
+    Case("a template is no answer", 90, (PAGE + "ttft", TICKET + "ttft", "StayfastDegraded"),
+         {**UP, FINE: "0+100x4500", 'stayfast_degraded_total{route="chat",how="template"}': "0+90x4500",
+          **times("ttft", {"1.0": "0+10x4500", "2.0": "0+10x4500", "+Inf": "0+10x4500"})}),
     Case("failing fast is not being quick", 90, (*OUTAGE, PAGE + "ttft"),
          {**UP, FINE: "0+10x4500", FAILED: "0+90x4500", ATTEMPTS: "0+100x4500",
           **times("ttft", {"1.0": "0+10x4500", "2.0": "0+10x4500", "+Inf": "0+10x4500"})}),
@@ -93,8 +96,9 @@ def own(name: str, labels: str, under_half: int) -> dict[str, str]:
 
 def cache(n_hits: int) -> dict[str, str]:
     """So many of a hundred look-ups hit."""
-    return {'stayfast_cache_hits_total{route="chat",kind="exact"}': f"0+{n_hits}x600",
-            'stayfast_cache_misses_total{route="chat"}': f"0+{100 - n_hits}x600"}
+    return {'stayfast_cache_requests_total{route="chat",result="hit"}': f"0+{n_hits}x600",
+            'stayfast_cache_requests_total{route="chat",result="miss"}': f"0+{100 - n_hits}x600",
+            'stayfast_cache_requests_total{route="chat",result="bypass"}': "0+900x600"}
 
 
 def pair(name: str, bad: dict[str, str], good: dict[str, str], wait: int = 5, at: int = 40) -> tuple[Case, ...]:
@@ -115,6 +119,8 @@ CAUSES = (
          {**UP, FINE: "0+1x600", **times("ttft", {"2.0": "0+0.5x600", "4.0": "0+1x600", "+Inf": "0+1x600"})}),
     *pair("StayfastSpikes", {'stayfast_spike_factor{route="chat"}': "9x600"},
           {'stayfast_spike_factor{route="chat"}': "7x600"}, 10),
+    *pair("StayfastDegraded", {'stayfast_degraded_total{route="chat",how="fallback"}': "0+20x600"},
+          {'stayfast_degraded_total{route="chat",how="fallback"}': "0+9x600"}),
     *pair("StayfastRetriesAmplify", {'stayfast_retries_total{route="chat",upstream="u"}': "0+30x600"},
           {'stayfast_retries_total{route="chat",upstream="u"}': "0+15x600"}),
     *pair("StayfastUpstreamFailing", attempts('outcome="dropped",fault="status",status="500"', 20),

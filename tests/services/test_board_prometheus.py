@@ -91,7 +91,6 @@ def test_every_variable_has_choices(scraping: Prometheus) -> None:
 def test_what_is_awaited_parses_and_is_empty(scraping: Prometheus) -> None:
     """The list of excuses holds only what needs one."""
     awaited = {query for query in (*board_queries(), *rule_queries()) if is_awaited(query)}
-    assert awaited
     assert [query for query in awaited if scraping.values(query)] == []
 
 

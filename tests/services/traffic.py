@@ -44,6 +44,7 @@ routes:
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
   through: {upstreams: [self], model: chat}
   narrow: {upstreams: [narrow]}
+  kept: {upstreams: [quick], cache: {mode: exact, max_temperature: 1}}
 """
 
 
@@ -74,7 +75,7 @@ def traffic(port: int) -> Iterator[None]:
                 for model, stream, leaves_after in (
                         ("chat", True, None), ("chat", False, None), ("chat", True, 1), ("chat", True, 0),
                         ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None),
-                        ("narrow", True, None), ("narrow", True, None)):
+                        ("narrow", True, None), ("narrow", True, None), ("kept", True, None)):
                     pool.submit(one, model, stream, leaves_after)
 
     thread = threading.Thread(target=rounds, name="traffic")

@@ -46,6 +46,17 @@ def test_everything_that_can_be_said() -> None:
         "*": TenantConfig(Tier.BATCH)}
 
 
+def test_lanes_are_there_when_they_are_named() -> None:
+    """None by default; with a bare mapping, the defaults; and a prediction for what queues."""
+    admit = system(settings(BASE + "admission: {max_in_flight: 8, lanes: {long_share: 0.5, apart: true}}")).gateway.admit
+    assert isinstance(admit, Admission)
+    assert repr(admit.places.lanes) == "<Lanes short 0 of 3, 0 waiting; long 0 of 4, 0 waiting; batch 0 of 1, 0 waiting>"
+    assert admit.places.predict is not None
+    plain = system(settings(BASE + "tenants: {web: {}}")).gateway.admit
+    assert isinstance(plain, Admission)
+    assert (plain.places.lanes, plain.places.predict) == (None, None)
+
+
 def test_nothing_said_is_nothing_in_the_way() -> None:
     """The null object, until there is a ceiling or a tenant with terms."""
     assert isinstance(system(settings(BASE)).gateway.admit, AdmitAll)
@@ -68,6 +79,10 @@ def test_a_reload_keeps_what_is_used() -> None:
     ("tenants: {web: {quota: {tokens_per_hour: 1}}}", "tenants.web.quota.tokens_per_hour: unknown setting"),
     ("tenants: {web: {quota: {requests_per_minute: 0}}}", "tenants.web.quota.requests_per_minute: must be"),
     ("admission: {max_in_flight: 0}", "admission.max_in_flight: must be a whole number from 1"),
+    ("admission: {lanes: {}}", "admission.lanes: share the places of max_in_flight, which must be at least 3, not None"),
+    ("admission: {max_in_flight: 9, lanes: {long_share: 0.9, batch_share: 0.5}}",
+     "admission.lanes.long_share: and batch_share must be at most 0.95 together"),
+    ("admission: {max_in_flight: 9, lanes: {long_share: 1}}", "lanes.long_share: must be a number from 0.001 to 0.9"),
     ("admission: {max_wait_s: 1, target_wait_s: 2}", "admission.target_wait_s: must be from 0.001 to max_wait_s"),
 ])
 def test_what_is_wrong(text: str, words: str) -> None:

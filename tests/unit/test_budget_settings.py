@@ -7,6 +7,7 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Stage
 from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.settings.tree import Tier
 from stayfast.testing import SimLoop
 
 UPSTREAMS = """
@@ -54,10 +55,9 @@ def test_a_route_with_everything() -> None:
 def test_the_fallbacks_model() -> None:
     """Its own word, else what its upstreams call the route, else the route's."""
     settings = loaded(UPSTREAMS + ROUTE)
-    assert settings.fallback_model_at("chat", "small") == "small-chat"
-    assert settings.fallback_model_at("chat", "big") == "big-model"
-    named = loaded(UPSTREAMS + ROUTE.replace("[small], ", "[small, big], model: tiny, "))
-    assert [named.fallback_model_at("chat", name) for name in ("small", "big")] == ["tiny", "tiny"]
+    own = Tier(("small",))
+    assert [settings.tier_model_at("chat", own, name) for name in ("small", "big")] == ["small-chat", "big-model"]
+    assert settings.tier_model_at("chat", Tier(("small",), "tiny"), "small") == "tiny"
 
 
 def test_a_fallback_may_be_a_list() -> None:

@@ -28,10 +28,12 @@ _EVENTS: Final = {b"content-type": b"text/event-stream"}
 
 
 class PipelineTarget:
-    """One gateway in this process. Used on one event loop."""
+    """One gateway in this process, as one of its tenants. Used on one event loop."""
 
-    def __init__(self, gateway: Gateway, config: AskingConfig, prompts: Prompts, clock: Clock) -> None:
+    def __init__(self, gateway: Gateway, config: AskingConfig, prompts: Prompts, clock: Clock,
+                 tenant: str | None = None) -> None:
         self._gateway = gateway
+        self._tenant = tenant
         self._api = config.api
         self._streams = config.stream
         self._allows_empty = config.allow_empty
@@ -64,7 +66,7 @@ class PipelineTarget:
 
     async def _serve(self, asking: Asking, exchange: Exchange, sent_at: float) -> None:
         clock = self._clock
-        arrival = Arrival(f"req_{next(self._numbers):016x}", sent_at)
+        arrival = Arrival(f"req_{next(self._numbers):016x}", sent_at, self._tenant)
         try:
             reply = await self._gateway.serve(decode(self._api, self._asker.body(asking.shot)), arrival)
         except StayfastError as error:

@@ -31,6 +31,7 @@ from stayfast.bench.stats import Measured
 from stayfast.bench.sweep import Step, is_enough, step_of, told
 from stayfast.bench.table import Ink
 from stayfast.cli import say
+from stayfast.cli.bench_faults import add_fault_options, run_faults
 from stayfast.cli.bench_options import RUN_EXAMPLES, Job, Misused, add_run_options, at_load, job_of
 from stayfast.cli.bench_virtual import VirtualSession
 from stayfast.core.clock import SystemClock
@@ -39,7 +40,7 @@ from stayfast.settings import environment
 EXIT_BAD = 1
 EXIT_MISUSED = 2
 EXIT_SIGNAL = 128  # and the signal's number, as a shell says it
-COMMANDS = ("run", "compare", "report", "selftest")
+COMMANDS = ("run", "compare", "report", "faults", "selftest")
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -82,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("--html", metavar="FILE", help="write a report that needs no network")
     again.add_argument("--csv", metavar="FILE", help="write a row a request")
     again.set_defaults(perform=_report)
+    faults = commands.add_parser("faults", help="bad times of upstreams, the same for several gateways")
+    add_fault_options(faults)
+    faults.set_defaults(perform=lambda given: run_faults(given, allow_sockets))
     testing = commands.add_parser("selftest", help="how wrong this instrument is, on this machine, now")
     testing.add_argument("--rate", default="200", metavar="R", help="requests a second (default: 200)")
     testing.add_argument("--duration", default="3", metavar="SECONDS", help="(default: 3)")

@@ -127,7 +127,7 @@ def job_of(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
         assertions = tuple(parse_assertion(text) for text in given.assertions)
         sweep = parse_sweep(given.sweep) if given.sweep else None
         has_length = bool(given.duration or given.requests)
-        return Job(_plan(given, sweep, slo), _subjects(given, variables), sweep, has_length, assertions)
+        return Job(_plan(given, sweep, slo), subjects(given, variables), sweep, has_length, assertions)
     except ValueError as why:
         raise Misused(str(why)) from None
 
@@ -251,7 +251,8 @@ def _turns(given: argparse.Namespace) -> TurnsConfig:
     return TurnsConfig(1 if n_turns is None else n_turns, 5.0 if think_s is None else think_s)
 
 
-def _subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[tuple[Subject, HttpConfig], ...]:
+def subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[tuple[Subject, HttpConfig], ...]:
+    """The targets, and how each is asked. Raises Misused."""
     targets = _named_targets(given.target or [DEFAULT_TARGET])
     models, dialects = _by_target(given.model, targets, "--model"), _by_target(given.dialect, targets, "--dialect")
     keys = _by_target(given.key_env, targets, "--key-env")

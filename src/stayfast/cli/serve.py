@@ -156,7 +156,8 @@ def _supervise(given: Given, settings: Settings) -> int:
 
     with held, meeting_place() as folder:
         if folder is None:
-            say("stayfast: there is no folder for the workers to meet in; /metrics and explain tell of one worker at a time")
+            say("stayfast: there is no folder for the workers to meet in; /metrics and explain tell of one worker at a "
+                "time, and limits are each one's own")
         return asyncio.run(parent())
 
 

@@ -40,6 +40,7 @@ class Process:
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._probing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._sharing: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
         self._system: System | None = None
         self._current: Current | None = None
@@ -53,6 +54,8 @@ class Process:
         self._current = Current(system)
         self._begin(system)
         self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
+        if self._observers.as_one is not None:
+            self._sharing = self._tasks.spawn(self._observers.as_one.run())
         return self._current
 
     def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> Host:
@@ -64,7 +67,7 @@ class Process:
 
     async def stop(self) -> None:
         """End probes and engines."""
-        for task in (self._probing, self._watching):
+        for task in (self._probing, self._watching, self._sharing):
             if task is not None:
                 task.cancel()
         self._observers.together.siblings.close()
@@ -109,6 +112,11 @@ class Process:
             self._probing.cancel()
         self._probing = self._tasks.spawn(system.prober.run())
         self._system = system
+        if self._observers.as_one is not None:
+            routes = system.gateway.router.routes.values()
+            self._observers.as_one.attach(
+                [(f"{name} {its!r}", system.registry[name]) for name, its in system.settings.upstreams.items()],
+                [(route.name, route.hedging.budget) for route in routes])
 
     def _doors(self, settings: Settings) -> dict[str, Door]:
         told = self._told
@@ -128,6 +136,8 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
         if observers.tracing is not None:
             observers.tracing.start()
         process = Process(observers, engines, reload)
+        if siblings.others and observers.as_one is None:
+            observers.log.say("limits_not_shared", level="warning", worker=worker)
         observers.log.say("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
         try:
             current = await process.start(settings)

@@ -2,13 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 
+from stayfast.observe.families import CACHE_BYTES, CACHE_ENTRIES
+from stayfast.observe.totals import Rows
+from stayfast.pipeline.caching import Caching
 from stayfast.pipeline.handoffs import Route, Target, Terms
 from stayfast.pipeline.hedging import Hedging
+from stayfast.pipeline.picking import PickConfig, Picking
 from stayfast.pipeline.stages.route import ANY_MODEL
+from stayfast.pipeline.store import MemoryStore
 from stayfast.policy.budget import share_out
 from stayfast.policy.hedge import HedgeConfig
-from stayfast.settings import Defaults, EmbeddedUpstream, Settings
+from stayfast.policy.predict import Predictor
+from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings
 from stayfast.settings import Route as RouteSettings
 from stayfast.upstreams.registry import Registry
 
@@ -19,12 +26,51 @@ def routes(settings: Settings, registry: Registry, old: Mapping[str, Route]) -> 
 
 
 def _route(name: str, its: RouteSettings, settings: Settings, registry: Registry, old: Route | None) -> Route:
-    targets = tuple(Target(registry[up], settings.model_at(name, up), settings.prices_at(up)) for up in its.upstreams)
+    targets = tuple(Target(registry[up], settings.model_at(name, up), settings.prices_at(up), _continues(settings, up))
+                    for up in its.upstreams)
     fallback = its.on_overrun.fallback
-    spare = tuple(Target(registry[up], settings.fallback_model_at(name, up), settings.prices_at(up))
-                  for up in fallback.upstreams) if fallback else ()
-    return Route(name, targets, its.pick == "order", terms(name, its), its.retry, spare,
-                 _hedging(its, settings, old))
+    tiers = tuple(tuple(Target(registry[up], settings.tier_model_at(name, tier, up), settings.prices_at(up),
+                               _continues(settings, up))
+                        for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
+    its_terms = replace(terms(name, its), cache=_caching(name, its, settings, old))
+    return Route(name, targets, its.pick == "order", its_terms, its.retry, tiers,
+                 _hedging(its, settings, old), its.on_stall, _picking(its, registry, old))
+
+
+def _caching(name: str, its: RouteSettings, settings: Settings, old: Route | None) -> Caching | None:
+    """What answers it keeps; None where none. Another model, another upstream or another epoch begins with nothing."""
+    config = its.cache
+    if config.mode == "off":
+        return None
+    made_by = [(up, settings.model_at(name, up), _where(settings, up)) for up in its.upstreams]
+    origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
+    before = old.terms.cache if old is not None else None
+    if before is not None and (before.origin, before.config) == (origin, config):
+        return before
+    return Caching(config, origin, MemoryStore(config.max_bytes))
+
+
+def _where(settings: Settings, upstream: str) -> str:
+    its = settings.upstreams[upstream]
+    return its.base_url if isinstance(its, HttpUpstream) else repr(its)
+
+
+def _continues(settings: Settings, upstream: str) -> bool:
+    its = settings.upstreams[upstream]
+    return isinstance(its, HttpUpstream) and its.continues
+
+
+def _picking(its: RouteSettings, registry: Registry, old: Route | None) -> Picking | None:
+    """Affinity, weights and ejection; nothing where there is nothing to choose, or nothing to choose by but the load."""
+    config = PickConfig(its.pick == "order", its.weights, its.affinity, its.eject)
+    if len(its.upstreams) == 1 or config.is_plain:
+        return None
+    if config.affinity.mode != "off":
+        for name in its.upstreams:
+            registry[name].predictor = registry[name].predictor or Predictor()
+    if old is not None and old.picking is not None and old.picking.config == config:
+        return old.picking
+    return Picking(config)
 
 
 def _hedging(its: RouteSettings, settings: Settings, old: Route | None) -> Hedging:
@@ -43,7 +89,14 @@ def terms(name: str, its: RouteSettings) -> Terms:
     total_s = its.total_s
     return Terms(replace(its.timeouts, total_s=total_s),
                  share_out(its.budget, total_s, fallback.reserve if fallback is not None else ""),
-                 its.on_overrun.template, its.on_overrun.partial, name)
+                 its.on_overrun.template, its.on_overrun.partial, name, size=its.size if its.size.is_bounded else None)
+
+
+def kept(routes: Mapping[str, Route]) -> Rows:
+    """What their caches have, for gauges."""
+    caches = [((name,), route.terms.cache.store) for name, route in routes.items() if route.terms.cache is not None]
+    return {CACHE_BYTES.name: [(labels, store.n_bytes) for labels, store in caches],
+            CACHE_ENTRIES.name: [(labels, store.n_entries) for labels, store in caches]}
 
 
 def default_terms(defaults: Defaults) -> Terms:
@@ -58,7 +111,7 @@ def models_asked(settings: Settings, upstream: str) -> Iterator[str]:
         if upstream in its.upstreams and (name != ANY_MODEL or model):
             yield model or name
     for name, its in settings.routes.items():
-        fallback = its.on_overrun.fallback
-        model = settings.fallback_model_at(name, upstream)
-        if fallback is not None and upstream in fallback.upstreams and (name != ANY_MODEL or model):
-            yield model or name
+        for tier in its.on_overrun.fallback.tiers if its.on_overrun.fallback is not None else ():
+            model = settings.tier_model_at(name, tier, upstream)
+            if upstream in tier.upstreams and (name != ANY_MODEL or model):
+                yield model or name

@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from stayfast.compose.routes import default_terms, models_asked, routes
-from stayfast.compose.state import gauges, told, waiting
+from stayfast.compose.as_one import AsOne, as_one
+from stayfast.compose.foresight import errors, foresee
+from stayfast.compose.routes import default_terms, kept, models_asked, routes
+from stayfast.compose.sizes import sized, unsized
+from stayfast.compose.state import chosen, ejected, gauges, told, waiting
 from stayfast.compose.together import Together
 from stayfast.compose.traces import peers, tracing
 from stayfast.core.clock import Clock
@@ -20,8 +23,9 @@ from stayfast.observe.totals import CONTENT_TYPE
 from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.readiness import ProbeConfig, Prober
+from stayfast.pipeline.rescue import Guarded
 from stayfast.pipeline.stages.admit import Admission, Admit, AdmitAll
-from stayfast.pipeline.stages.cache import NoCache
+from stayfast.pipeline.stages.cache import ExactCache, NoCache
 from stayfast.pipeline.stages.call import Caller
 from stayfast.pipeline.stages.context import AsSent
 from stayfast.pipeline.stages.relay import Relay
@@ -57,6 +61,7 @@ class Observers:
         self.batch = Batch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = self.batch
         self.together = Together(self.metrics, self.recent, self.batch.flush, siblings or Siblings())
+        self.as_one = as_one(siblings, clock)
 
     def _lost(self) -> list[tuple[str, int]]:
         """What was thrown away for want of a reader."""
@@ -132,30 +137,61 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
         else Member(_upstream(name, its, doors, sink, clock), its.limit, its.breaker, rng, sink)
         for name, its in settings.upstreams.items()])
+    if old is not None:
+        _begin_slowly(registry, old.registry, clock.now())
     settle = Settle(clock, sink)
+    caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
+    admit = _admit(settings, old, clock, rng, observers.as_one)
+    call = caller(clock, rng, sink, admit.is_shedding if isinstance(admit, Admission) else None)
+    has_cache = any(route.cache.mode != "off" for route in settings.routes.values())
+    router = Router(routes(settings, registry, old.gateway.router.routes if old is not None else {}),
+                    default_terms(settings.defaults), clock, rng)
+    alarms = Alarms(clock)
     gateway = Gateway(
-        alarms=Alarms(clock), admit=_admit(settings, old, clock, rng), cache=NoCache(), context=AsSent(),
-        router=Router(routes(settings, registry, old.gateway.router.routes if old is not None else {}),
-                      default_terms(settings.defaults), clock, rng),
-        caller=Caller(clock, rng, sink), template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
+        alarms=alarms, admit=sized(admit, settings, router, alarms),
+        cache=ExactCache(call.start, clock, sink) if has_cache else NoCache(), context=AsSent(), router=router, caller=call,
+        template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
     if observers.tracing is not None:
         observers.tracing.peers = peers(settings)
+    if isinstance(admit, Admission) and settings.admission.max_in_flight is not None:
+        foresee(admit.places, router, registry)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
-    observers.metrics.queued = lambda: [*_queued(gateway.admit), *waiting(registry)]
-    observers.metrics.limits = lambda: {**gauges(registry), RETRY_BUDGET.name: [
+    observers.metrics.queued = lambda: [*_queued(admit), *waiting(registry)]
+    observers.metrics.limits = lambda: {
+        **gauges(registry), **ejected(gateway.router.routes, clock.now()),
+        **errors(registry), **kept(gateway.router.routes), RETRY_BUDGET.name: [
         ((route.name,), route.hedging.budget.extra_share(clock.now())) for route in gateway.router.routes.values()]}
+    observers.metrics.counted = lambda: chosen(gateway.router.routes)
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
     return System(settings, gateway, registry, prober, observers.together)
 
 
-def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random) -> Admit:
+def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
+    """Upstreams that a reload brought have cold caches, and no known pace: they get more and more of the requests."""
+    known = set(before)
+    for member in registry:
+        if member not in known:
+            member.breaker.begin_slowly(now)
+
+
+def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: AsOne | None) -> Admit:
     """Who comes in: everybody, where nothing is set. After a reload what tenants have used stays used."""
+    before = unsized(old.gateway.admit) if old is not None else None
+    if as_one is not None and isinstance(before, Admission):
+        before.places.common = None  # unless it has a ceiling, below
+        as_one.places.taken(0)
     if settings.admits_all:
         return AdmitAll()
-    before = old.gateway.admit if old is not None else None
     if not isinstance(before, Admission):
-        return Admission(settings.admission, settings.tenants, clock, rng)
-    before.configure(settings.admission, settings.tenants)
+        before = Admission(settings.admission, settings.tenants, clock, rng)
+        if as_one is not None:
+            before.tenants.buckets = as_one.bucket
+    else:
+        before.configure(settings.admission, settings.tenants)
+    if as_one is not None and settings.admission.max_in_flight is not None:
+        before.places.common = as_one.places
+        as_one.places.taken(before.places.n_taken)
+        before.places.configure(settings.admission)
     return before
 
 

@@ -7,7 +7,7 @@ is lost.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from platform import python_version
@@ -55,19 +55,18 @@ class Together:
     async def metrics(self) -> bytes:
         """The metrics of all workers, in Prometheus's text format."""
         whole = Totals(self.seen.totals.bounds_s)
-        whole.add(msgspec.msgpack.decode(self._written_down(), type=Snapshot))
+        await _in_pieces(whole.adding(self._taken()))
         answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("metrics")))
         n_silent = 0
         for n, answer in answers.items():
             told = _decoded(answer)
             if told is not None:
-                whole.add(told)
-                await asyncio.sleep(0)
+                await _in_pieces(whole.adding(told))
                 continue
             n_silent += 1
             last = self._last_of(n)
             if last is not None:
-                whole.add(last, is_of_now=False)
+                await _in_pieces(whole.adding(last, is_of_now=False))
         workers = whole.gauges[WORKERS.name]
         workers[("answered",)], workers[("silent",)] = 1 + len(answers) - n_silent, n_silent
         whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
@@ -100,7 +99,7 @@ class Together:
         question = msgspec.msgpack.decode(message, type=_Question)
         match question.what:
             case "metrics":
-                return self._written_down()
+                return self._written_down(self._snapshot())
             case "list":
                 return msgspec.msgpack.encode(self._listed(question.asked))
             case _:
@@ -117,15 +116,24 @@ class Together:
             return waterfall(fact, self.seen.first_tokens(fact.route, _NORMAL_S))
         return None
 
-    def _written_down(self) -> bytes:
-        """A snapshot, kept in the folder before anybody sees it."""
+    def _snapshot(self) -> Snapshot:
         self.catch_up()
-        data = msgspec.msgpack.encode(self.seen.snapshot())
+        return self.seen.snapshot()
+
+    def _taken(self) -> Snapshot:
+        """A snapshot, written down before anybody sees it where somebody may have to go on from it."""
+        snapshot = self._snapshot()
         if self.siblings.others:
-            path = self._path(self.siblings.n)
-            fresh = path.with_suffix(".new")
-            fresh.write_bytes(data)
-            fresh.replace(path)
+            self._written_down(snapshot)
+        return snapshot
+
+    def _written_down(self, snapshot: Snapshot) -> bytes:
+        """It, as it is kept in the folder now."""
+        data = msgspec.msgpack.encode(snapshot)
+        path = self._path(self.siblings.n)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(data)
+        fresh.replace(path)
         return data
 
     def _last_of(self, n: int) -> Snapshot | None:
@@ -153,3 +161,9 @@ def _decoded(data: bytes | None) -> Snapshot | None:
         return msgspec.msgpack.decode(data, type=Snapshot)
     except msgspec.DecodeError:
         return None
+
+
+async def _in_pieces(work: Iterator[None]) -> None:
+    """All of it, with a turn of the loop between any two of its pieces."""
+    for _ in work:
+        await asyncio.sleep(0)

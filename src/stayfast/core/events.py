@@ -81,7 +81,7 @@ class Hedged(msgspec.Struct, frozen=True, gc=False):
     route: str
     upstream: str  # that of the attempt that still ran
     at: float
-    refused: str = ""  # why it was not sent: budget, slow, busy; empty: it was
+    refused: str = ""  # why it was not sent: budget, slow, busy, deadline, shedding; empty: it was
 
 
 class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +89,15 @@ class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
 
     route: str
     upstream: str
+
+
+class Rescued(msgspec.Struct, frozen=True, gc=False):
+    """A running answer stalled or broke off on a route that does something about it."""
+
+    route: str
+    upstream: str  # that of the attempt that stalled
+    at: float
+    result: str  # rescued, failed, ended; refused_ and why: nothing was done then
 
 
 class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -122,11 +131,14 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     attempts: tuple[AttemptDone, ...] = ()  # every call made for it, in the order of their starts
     notes: tuple[str, ...] = ()  # what was decided about it and why, in words; names and figures only
     shed: str | None = None  # why it was turned away: one of a few words of ours
+    cache: str | None = None  # hit, miss, coalesced or bypass; None: its route has none
 
     @property
     def own_s(self) -> float | None:
-        """Seconds before the first token in which no attempt was under way: ours. None where no token came."""
-        if self.ttft_s is None:
+        """Seconds before the first token in which no attempt was under way: ours. None where no token came, or came of an
+        attempt that another request made.
+        """
+        if self.ttft_s is None or self.cache == "coalesced":
             return None
         waited_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
         for attempt in self.attempts:
@@ -205,7 +217,7 @@ class LoopLag(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
-        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld)
+        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued)
 
 
 class Sink(Protocol):

@@ -61,6 +61,18 @@ class Stage(Word):
 ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
+FROM_CACHE = "(cache)"  # who answers when no upstream does; names in settings may not be confused with it
+
+
+class CacheControl(msgspec.Struct, frozen=True, gc=False):
+    """What a client says of remembered answers, in the words of HTTP's Cache-Control (RFC 9111, 5.2.1)."""
+
+    no_store: bool = False
+    no_cache: bool = False
+    only_if_cached: bool = False
+    max_age_s: float | None = None
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """What a client asked, validated by `wire.decode`. `body` is verbatim, so that nothing unknown is lost."""
 
@@ -73,6 +85,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     n_choices: int = 1
     is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
     patience_s: float | None = None  # how long the client will wait, where its body says so
+    cache: CacheControl | None = None  # what its body says of remembered answers
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -48,8 +48,10 @@ RETRIES = _counter("retries", "Calls to upstreams after the first one of their r
 HEDGES = _counter("hedges", "Second attempts beside one that still ran (won, lost, failed), and those that were not sent.",
                   "route", "result")
 RETRIES_WITHHELD = _counter("retries_withheld", "Failures for whose retry the budget had no room.", "route", "upstream")
+RESCUES = _counter("rescues", "Answers that stalled or broke off where something is done about it, by what was.", "route",
+                   "result")
 STALLS = _counter("stalls", "Waits in the middle of an answer that were felt.", *_WHERE)
-TRUNCATED = _counter("truncated_streams", "Streams cut before the protocol's end.", "upstream")
+TRUNCATED = _counter("truncated_streams", "Streams that broke off after their client had a part of them.", "upstream")
 TOKENS = _counter("tokens", "Tokens that upstreams reported.", "route", "upstream", "kind")
 COST = _counter("cost_usd", "What attempts cost by the prices in the settings, USD.", *_WHERE)
 OPENED = _counter("connections_opened", "New upstream connections: handshakes paid.", "upstream", "http_version", "tls")
@@ -57,6 +59,11 @@ REUSED = _counter("connections_reused", "Requests on a pooled connection: handsh
 ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
 SHEDS = _counter("sheds", "Requests turned away to protect the others, or because their tenant's quota is used up.", "route",
                  "reason")
+CACHE = _counter("cache_requests", "Requests on routes with a cache: hit, coalesced, miss or bypass.", "route", "result")
+AFFINITY = _counter("affinity", "Choices where a route has affinity: kept (most is known), moved for load, or new to all.",
+                    "route", "upstream", "result")
+PREFIX_TOKENS = _counter("prefix_tokens", "Tokens of prompts sent, about, by whether their upstream was sent them lately.",
+                         "route", "upstream", "kind")
 LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
@@ -77,20 +84,27 @@ LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "How late a timer of
 
 IN_FLIGHT = _gauge("in_flight", "Requests in flight by upstream.", "upstream")
 QUEUE_DEPTH = _gauge("queue_depth", "Requests that wait for a place.", "upstream", "lane")
-LIMIT = _gauge("limit", "Requests that may run at an upstream at a time.", "upstream", "lane")
+LIMIT = _gauge("limit", "Requests that may run at an upstream at a time; all workers share it.", "upstream", "lane")
 BREAKER_STATE = _gauge("breaker_state", "0 closed, 1 half-open, 2 open; of several workers the highest.", "upstream")
+PREDICTOR_ERROR = _gauge("predictor_error_ratio", "Mean error of predicted first tokens over their mean; of workers the "
+                         "highest.", "upstream")
+EJECTED = _gauge("ejected", "1 while a route leaves an upstream out as an outlier; of several workers the highest.", *_WHERE)
 RETRY_BUDGET = _gauge("retry_budget_ratio", "Extra attempts over traffic, last minute; of workers the highest.", "route")
 SPIKE_FACTOR = _gauge("spike_factor", "p99 over p50 of the time to the first token in the last five minutes.", "route")
+CACHE_BYTES = _gauge("cache_bytes", "What the answers that are kept take up.", "route")
+CACHE_ENTRIES = _gauge("cache_entries", "Answers that are kept.", "route")
 WORKERS = _gauge("workers", "Worker processes that this scrape heard from (answered) and did not (silent).", "state")
 BUILD_INFO = _gauge("build_info", "1; the labels say which program this is.", "version", "python")
 
 FAMILIES = (
     REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    HEDGES, STALLS, TRUNCATED,
-    TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
-    HANDSHAKE, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, RETRY_BUDGET, SPIKE_FACTOR, WORKERS, BUILD_INFO,
+    HEDGES, RESCUES, STALLS, TRUNCATED,
+    TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, AFFINITY, PREFIX_TOKENS, LOST,
+    TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
+    HANDSHAKE, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET, SPIKE_FACTOR,
+    CACHE_BYTES, CACHE_ENTRIES, WORKERS, BUILD_INFO,
 )
-HIGHEST = frozenset((BREAKER_STATE.name, RETRY_BUDGET.name))  # of several workers these are not added up
+HIGHEST = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, RETRY_BUDGET.name))  # not added up
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 
 

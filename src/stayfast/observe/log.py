@@ -158,6 +158,7 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     over_stage: str | None = None
     degraded: str | None = None
     shed: str | None = None
+    cache: str | None = None
     notes: list[str] | None = None
     path: str | None = None
     tenant: str | None = None
@@ -230,7 +231,7 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         _ms_or_none(fact.queue_s), fact.n_chunks, usage.input_total if usage is not None else None,
         usage.output if usage is not None else None, usage.cached_read if usage is not None else None, fact.cost_usd,
         fact.finish_reason, fact.error, fact.over_stage, fact.degraded, fact.shed,
-        list(fact.notes) if fact.notes else None, None, fact.tenant,
+        fact.cache, list(fact.notes) if fact.notes else None, None, fact.tenant,
         trace.trace_id if trace is not None else None,
         # _value_ is what `.value` looks up at five times the cost; seven stages a request make that a microsecond
         {done.stage._value_: int((done.ended_at - done.began_at) * 1e6 + 0.5) / 1e3 for done in fact.stages},

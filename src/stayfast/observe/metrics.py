@@ -16,10 +16,11 @@ from stayfast.core.events import (
     LoopLag,
     RequestDone,
     RequestRefused,
+    Rescued,
     RetryWithheld,
     StageDone,
 )
-from stayfast.core.types import Outcome, Stage
+from stayfast.core.types import FROM_CACHE, Outcome, Stage
 from stayfast.observe import families as known
 from stayfast.observe.totals import Histogram, Labels, Rows, Snapshot, Totals
 from stayfast.policy.histogram import LogHistogram, merged
@@ -55,13 +56,14 @@ class Metrics:
         self.in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
         self.queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple  # requests that wait, by upstream and lane
         self.limits: Callable[[], Rows] = dict  # what upstreams' limits and breakers say
+        self.counted: Callable[[], Rows] = dict  # what others count: choices of upstreams
         self.lost = lost  # log lines and spans that were thrown away since the start
         self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
         self._live: defaultdict[Labels, Window] = defaultdict(Window)  # route, upstream: times to the first token
         counters, histograms = self.totals.counters, self.totals.histograms
         self._requests, self._attempts = counters[known.REQUESTS.name], counters[known.ATTEMPTS.name]
         self._tokens, self._cost_usd = counters[known.TOKENS.name], counters[known.COST.name]
-        self._reused = counters[known.REUSED.name]
+        self._reused, self._cache = counters[known.REUSED.name], counters[known.CACHE.name]
         self._gap_s = histograms[known.GAP.name]
         self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
         self._places: dict[Labels, _Place] = {}  # route, upstream, outcome
@@ -98,12 +100,15 @@ class Metrics:
         live = {route: self.first_tokens(route, LIVE_S).packed() for route in routes}
         queued: list[tuple[Labels, float]] = [(where, n) for where, n in self.queued()]
         gauges = {known.IN_FLIGHT.name: in_flight, known.QUEUE_DEPTH.name: queued, **self.limits()}
-        return self.totals.snapshot({known.LOST.name: lost}, gauges, live)
+        return self.totals.snapshot({known.LOST.name: lost, **self.counted()}, gauges, live)
 
     def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
-        """Times to the first token on a route, from accept, in the last `seconds`."""
-        now = self._clock.now()
-        return merged(window.last(seconds, now) for (of, _), window in self._live.items() if of == (route or NO_ROUTE))
+        """Times to the first token on a route, from accept, in the last `seconds`. What a cache answered is not among them:
+        it says nothing of what is usual.
+        """
+        now, of = self._clock.now(), route or NO_ROUTE
+        return merged(window.last(seconds, now) for (name, upstream), window in self._live.items()
+                      if name == of and upstream != FROM_CACHE)
 
     def resume(self, snapshot: Snapshot) -> None:
         """Go on from what another process of this place had counted before it ended."""
@@ -118,6 +123,8 @@ class Metrics:
         elif isinstance(fact, Hedged):
             if fact.refused:
                 count[known.HEDGES.name][fact.route, f"refused_{fact.refused}"] += 1
+        elif isinstance(fact, Rescued):
+            count[known.RESCUES.name][fact.route, fact.result] += 1
         elif isinstance(fact, RetryWithheld):
             count[known.RETRIES_WITHHELD.name][fact.route, fact.upstream] += 1
         elif isinstance(fact, LoopLag):
@@ -152,8 +159,6 @@ class Metrics:
             tokens[route, upstream, "output"] += n_output
         if cost_usd:
             self._cost_usd[where] += cost_usd
-        if fault == "truncated":
-            self.totals.counters[known.TRUNCATED.name][(upstream,)] += len(facts)
 
     def _take_extra(self, fact: AttemptDone) -> None:
         """One that was not alone, or that stalled."""
@@ -181,6 +186,8 @@ class Metrics:
                 spent_s[done.stage].append(done.ended_at - done.began_at)
             if outcome != "ok" or fact.over_stage is not None:
                 self._went_wrong(route, fact)
+            if fact.cache is not None:
+                self._cache[route, fact.cache] += 1
         for who, same in by_place.items():
             (self._places.get(who) or self._place(who)).take(same)
         for stage, histogram in self._stage_s.items():
@@ -205,7 +212,10 @@ class Metrics:
         if fact.status == 499:
             when = "before_first_token" if fact.ttft_s is None else "mid_answer"
             count[known.CLIENT_LEFT.name][route, when] += 1
-        elif fact.status == 504 and fact.error is not None and fact.error.endswith(LIMIT_CODES):
+            return
+        if fact.stream and fact.n_chunks and fact.error is not None:
+            count[known.TRUNCATED.name][(fact.upstream or "",)] += 1
+        if fact.status == 504 and fact.error is not None and fact.error.endswith(LIMIT_CODES):
             count[known.DEADLINE_EXCEEDED.name][route, ended_in(fact.stages), fact.error] += 1
 
 

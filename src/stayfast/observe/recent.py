@@ -13,6 +13,8 @@ import msgspec
 
 from stayfast.core.events import Fact, RequestDone
 
+_MAX_FACT_BYTES = 64 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class RecentConfig:
@@ -44,6 +46,8 @@ class Ring:
     def add(self, fact: bytes) -> None:
         """Keep it, and let go of the oldest that no longer fit."""
         facts, config = self._facts, self._config
+        if len(fact) > _MAX_FACT_BYTES:
+            return  # one that is so odd shall not push out all the others
         facts.append(fact)
         self._n_bytes += len(fact)
         while len(facts) > config.size or (self._n_bytes > config.max_bytes and facts):

@@ -5,6 +5,7 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
 from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.cadence import Cadence
+from stayfast.pipeline.picking import Aim
 from stayfast.policy.hedge import FirstTokens
 from stayfast.policy.price import Price
 from stayfast.upstreams.base import Call, Stream
@@ -12,18 +13,19 @@ from stayfast.upstreams.registry import Member
 
 SUCCESS, DROPPED, IGNORED = Outcome
 TOO_MANY = 429
+MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
 BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counted them
 
 
 class Attempt:
     """Owns the stream and the place at the upstream. One task owns it."""
 
-    __slots__ = ("_clock", "_first_tokens", "_is_hedge", "_n_attempt", "_place", "_price", "_route", "_sink", "began_at",
-                 "cadence", "call", "done", "is_incremental", "member", "stream")
+    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_is_hedge", "_n_attempt", "_place", "_price", "_route",
+                 "_sink", "began_at", "cadence", "call", "done", "is_incremental", "member", "stream")
 
     def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
                  sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
-                 is_hedge: bool = False) -> None:
+                 is_hedge: bool = False, aim: Aim | None = None) -> None:
         self.member = member
         self.is_incremental = is_incremental
         self.stream: Stream | None = None
@@ -40,7 +42,14 @@ class Attempt:
         self.began_at = clock.now()
         if first_tokens is not None:
             first_tokens.began(self, self.began_at)
-        norm = member.usual.norm(call.model, len(call.request.body) // BYTES_A_TOKEN, not is_incremental)
+        self._aim = aim  # None: nobody chose between upstreams by what became of calls
+        n_bytes = len(call.request.body)
+        if aim is not None:
+            n_bytes -= aim.sent(member.upstream.name, self.began_at)
+        n_tokens = n_bytes // BYTES_A_TOKEN
+        norm = member.usual.norm(call.model, n_tokens, not is_incremental)
+        predictor = member.predictor
+        self._guess = predictor.began(n_tokens) if predictor is not None and is_incremental else None
         self._place = member.enter(norm, self.began_at)
 
     @property
@@ -54,7 +63,11 @@ class Attempt:
         self.cadence.begin(now)
         if self._first_tokens is not None:
             self._first_tokens.took(self, now)
+        if self._aim is not None and self.stream is not None:
+            self._aim.answered(self.name, now - self.began_at, self.stream.sight, is_whole=not self.is_incremental)
         usage = self.stream.sight.usage if self.stream is not None else None
+        if self._guess is not None:
+            self._guess.answered(now - self.began_at, usage.uncached if usage is not None else None)
         if usage is None or not usage.input_total:
             self._place.answered(now)
         else:
@@ -66,11 +79,12 @@ class Attempt:
         return self._place.is_late(self._clock.now())
 
     def end(self, outcome: Outcome, fault: str | None = None, *, is_failure: bool = True,
-            upstream_status: int | None = None, retry_after_s: float | None = None, is_lost: bool = False) -> None:
+            upstream_status: int | None = None, retry_after_s: float | None = None, is_lost: bool = False,
+            taken: Usage | None = None) -> None:
         """Release the stream and the place, and say what came of it. Only the first call counts.
 
         A dropped attempt tells against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says
-        that there is no room; whatever else is no failure says nothing.
+        that there is no room; whatever else is no failure says nothing. `taken`: an estimate of what it used.
         """
         if self.done is not None:
             return
@@ -80,6 +94,8 @@ class Attempt:
         now = self._clock.now()
         if is_lost:
             self._place.outlasted(now)
+        if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
+            self._aim.ended(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
         teaches = is_failure or upstream_status == TOO_MANY
         self._place.leave(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.cadence
@@ -90,14 +106,16 @@ class Attempt:
             else:
                 self._first_tokens.failed(self)
         sight = stream.sight if stream is not None else None
-        usage = sight.usage if sight is not None else None
+        usage = taken or (sight.usage if sight is not None else None)
+        if self._guess is not None:
+            self._guess.ended(usage.uncached if usage is not None else None)
         if is_lost and usage is None:
             usage = Usage(input_total=len(call.request.body) // BYTES_A_TOKEN)
         self.done = AttemptDone(
             self._route, upstream.name, self.began_at, now, outcome,
             cadence.first_at - self.began_at if cadence.first_at is not None else None, fault, self._n_attempt,
-            call.request_id, call.request.api, upstream.kind, call.model, upstream_status, usage,
-            sight.finish_reason if sight is not None else None,
+            call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
+            sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None,
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
             self._is_hedge, is_lost)

@@ -1,20 +1,23 @@
 """One request's record: what came, when, for whom, by when it must be over, and where its time went."""
 
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import Trace
-from stayfast.core.types import RELAY, Allowance, Request, Stage
+from stayfast.core.types import RELAY, Allowance, CacheControl, Request, Stage
 from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.attempt import Attempt
-from stayfast.pipeline.handoffs import Terms
+from stayfast.pipeline.caching import Cached
+from stayfast.pipeline.handoffs import Plan, Started, Terms
 from stayfast.pipeline.ledger import Ledger
 from stayfast.pipeline.watch import Watch
 from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import below
 
+Start = Callable[["Exchange", Plan], Awaitable[Started]]
 SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
 
 
@@ -29,6 +32,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     silence_s: float | None = None  # how long its SDK waits for the next byte, which for a whole answer is the answer
     trace: Trace | None = None  # None: tracing is off, and the client sent no trace context
     urgency: Urgency | None = None  # where the client said so
+    cache: CacheControl | None = None  # what its headers say of remembered answers
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, under the request's own; None where that has none."""
@@ -38,8 +42,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 class Exchange:
     """A request on its way through the stages. One task owns it; its deadline starts at accept."""
 
-    __slots__ = ("allowances", "arrival", "attempts", "deadline", "degraded", "ledger", "notes", "request", "reserve_s",
-                 "route", "terms", "total_s", "upstream", "watch")
+    __slots__ = ("allowances", "arrival", "attempts", "cached", "deadline", "degraded", "ledger", "notes", "on_first",
+                 "request", "reserve_s", "route", "share", "terms", "total_s", "upstream", "watch")
 
     def __init__(self, request: Request, arrival: Arrival, terms: Terms, alarms: Alarms) -> None:
         total_s, budget = _total_s(request, arrival, terms.timeouts.total_s), terms.budget
@@ -59,7 +63,10 @@ class Exchange:
         self.upstream: str | None = None
         self.degraded: str | None = None  # fallback, template or partial: what was done instead of failing
         self.allowances: tuple[Allowance, ...] = ()  # what its client has left of its quota
+        self.on_first: Callable[[], None] | None = None  # called when the call is over: with the first token, of a stream
         self.notes: list[str] = []  # what was decided about it, and why; names and figures only
+        self.cached: Cached | None = None  # what the cache of its route had to say; None: it has none
+        self.share: Start | None = None  # makes the call in place of the caller, for others who ask the same
 
     def enter(self, stage: Stage) -> None:
         """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""
@@ -70,6 +77,16 @@ class Exchange:
             self.watch.arm_bound()
         if stage is RELAY:
             self.watch.disarm()  # its reader comes and goes, and waits under it only when it reads
+            if self.on_first is not None:
+                self.on_first()
+
+    def again(self, watch: Watch) -> "Exchange":
+        """The same request for another task, under this watch. Ledger, attempts and notes are one."""
+        other = Exchange.__new__(Exchange)
+        for name in Exchange.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.watch = watch
+        return other
 
     def __repr__(self) -> str:
         where = self.ledger.stage.value if self.ledger.stage is not None else "done"

@@ -48,7 +48,7 @@ class Gateway:
                     ex.enter(ROUTE)
                     plan = self.router.plan(ex, prompt)  # candidates, best first
                     ex.enter(CALL)
-                    started = await self.caller.start(ex, plan)  # retries and fallback end at the first content token
+                    started = await (ex.share or self.caller.start)(ex, plan)  # to the first content token, with retries
             except ENDINGS as why:
                 started = self.template.answer(ex, why)  # or raises what `why` stands for
             held.add(started.source.abandon)

@@ -1,19 +1,24 @@
 """What one stage hands to the next. A Plan cannot exist without a Prompt, nor a reply without a Started."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Chunk, Outcome, Request
+from stayfast.pipeline.caching import Caching
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.hedging import Hedging, never
+from stayfast.pipeline.picking import Aim, Picking
 from stayfast.policy.budget import Budget, BudgetConfig, share_out
 from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
+from stayfast.policy.size import SizeConfig
 from stayfast.upstreams.base import Stream
 from stayfast.upstreams.registry import Member
+
+OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -29,6 +34,7 @@ class Target:
     member: Member
     model: str | None = None
     prices: Prices = field(default_factory=dict)  # by the model's name there
+    continues: bool = False  # it goes on with words that end a request as the assistant's
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class Terms:
     template: str = ""  # the answer given instead of an error; empty: none
     ends_partial: bool = False  # an answer that has begun is ended in its protocol when its time is up, not broken off
     route: str | None = None  # whose terms these are; None: nobody's, the name that was asked for does not exist
+    cache: Caching | None = None  # None: it has none
+    size: SizeConfig | None = None  # None: prompts may be of any length
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +59,10 @@ class Route:
     in_turn: bool = False  # the first that is well, instead of the less busy of two
     terms: Terms = field(default_factory=Terms)
     retry: RetryConfig = field(default_factory=RetryConfig)
-    fallback: tuple[Target, ...] = ()
+    fallback: tuple[tuple[Target, ...], ...] = ()  # in tiers, asked in order
     hedging: Hedging = field(default_factory=never)
+    on_stall: OnStall = "wait"
+    picking: Picking | None = None  # affinity, weights, ejection; None: it has none of them
 
     def __post_init__(self) -> None:
         if not self.targets:
@@ -65,7 +75,8 @@ class Plan(msgspec.Struct, frozen=True):
     route: Route
     prompt: Prompt
     candidates: tuple[Target, ...]
-    fallback: tuple[Target, ...] = ()
+    fallback: tuple[tuple[Target, ...], ...] = ()  # in tiers, asked in order
+    aim: Aim | None = None  # wants to be told of the attempts
 
 
 class Source(Protocol):

@@ -1,19 +1,21 @@
 """What one route knows of second attempts: the live times to the first token, and the budget of all extra attempts."""
 
+from collections.abc import Iterable
+
 from stayfast.policy.extra import ExtraBudget
-from stayfast.policy.hedge import FirstTokens, HedgeConfig, Plan, aim, is_slow, live, plan
+from stayfast.policy.hedge import FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
 from stayfast.policy.retry import RetryConfig
 
 REFRESHED_S = 1.0  # how old a plan may be: merging a minute's histograms takes a tenth of a millisecond
 MAX_KINDS = 1000  # of upstream and prompt size; far more than there are
-N_SIZES = 64  # bit lengths of a body
-FEW = 100  # samples; with fewer, prompts twice and half as long are asked as well
+N_SIZES = 128  # half octaves of a body's bytes
+FEW = 100  # samples; with fewer, prompts of the sizes beside it are asked as well
 
 
 class Hedging:
     """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
 
-    __slots__ = ("_of", "_plans", "_slow", "budget", "config", "retry")
+    __slots__ = ("_lately", "_of", "_plans", "budget", "config", "has_slow", "retry")
 
     def __init__(self, config: HedgeConfig, retry: RetryConfig) -> None:
         self.config = config
@@ -21,7 +23,8 @@ class Hedging:
         self.budget = ExtraBudget(retry.budget, config.budget if config.mode != "off" else 0.0)
         self._of: dict[tuple[str, bool, int], FirstTokens] = {}
         self._plans: dict[tuple[str, str, bool, int], tuple[float, Plan]] = {}
-        self._slow: dict[tuple[str, bool, int], tuple[float, bool]] = {}
+        self._lately: dict[tuple[str, bool], Lately] = {}
+        self.has_slow = False  # one was when they were last looked at
 
     @property
     def is_on(self) -> bool:
@@ -35,19 +38,19 @@ class Hedging:
 
     def first_tokens(self, upstream: str, n_body_bytes: int, *, is_whole: bool) -> FirstTokens:
         """Where the times of such attempts are kept."""
-        key = (upstream, is_whole, n_body_bytes.bit_length())
+        key = (upstream, is_whole, _size_of(n_body_bytes))
         found = self._of.get(key)
         if found is None:
             if len(self._of) >= MAX_KINDS:
                 del self._of[next(iter(self._of))]
-            self._of[key] = found = FirstTokens()
+            self._of[key] = found = FirstTokens(self.lately(upstream, is_whole=is_whole))
         return found
 
     def plan(self, upstream: str, second: str, n_body_bytes: int, now: float, *, is_whole: bool) -> Plan:
         """When to send a second attempt to `second`, beside one that runs at `upstream`."""
         if self.config.mode == "race":
             return Plan(self.config.race_after_s, 0.0, 0, 0.0)
-        size = n_body_bytes.bit_length()
+        size = _size_of(n_body_bytes)
         key = (upstream, second, is_whole, size)
         known = self._plans.get(key)
         if known is not None and now < known[0]:
@@ -58,20 +61,37 @@ class Hedging:
         self._plans[key] = (now + REFRESHED_S, made)
         return made
 
-    def is_slow(self, upstream: str, n_body_bytes: int, now: float, *, is_whole: bool) -> bool:
-        """Whether an upstream is slow as a whole."""
-        key = (upstream, is_whole, n_body_bytes.bit_length())
-        known = self._slow.get(key)
-        if known is None or now >= known[0]:
-            self._slow[key] = known = (now + REFRESHED_S, is_slow(self._like(*key), now))
-        return known[1]
+    def late(self, upstream: str, now: float, *, is_whole: bool) -> None:
+        """An attempt at an upstream has no token when the next one is due."""
+        if self.config.mode == "race":  # it is not late, it races
+            return
+        lately = self.lately(upstream, is_whole=is_whole)
+        lately.late(now)
+        self.has_slow = self.has_slow or lately.is_slow(now)
+
+    def slow(self, upstreams: Iterable[str], now: float, *, is_whole: bool) -> set[str]:
+        """Those of these upstreams that are slow just now."""
+        found = {name for name in upstreams if self.lately(name, is_whole=is_whole).is_slow(now)}
+        self.has_slow = bool(found)
+        return found
+
+    def lately(self, upstream: str, *, is_whole: bool) -> Lately:
+        """Whether an upstream is slow just now."""
+        found = self._lately.get((upstream, is_whole))
+        if found is None:
+            self._lately[upstream, is_whole] = found = Lately(self.config.budget)
+        return found
 
     def _made(self, key: tuple[str, str, bool, int], now: float) -> Plan:
         upstream, second, is_whole, size = key
         first_s = live(self._like(upstream, is_whole, size), now)
         second_s = first_s if second == upstream else live(self._like(second, is_whole, size), now)
-        share = aim(self.config.budget, self.budget.hedged_share(now))
-        return plan(first_s, second_s, share, self.max_extra, is_whole=is_whole)
+        share = aim(self.config.budget, self.budget.wanted_share(now))
+        made = plan(first_s, second_s, share, self.max_extra, is_whole=is_whole)
+        known = self._of.get((upstream, is_whole, size))
+        if known is not None:
+            known.due_s = made.after_s
+        return made
 
     def _like(self, upstream: str, is_whole: bool, size: int) -> list[FirstTokens]:
         """Those of this size; where they have seen few, also those of neighbouring sizes, larger and smaller alike."""
@@ -87,6 +107,12 @@ class Hedging:
 
     def __repr__(self) -> str:
         return f"<Hedging {self.config.mode}: {len(self._of)} kinds of prompt, {self.budget!r}>"
+
+
+def _size_of(n_body_bytes: int) -> int:
+    """Which prompts are alike: those within half an octave."""
+    bits = n_body_bytes.bit_length()
+    return 2 * bits + (n_body_bytes << 2 >> bits & 1)
 
 
 def never() -> Hedging:

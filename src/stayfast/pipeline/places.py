@@ -1,16 +1,18 @@
-"""The places that requests take while they run, and the queue before them. The thinking is `policy.queue`'s, `.fair`'s,
-`.priority`'s and `.admission`'s; here are the futures and the timer.
+"""The places that requests take while they run, and the queue before them: one, or one for each lane. The thinking is
+`policy.queue`'s, `.lanes`', `.fair`'s, `.priority`'s and `.admission`'s; here are the futures and the timer.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Word
 from stayfast.policy.admission import AdmissionConfig
+from stayfast.policy.common import LOOK_ELSEWHERE_S, Common
 from stayfast.policy.fair import Share, Sharing
+from stayfast.policy.lanes import LEAST_PLACES, Lane, Lanes
 from stayfast.policy.priority import HoldBack
 from stayfast.policy.queue import Queue, Waiting
 
@@ -32,8 +34,14 @@ class Asked(msgspec.Struct, gc=False):
 
     band: int
     tokens: float  # weighted
+    n_input: float  # estimated tokens of the prompt, of which the upstream will have to read about `n_read`
+    n_read: float
+    n_output: float  # tokens of the answer, as usual
     ends_at: float  # of the wait
     deadline_at: float  # of everything
+    model: str = ""  # as the client said it
+    lane: "Lane[Call] | None" = None  # None: there are none
+    is_prefilling: bool = False  # it is in its lane, and has no first token yet
 
 
 class Call:
@@ -58,54 +66,96 @@ class Refused(Exception):
 
 
 class Places:
-    """All places of one gateway. One loop's; only `wait` awaits, and giving back never does."""
+    """All places of one gateway. One loop's; only `wait` awaits, and giving back never does.
 
-    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_late_s", "_sharing", "_timer", "_timer_at", "n_taken", "queue")
+    `predict`, where it is set, says how long a first token will take; None: not known.
+    """
+
+    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_late_s", "_sharing", "_timer", "_timer_at", "common", "lanes",
+                 "n_taken", "predict", "queue")
 
     def __init__(self, config: AdmissionConfig, clock: Clock) -> None:
         self._clock = clock
         self._sharing = Sharing()
+        self.common: Common | None = None  # the places are shared with other processes
         self.n_taken = 0
         self._first_s = 0.0  # about how long a request that is in waits for its first token
         self._late_s = 0.0  # how late the loop ran the timer
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self.predict: Callable[[Asked], float | None] | None = None
         self.queue: Queue[Call] = Queue(config.queue)
+        self.lanes: Lanes[Call] | None = None  # where there are, `queue` is the short one's
         self.configure(config)
 
     def configure(self, config: AdmissionConfig) -> None:
         """Other bounds; who waits goes on waiting."""
         self._config = config
         self._hold = HoldBack(config.max_in_flight or UNLIMITED, config.hold_back)
+        before, self.lanes = self.lanes, None
+        if config.lanes is not None:
+            n_here = self.n_places // (1 if self.common is None else self.common.n_processes)
+            terms = (config.lanes, config.queue, max(LEAST_PLACES, n_here), config.hold_back)
+            if before is None:
+                self.lanes = Lanes(*terms)
+            else:
+                before.configure(*terms)
+                self.lanes = before
+        if (before is None) is not (self.lanes is None):
+            self._requeue(before)
         self.queue.config = config.queue
+
+    def _requeue(self, before: Lanes[Call] | None) -> None:
+        """Lanes have come or gone: whoever waits does so elsewhere from now on."""
+        queues = [self.queue] if before is None else [lane.queue for lane in before.all]
+        self.queue = Queue(self._config.queue) if self.lanes is None else self.lanes.short.queue
+        for queue in queues:
+            while (waiting := queue.pop(lambda *_: True)) is not None:
+                asked = waiting.item.asked
+                asked.lane = self.lanes.of(asked.band, asked.n_read, asked.n_output) if self.lanes is not None else None
+                gone = self._queue_of(asked).push(waiting)
+                if gone is not None:
+                    self._turn_away(gone, Why.QUEUE_FULL)
 
     @property
     def n_places(self) -> int:
         """How many there are."""
         return self._hold.n_places
 
+    @property
+    def n_waiting(self) -> int:
+        """How many wait."""
+        return self.queue.n if self.lanes is None else self.lanes.n_waiting
+
     def enter(self, share: Share, asked: Asked, now: float) -> Waiting[Call] | None:
         """Take a place (None), or a place in the queue, to `wait`. Raises Refused."""
-        queue, sharing, band = self.queue, self._sharing, asked.band
-        sharing.arrive(share, now, queue.least_served() if queue.n else None)
+        queue, lanes, band = self.queue, self.lanes, asked.band
+        if lanes is None:
+            least = queue.least_served() if queue.n else None
+        else:
+            asked.lane = lane = lanes.of(band, asked.n_read, asked.n_output)
+            queue, least = lane.queue, lanes.least_served()
+            lane.hold.seen(band, now)
+        self._sharing.arrive(share, now, least)
         self._hold.seen(band, now)
-        has_room = self._has_room(band, share, now)
+        has_room = self._has_room(asked.lane, band, share, now)
         if has_room and not queue.n:
-            self.n_taken += 1
-            sharing.start(share, asked.tokens)
+            self._take(share, asked, now)
             return None
         if not has_room:
-            self._check_worth(share, asked, now)
+            self._check_worth(queue, share, asked, now)
         waiting = Waiting(Call(asked), band, share, now, asked.deadline_at)
         gone = queue.push(waiting)
         if gone is waiting:
-            raise Refused(Why.QUEUE_FULL, queue.predicted_s(band, share, self.n_taken))
+            raise Refused(Why.QUEUE_FULL, self._predicted_s(asked, share))
         if gone is not None:
             self._turn_away(gone, Why.QUEUE_FULL)
         self._let_in(now)
-        if self._timer is None and queue.n:
+        if self._timer is None and self.n_waiting:
             self._late_s = 0.0
             self._arm(now)
+        if self.common is not None and self.n_waiting and not self.common.is_watched:
+            self._look_elsewhere(self.common)
         return waiting
 
     async def wait(self, waiting: Waiting[Call]) -> None:
@@ -117,52 +167,107 @@ class Places:
             if call.is_in:
                 self.give_back(waiting.share, call.asked, 0.0, None)
             elif not call.is_out:
-                self.queue.remove(waiting)
+                self._queue_of(call.asked).remove(waiting)
             raise
         if why is not None:
-            raise Refused(why, self.queue.predicted_s(waiting.band, waiting.share, self.n_taken))
+            raise Refused(why, self._predicted_s(call.asked, waiting.share))
 
     def give_back(self, share: Share, asked: Asked, tokens: float, took_s: float | None) -> None:
         """A place is free again, after `took_s` (None: it was not used) and so many weighted tokens."""
         self.n_taken -= 1
+        if self.common is not None:
+            self.common.taken(self.n_taken)
         self._sharing.end(share, asked.tokens, tokens)
+        if asked.lane is not None and self.lanes is not None:
+            self.first_token(asked)
+            self.lanes.leave(asked.lane, self._clock.now())
         if took_s is not None:
-            self.queue.served(took_s)
-        if self.queue.n:
+            self._queue_of(asked).served(took_s)
+        if self.n_waiting:
             self._let_in(self._clock.now())
+
+    def first_token(self, asked: Asked) -> None:
+        """A request in a lane has its first token; only the first call counts."""
+        if asked.is_prefilling and self.lanes is not None and asked.lane is not None:
+            asked.is_prefilling = False
+            self.lanes.first_token(asked.lane)
+            if self.lanes.n_waiting:
+                self._let_in(self._clock.now())
 
     def learn_first(self, seconds: float) -> None:
         """A first token came, so long after its call began."""
         self._first_s += (seconds - self._first_s) * _LEARNS
 
     def depths(self) -> Iterator[tuple[str, int]]:
-        """How many wait, by band."""
-        return self.queue.depths()
+        """How many wait, by band; by lane and band, where there are lanes."""
+        return self.queue.depths() if self.lanes is None else self.lanes.depths()
 
-    def _has_room(self, band: int, share: Share, now: float) -> bool:
-        n_kept = self._sharing.n_kept(share, self._hold.n_places, now)
-        return self.n_taken + n_kept < self._hold.ceiling(band, now)
+    def _queue_of(self, asked: Asked) -> Queue[Call]:
+        return self.queue if asked.lane is None else asked.lane.queue
 
-    def _check_worth(self, share: Share, asked: Asked, now: float) -> None:
+    def _has_room(self, lane: Lane[Call] | None, band: int, share: Share, now: float) -> bool:
+        n_places, lanes = self._hold.n_places, self.lanes
+        n_kept = self._sharing.n_kept(share, n_places, now)
+        ceiling = self._hold.ceiling(band, now)
+        n_taken = self.n_taken if self.common is None else self.common.n_seen(self.n_taken, n_places)
+        if lane is None or lanes is None:
+            return n_taken + n_kept < ceiling
+        return lanes.has_room(lane, band, n_places - n_taken - n_kept, n_places - ceiling, now)
+
+    @property
+    def _n_serving(self) -> int:
+        """Places that serve this queue: those taken here, or this process's part of all."""
+        return self.n_taken if self.common is None else max(self.n_taken, self._hold.n_places // self.common.n_processes)
+
+    def _look_elsewhere(self, common: Common) -> None:
+        """As long as somebody waits here: nobody tells us of places that become free elsewhere."""
+        self._let_in(self._clock.now())
+        common.waiting(self.n_waiting)
+        common.is_watched = self.n_waiting > 0
+        if common.is_watched:
+            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._look_elsewhere, common)
+
+    def _predicted_s(self, asked: Asked, share: Share) -> float:
+        """How long a newcomer would wait; of a lane's places, where there are lanes."""
+        lane = asked.lane
+        n_served = self._n_serving if lane is None else max(lane.n_running, lane.n_entitled)
+        return self._queue_of(asked).predicted_s(asked.band, share, n_served)
+
+    def _check_worth(self, queue: Queue[Call], share: Share, asked: Asked, now: float) -> None:
         """Raises Refused for a wait in vain, and under overload for bands that are not spared."""
-        config, queue, band = self._config, self.queue, asked.band
-        wait_s = queue.predicted_s(band, share, self.n_taken)
-        if wait_s > config.queue.max_wait_s or now + wait_s > min(asked.ends_at, asked.deadline_at - self._first_s):
+        wait_s = self._predicted_s(asked, share)
+        first_s = self.predict(asked) if self.predict is not None else None
+        latest_at = min(asked.ends_at, asked.deadline_at - (self._first_s if first_s is None else first_s))
+        if wait_s > queue.config.max_wait_s or now + wait_s > latest_at:
             raise Refused(Why.PREDICTED_WAIT, wait_s)
-        if not config.spares(band, queue.n, wait_s, self._late_s):
+        if not self._config.spares(asked.band, queue.config, queue.n, wait_s, self._late_s):
             raise Refused(Why.OVERLOADED, wait_s)
 
     def _let_in(self, now: float) -> None:
-        while self.n_taken < self._hold.n_places:
-            waiting = self.queue.pop(lambda band, share: self._has_room(band, share, now))
-            if waiting is None:
-                return
-            call = waiting.item
-            call.is_in = True  # one that is being cancelled, too: its `wait` gives the place back
-            self.n_taken += 1
-            self._sharing.start(waiting.share, call.asked.tokens)
-            if not call.told.done():
-                call.told.set_result(None)
+        lanes = (None,) if self.lanes is None else self.lanes.all
+        for lane in lanes:
+            queue = self.queue if lane is None else lane.queue
+            while self.n_taken < self._hold.n_places and queue.n:
+                waiting = self._next(queue, lane, now)
+                if waiting is None:
+                    break
+                call = waiting.item
+                call.is_in = True  # one that is being cancelled, too: its `wait` gives the place back
+                self._take(waiting.share, call.asked, now)
+                if not call.told.done():
+                    call.told.set_result(None)
+
+    def _next(self, queue: Queue[Call], lane: Lane[Call] | None, now: float) -> Waiting[Call] | None:
+        return queue.pop(lambda band, share: self._has_room(lane, band, share, now))
+
+    def _take(self, share: Share, asked: Asked, now: float) -> None:
+        self.n_taken += 1
+        if self.common is not None:
+            self.common.taken(self.n_taken)
+        self._sharing.start(share, asked.tokens)
+        if asked.lane is not None and self.lanes is not None:
+            asked.is_prefilling = True
+            self.lanes.enter(asked.lane, now)
 
     def _turn_away(self, waiting: Waiting[Call], why: Why) -> None:
         waiting.item.is_out = True
@@ -170,7 +275,8 @@ class Places:
             waiting.item.told.set_result(why)
 
     def _arm(self, now: float) -> None:
-        self._timer_at = now + self._config.queue.target_wait_s / 2
+        target_s = self._config.queue.target_wait_s if self.lanes is None else self.lanes.target_wait_s
+        self._timer_at = now + target_s / 2
         self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._look)
 
     def _look(self) -> None:
@@ -178,11 +284,13 @@ class Places:
         now = self._clock.now()
         self._late_s = max(now - self._timer_at, self._late_s / 2)
         self._timer = None
-        for waiting in self.queue.overdue(now):
-            self._turn_away(waiting, Why.WAITED)
+        queues = (self.queue,) if self.lanes is None else [lane.queue for lane in self.lanes.all]
+        for queue in queues:
+            for waiting in queue.overdue(now):
+                self._turn_away(waiting, Why.WAITED)
         self._let_in(now)
-        if self.queue.n:
+        if self.n_waiting:
             self._arm(now)
 
     def __repr__(self) -> str:
-        return f"<Places {self.n_taken} of {self.n_places} taken, {self.queue!r}>"
+        return f"<Places {self.n_taken} of {self.n_places} taken, {self.queue if self.lanes is None else self.lanes!r}>"

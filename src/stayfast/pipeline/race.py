@@ -25,8 +25,10 @@ from stayfast.policy.extra import weight_of
 LOOK_AGAIN_S = 1.0  # where no second attempt helps as far as is known: it may be known by then
 ASK_AGAIN_S = 0.1  # where it helps and may not be sent: there may be room by then
 Begin = Callable[[Target], Attempt]
+IsShedding = Callable[[float], bool]  # whether the gateway has more requests than places at an instant
 WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
-                              "slow": "it is slow as a whole", "budget": "the budget of hedges is spent"}
+                              "slow": "it is slow as a whole", "budget": "the budget of hedges is spent",
+                              "shedding": "requests wait for places, or are turned away"}
 
 
 class Tasks:
@@ -57,11 +59,11 @@ class Tasks:
 class Race:
     """One first attempt and what runs beside it. Owned by the request's task; `end` must be called, and awaits nothing."""
 
-    __slots__ = ("_begin", "_clock", "_ex", "_hedges", "_hedging", "_is_over", "_is_whole", "_n_bytes", "_n_running",
-                 "_others", "_over", "_refused", "_running", "_sink", "_tasks", "_winner")
+    __slots__ = ("_begin", "_clock", "_ex", "_hedges", "_hedging", "_is_over", "_is_shedding", "_is_whole", "_late",
+                 "_n_bytes", "_n_running", "_others", "_over", "_refused", "_running", "_sink", "_tasks", "_winner")
 
     def __init__(self, ex: Exchange, first: Attempt, others: Sequence[Target], hedging: Hedging, *, begin: Begin,
-                 tasks: Tasks, clock: Clock, sink: Sink) -> None:
+                 tasks: Tasks, clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
         self._ex = ex
         self._running = first  # the one that is waited for the least time
         self._others = others  # best first; the one of the first attempt among them
@@ -70,12 +72,14 @@ class Race:
         self._tasks = tasks
         self._clock = clock
         self._sink = sink
+        self._is_shedding = is_shedding
         self._hedges: list[tuple[Attempt, asyncio.Task[None]]] = []
         self._n_running = 0
         self._refused = ""
         self._winner: Started | None = None
         self._over: asyncio.Future[None] | None = None  # what the request waits for when only second attempts run
         self._is_over = False
+        self._late: Attempt | None = None  # the last one that was found to be late
         self._n_bytes = len(ex.request.body)
         self._is_whole = not ex.request.stream
         self._ring(first.began_at)
@@ -127,8 +131,9 @@ class Race:
 
     def _ring(self, since: float) -> None:
         """Have the alarm ring when the next attempt is due."""
-        plan = self._hedging.plan(self._running.name, self._target().member.upstream.name, self._n_bytes,
-                                  since, is_whole=self._is_whole)
+        running = self._running
+        second = next((target for target in self._others if target.member is not running.member), self._others[0])
+        plan = self._hedging.plan(running.name, second.member.upstream.name, self._n_bytes, since, is_whole=self._is_whole)
         self._ex.watch.ring(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
 
     def _alarm(self) -> None:
@@ -144,10 +149,15 @@ class Race:
         if now < due_at:
             ex.watch.ring(due_at, self._alarm)
             return
+        if self._late is not running:
+            self._late = running
+            hedging.late(running.name, now, is_whole=self._is_whole)
         refused = self._refusal(target, plan.usual_s, now)
         if refused:
             if not self._refused:
                 self._refused = refused
+                if refused == "budget":
+                    hedging.budget.miss_hedge(weight_of(self._n_bytes), now)
                 self._sink.emit(Hedged(ex.route or "", running.name, now, refused))
                 ex.notes.append(f"not hedged to {name} at once: {WHY_NOT[refused]}")
             ex.watch.ring(now + ASK_AGAIN_S, self._alarm)
@@ -163,29 +173,34 @@ class Race:
     def _refusal(self, target: Target, usual_s: float, now: float) -> str:
         """Why no second attempt may be sent now; empty where it may."""
         member, hedging = target.member, self._hedging
-        if not member.has_room or not member.is_well(now):
+        if not member.has_room or member.is_failing(now):
             return "busy"
         if self._ex.deadline.at - now < usual_s:
             return "deadline"
+        if self._is_shedding is not None and self._is_shedding(now):
+            return "shedding"
         if hedging.config.mode == "race":
             return ""
-        if hedging.is_slow(member.upstream.name, self._n_bytes, now, is_whole=self._is_whole):
+        if hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now):
             return "slow"
         n_more = hedging.max_extra - len(self._hedges) - 1
         return "" if hedging.budget.may_hedge(weight_of(self._n_bytes), now, n_more) else "budget"
 
     def _target(self) -> Target:
-        """Whom to ask next: somebody who has not been asked, before the one who was asked first."""
-        running, others = self._running.member, self._others
-        if self._hedges:
-            asked = {running, *(attempt.member for attempt, _ in self._hedges)}
-            for target in others:
-                if target.member not in asked:
-                    return target
-        for target in others:
-            if target.member is not running:
-                return target
-        return others[0]
+        """Whom to ask next: of those who are not slow just now, somebody who has not been asked before one who has. A
+        breaker that is open for slowness counts for less: what it goes by may be a minute old.
+        """
+        if len(self._others) == 1:
+            return self._others[0]
+        now, hedging = self._clock.now(), self._hedging
+        asked = {self._running.member, *(attempt.member for attempt, _ in self._hedges)}
+
+        def rank(target: Target) -> tuple[bool, bool, bool, bool]:
+            member = target.member
+            is_slow = hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now)
+            return (not member.has_room or member.is_failing(now), is_slow, member in asked, not member.is_well(now))
+
+        return min(self._others, key=rank)
 
     def _send(self, target: Target) -> None:
         self._running = attempt = self._begin(target)

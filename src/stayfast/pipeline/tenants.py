@@ -1,29 +1,41 @@
 """Who is served on what terms, and what each has used: one record a tenant, kept for the life of the process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from stayfast.core.types import Request
 from stayfast.policy.admission import ANY_TENANT, TenantConfig
 from stayfast.policy.fair import Share
 from stayfast.policy.priority import Points, Standing
-from stayfast.policy.quota import Quota
+from stayfast.policy.quota import Quota, own_bucket
+from stayfast.policy.rate import Bucket
 
 BYTES_A_TOKEN = 4
 _FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
 _LEARNS = 0.05
+_MOST_READ = 4.0  # tokens for each that was estimated
+Buckets = Callable[[str, str, float, float, float], Bucket]  # of a tenant, a limit's name, capacity, rate and now
+
+
+def own_buckets(_: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
+    """Buckets of this process."""
+    return own_bucket(limit, capacity, per_s, now)
 
 
 class Tenant:
     """One tenant's state. Changed only on the event loop, without awaiting."""
 
-    __slots__ = ("config", "name", "quota", "share", "standing", "usual_cost_usd", "usual_output")
+    __slots__ = ("_buckets", "_n_estimated", "_n_read", "config", "name", "quota", "share", "standing", "usual_cost_usd",
+                 "usual_output")
 
-    def __init__(self, name: str, config: TenantConfig, points: Points, now: float) -> None:
+    def __init__(self, name: str, config: TenantConfig, points: Points, now: float, buckets: Buckets = own_buckets) -> None:
         self.name = name
         self.share = Share(name, config.weight)
-        self.quota = Quota(config.quota, now)
+        self._buckets = buckets
+        self.quota = Quota(config.quota, now, partial(buckets, name))
         self.usual_output = _FIRST_OUTPUT  # tokens; about the mean of its answers
         self.usual_cost_usd = 0.0  # of a request; about the mean
+        self._n_read = self._n_estimated = 1.0  # tokens of a prompt: those that upstreams had to read, and as estimated
         self.configure(config, points, now)
 
     def configure(self, config: TenantConfig, points: Points, now: float) -> None:
@@ -32,7 +44,7 @@ class Tenant:
         self.standing = Standing(points, config.tier, config.priority)
         self.share.weight = config.weight
         if config.quota != self.quota.config:
-            self.quota = Quota(config.quota, now)
+            self.quota = Quota(config.quota, now, partial(self._buckets, self.name))
 
     def estimate(self, request: Request) -> tuple[float, float]:
         """Tokens of prompt and of answer that a request may come to."""
@@ -41,6 +53,15 @@ class Tenant:
             return n_input, 0.0
         most = request.max_output_tokens
         return n_input, (self.usual_output if most is None else most) * request.n_choices
+
+    def work(self, n_input: float, n_output: float) -> tuple[float, float]:
+        """Tokens that an upstream will have to read and write, about, for what a request may come to at most."""
+        return n_input * self._n_read / self._n_estimated, min(n_output, self.usual_output)
+
+    def learn_read(self, n_input: float, n_read: float) -> None:
+        """An upstream had to read so many tokens of a prompt that was estimated at `n_input`."""
+        self._n_read += (min(n_read, _MOST_READ * n_input) - self._n_read) * _LEARNS
+        self._n_estimated += (n_input - self._n_estimated) * _LEARNS  # two means: long prompts weigh as they are long
 
     def learn(self, n_output: float, cost_usd: float) -> None:
         """What a request came to that was answered."""
@@ -54,9 +75,10 @@ class Tenant:
 class Tenants:
     """All tenants that have asked for something. Their number is bounded by the keys in the settings."""
 
-    __slots__ = ("_configs", "_points", "_tenants")
+    __slots__ = ("_configs", "_points", "_tenants", "buckets")
 
     def __init__(self, configs: Mapping[str, TenantConfig], points: Points) -> None:
+        self.buckets: Buckets = own_buckets  # of those who come
         self._configs = configs
         self._points = points
         self._tenants: dict[str | None, Tenant] = {}
@@ -65,7 +87,8 @@ class Tenants:
         """The record of a tenant; None: whoever needs no key."""
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now)
+            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now,
+                                                          self.buckets)
         return tenant
 
     def configure(self, configs: Mapping[str, TenantConfig], points: Points, now: float) -> None:

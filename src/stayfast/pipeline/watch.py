@@ -51,6 +51,18 @@ class Watch:
             self._bound_at, self._bound_s = self._deadline_at, self._total_s
             self._bound_limit = "total_s"
 
+    def again(self) -> "Watch":
+        """Another one for the same request, of the task that runs now."""
+        return Watch(self._alarms, self._deadline_at, self._total_s)
+
+    def move(self) -> None:
+        """From here on it is of the task that runs now. Nobody may wait under it meanwhile."""
+        self._task = asyncio.current_task()
+
+    def unbound(self) -> None:
+        """From here on nothing ends a wait but its own limit: who waits for what comes of it has a watch of their own."""
+        self._deadline_at = self._bound_at = inf
+
     def arm(self, limit: str, seconds: float, now: float) -> None:
         """A wait begins: of at most `seconds`, and within the bound."""
         due_at = now + seconds
@@ -105,6 +117,10 @@ class Watch:
         self._is_interrupted = False
         task = asyncio.current_task()
         return task is None or task.uncancel() == 0
+
+    def is_over(self, now: float) -> bool:
+        """Whether the bound has passed."""
+        return now >= self._bound_at
 
     def exceeded(self, stage: Stage) -> DeadlineExceeded:
         """The error for a bound that has passed."""

@@ -11,6 +11,7 @@ When wrong: behind a balancer that does not see them, refused requests come back
 
 from dataclasses import dataclass, field
 
+from stayfast.policy.lanes import LEAST_PLACES, LanesConfig
 from stayfast.policy.priority import BANDS, MAX_POINTS, Points, Tier
 from stayfast.policy.queue import QueueConfig
 from stayfast.policy.quota import QuotaConfig
@@ -27,6 +28,7 @@ class AdmissionConfig:
     hold_back: float = 0.1  # share of the places kept for each band above that has traffic
     lag_s: float = 0.05  # an event loop this late is a sign of overload
     points: Points = field(default_factory=Points)
+    lanes: LanesConfig | None = None  # None: all share all places
 
     def __post_init__(self) -> None:
         if self.max_in_flight is not None and not 1 <= self.max_in_flight <= 1_000_000:
@@ -35,10 +37,14 @@ class AdmissionConfig:
             raise ValueError(f"hold_back must be from 0 to 0.2, not {self.hold_back}")
         if not 0.001 <= self.lag_s <= 10:
             raise ValueError(f"lag_s must be from 0.001 to 10, not {self.lag_s}")
+        if self.lanes is not None and (self.max_in_flight is None or self.max_in_flight < LEAST_PLACES):
+            raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, "
+                             f"not {self.max_in_flight}")
 
-    def spares(self, band: int, n_waiting: int, wait_s: float, late_s: float) -> bool:
-        """Whether a request of a band may join `n_waiting` others for a predicted `wait_s`, the loop being `late_s` late."""
-        queue = self.queue
+    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, late_s: float) -> bool:
+        """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`, the loop being
+        `late_s` late.
+        """
         n_signs = (n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s) + (late_s >= self.lag_s)
         return band < _FIRST_REFUSED.get(n_signs, len(BANDS))
 

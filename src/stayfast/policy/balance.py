@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DECAY_S = 10.0
 UNKNOWN_S = 1.0  # a pace, times the requests in flight, until one is known
 FAILED_FACTOR = 2.0
+MOST_S = 60.0  # by failures: a storm of them would double it to infinity, from which nothing comes back
 
 
 class Load(NamedTuple):
@@ -60,7 +61,7 @@ class Pace:
 
     def failed(self, usual_s: float, now: float) -> None:
         """An attempt failed, which may have been quick."""
-        self.took(FAILED_FACTOR * (self._at_now(usual_s, now) or UNKNOWN_S), usual_s, now)
+        self.took(min(MOST_S, FAILED_FACTOR * (self._at_now(usual_s, now) or UNKNOWN_S)), usual_s, now)
 
     def load_s(self, n_in_flight: int, usual_s: float, now: float) -> float:
         """What one more request meets."""
@@ -79,7 +80,7 @@ class Pace:
 
 def in_turn(loads: Sequence[Load], rng: "Random") -> list[int]:
     """The candidates' indices as listed, those that are not well behind: a preferred upstream and its fallbacks."""
-    well = _well(loads, rng)
+    well = able(loads, rng)
     return sorted(range(len(loads)), key=lambda index: (not loads[index].wants_probe, index not in well))
 
 
@@ -88,7 +89,7 @@ def order(loads: Sequence[Load], rng: "Random") -> list[int]:
     n = len(loads)
     if n < 2:
         return list(range(n))
-    well = _well(loads, rng)
+    well = able(loads, rng)
     drawn = rng.sample(well, min(2, len(well)))
     first = min(drawn, key=lambda index: loads[index].seconds)
     rest = sorted((index for index in range(n) if index != first),
@@ -101,7 +102,7 @@ def order(loads: Sequence[Load], rng: "Random") -> list[int]:
     return found
 
 
-def _well(loads: Sequence[Load], rng: "Random") -> list[int]:
+def able(loads: Sequence[Load], rng: "Random") -> list[int]:
     """Those that this request may prefer; everybody where that is nobody."""
     well = [index for index, load in enumerate(loads) if load.share >= 1.0 or (load.share > 0 and rng.random() < load.share)]
     return (well or [index for index, load in enumerate(loads) if load.share > 0] or list(range(len(loads))))

@@ -15,6 +15,7 @@ costs what it costs. It is charged in full, though a loser mostly ends before it
 An empty budget means no extra attempt, never an error of its own: a request whose attempt failed gets that failure.
 A fallback that the settings declare is charged, but never refused: it goes elsewhere, once a request, instead of failing.
 Source: tower `retry::budget` (after Finagle): deposits and withdrawals in a sliding window.
+Workers of one machine tell each other what they counted (`told`, `heard`), and so have one budget.
 When wrong: a share of traffic on one gateway; N gateways have N floors.
 """
 
@@ -42,12 +43,16 @@ class _Slot:
     paid_in: float = 0.0
     hedged: float = 0.0
     retried: float = 0.0
+    missed: float = 0.0
+
+
+Counted = tuple[float, float, float, float]  # requests, and weights paid in, hedged and retried
 
 
 class ExtraBudget:
     """One route's. Instants must not go back; changed on one loop, nothing here awaits."""
 
-    __slots__ = ("_hedge_share", "_open", "_pool_share", "_slots", "_whole")
+    __slots__ = ("_hedge_share", "_open", "_past", "_pool_share", "_slots", "_whole")
 
     def __init__(self, retry_share: float, hedge_share: float) -> None:
         self._hedge_share = hedge_share
@@ -55,6 +60,7 @@ class ExtraBudget:
         self._open = _Slot(float("-inf"))
         self._slots: deque[_Slot] = deque()
         self._whole = _Slot(0.0)
+        self._past = (0.0, 0.0, 0.0, 0.0)  # all that was counted here before the open slot, less what was heard
 
     def request(self, weight: float, now: float) -> None:
         """A client's request comes: it pays in."""
@@ -90,6 +96,18 @@ class ExtraBudget:
         self._open.hedged += weight
         self._whole.hedged += weight
 
+    def miss_hedge(self, weight: float, now: float) -> None:
+        """A hedge was due that there was no room for."""
+        self._turn_if_due(now)
+        self._open.missed += weight
+        self._whole.missed += weight
+
+    def wanted_share(self, now: float) -> float:
+        """What hedges took and would have taken, as a share of what was paid in during the last minute."""
+        self._turn_if_due(now)
+        whole = self._whole
+        return (whole.hedged + whole.missed) / whole.paid_in if whole.paid_in else 0.0
+
     def hedged_share(self, now: float) -> float:
         """What hedges took, as a share of what was paid in during the last minute."""
         self._turn_if_due(now)
@@ -100,6 +118,21 @@ class ExtraBudget:
         self._turn_if_due(now)
         whole = self._whole
         return (whole.hedged + whole.retried) / whole.paid_in if whole.paid_in else 0.0
+
+    def told(self) -> Counted:
+        """Requests, and weights paid in, hedged and retried, since the start, by this process alone."""
+        return self._past_with(self._open)
+
+    def heard(self, more: Counted, now: float) -> None:
+        """What another process counted since it was last heard."""
+        self._turn_if_due(now)
+        for slot in (self._open, self._whole):
+            slot.n_requests += int(more[0])
+            slot.paid_in += more[1]
+            slot.hedged += more[2]
+            slot.retried += more[3]
+        past = self._past
+        self._past = (past[0] - more[0], past[1] - more[1], past[2] - more[2], past[3] - more[3])
 
     def _pool_room(self) -> float:
         whole = self._whole
@@ -118,13 +151,19 @@ class ExtraBudget:
 
     def _turn(self, now: float) -> None:
         """Open the slot of `now` and forget those that are a minute old."""
+        self._past = self._past_with(self._open)
         self._open = _Slot((now // SLOT_S + 1) * SLOT_S)
         slots = self._slots
         slots.append(self._open)
         while slots[0].ends_at + WINDOW_S <= now:
             slots.popleft()
         self._whole = _Slot(0.0, sum(slot.n_requests for slot in slots), sum(slot.paid_in for slot in slots),
-                            sum(slot.hedged for slot in slots), sum(slot.retried for slot in slots))
+                            sum(slot.hedged for slot in slots), sum(slot.retried for slot in slots),
+                            sum(slot.missed for slot in slots))
+
+    def _past_with(self, slot: _Slot) -> Counted:
+        past = self._past
+        return past[0] + slot.n_requests, past[1] + slot.paid_in, past[2] + slot.hedged, past[3] + slot.retried
 
     def __repr__(self) -> str:
         whole = self._whole

@@ -7,26 +7,33 @@ this route, upstream and prompt size (`policy.survival`, F that of the upstream 
 
     spent(d) = S(d) + S(2d) * F(d)                  the second term where two extra attempts may be made
     d        = the least d with spent(d) <= aim,    but at least LEAST_AFTER_S
-    aim      = AIM * share * (1 + PULL * (1 - spent lately / (AIM * share)))       within 1/2 and 3/2 of AIM * share
+    aim      = AIM * share * (1 + PULL * (1 - wanted lately / (AIM * share)))      within 1/2 and 3/2 of AIM * share
 
 so 5 % of extra calls make it about p95, 10 % about p90: an earlier d always has the better tail, and the budget says what
-can be had. What the estimate gets wrong comes back as what was spent lately. The first valid token wins, the others are
-closed. It is sent only where it is predicted to help:
+can be had. What the estimate gets wrong comes back as what was wanted lately: what was spent, and what was due and found
+the budget empty. So where bad times come in bursts, room is left for the next one. The first valid token wins, the others
+are closed. It is sent only where it is predicted to help:
 
     P(wait > t) = S(t) * F(t - d) * F(t - 2d)       p99 of that at most 1 - LEAST_GAIN of the p99 without
 
 A whole answer has no first token, and its length is most of its time: the same prompt is as long the second time. There S
 is of whole answers, and a second attempt is taken to need its p95: it pays where some hang, not where some are long.
-Silent: with fewer than MIN_SAMPLES; where the upstream that it would go to is slow as a whole (live median over SLOW_TIMES
-that of the last half hour), failing or refusing for lack of quota; and for requests that must not be sent twice.
+Slow just now is an upstream of whose attempts so many in a row were late (without a token after d) that chance would make
+it so once in 10,000:
+
+    n late in a row >= ln CHANCE / ln share          until one is in time, or FORGOTTEN_S after the last that was late
+
+Second attempts go to who is not; where one upstream is, the second attempt is quickly the rule for its requests, and new
+ones go elsewhere first. Silent: with fewer than MIN_SAMPLES; where all that could be asked are slow just now, failing or
+refusing for lack of quota; while requests wait for places or are turned away; for requests that must not be sent twice.
 Source: Dean, Barroso, "The Tail at Scale" (CACM, 2013); tower `hedge`; the choice by budget and the feedback are ours.
-When wrong: it takes attempts as independent draws. Two keys of one provider in a bad minute are not; then the median rises
-with the tail, and it falls silent half a minute late.
+When wrong: it takes attempts as independent draws. Two keys of one provider in a bad minute are not; then both are slow
+just now after some dozen requests. Below a request a second or so no upstream is ever slow just now.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf, log
 
 from stayfast.policy.histogram import LogHistogram
 from stayfast.policy.survival import Survival
@@ -38,8 +45,8 @@ LEAST_GAIN = 0.2
 LEAST_ROOM = 1.05  # over the share that hangs for good: without it the delay would be for ever
 AIM = 0.985  # of the budget's share: what is over it waits for the budget instead of being sent in time
 PULL = 1.0
-SLOW_TIMES = 2.0
-LIVE_S, BASELINE_S = 30.0, 1800.0
+CHANCE = 1e-4  # that so many in a row are late by chance
+FORGOTTEN_S = 5.0
 WINDOWS_S = (60.0, 300.0, 1800.0)  # the shortest that holds ENOUGH_SAMPLES
 ENOUGH_SAMPLES = 500
 _N_HALVINGS = 24
@@ -66,16 +73,44 @@ class HedgeConfig:
             raise ValueError(f"race_after_s must be from 0 to 60 seconds, not {self.race_after_s}")
 
 
+class Lately:
+    """Whether an upstream is slow just now, on one route: more of its attempts in a row were late than chance explains.
+
+    `share`: of the attempts that are late in usual times.
+    """
+
+    __slots__ = ("_at", "_n_slow", "n")
+
+    def __init__(self, share: float) -> None:
+        self.n = 0  # late ones in a row
+        self._n_slow = ceil(log(CHANCE) / log(min(share, 0.5)))
+        self._at = float("-inf")
+
+    def late(self, now: float) -> None:
+        """An attempt has no token when the next one is due."""
+        self.n += 1
+        self._at = now
+
+    def is_slow(self, now: float) -> bool:
+        """Whether a further attempt would be in vain."""
+        return self.n >= self._n_slow and now - self._at < FORGOTTEN_S
+
+    def __repr__(self) -> str:
+        return f"<Lately: {self.n} late in a row>"
+
+
 class FirstTokens:
     """The times to the first token of one upstream on one route, for one size of prompt. Instants must not go back.
 
     An attempt that still runs has taken at least its age: without those, an upstream that has begun to hang looks quick.
     """
 
-    __slots__ = ("_cut_off", "_ended", "_running", "n")
+    __slots__ = ("_cut_off", "_ended", "_lately", "_running", "due_s", "n")
 
-    def __init__(self) -> None:
+    def __init__(self, lately: Lately) -> None:
         self.n = 0  # first tokens since the start
+        self.due_s = inf  # what takes longer is late
+        self._lately = lately
         self._ended = Window()
         self._cut_off = Window()
         self._running: dict[object, float] = {}  # when it began
@@ -89,7 +124,10 @@ class FirstTokens:
         began_at = self._running.pop(attempt, None)
         if began_at is not None:
             self.n += 1
-            self._ended.add(now - began_at, now)
+            seconds = now - began_at
+            if seconds <= self.due_s:
+                self._lately.n = 0
+            self._ended.add(seconds, now)
 
     def cut_off(self, attempt: object, now: float) -> None:
         """It was ended without a token, for a reason that was not its own."""
@@ -128,12 +166,6 @@ def live(of: Sequence[FirstTokens], now: float) -> Survival:
             break
         survival = last(of, seconds, now)
     return survival
-
-
-def is_slow(of: Sequence[FirstTokens], now: float) -> bool:
-    """Whether it is slow as a whole: then a second attempt is load and no help."""
-    lately = last(of, LIVE_S, now)
-    return lately.n >= MIN_SAMPLES and lately.quantile(0.5) > SLOW_TIMES * last(of, BASELINE_S, now).quantile(0.5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,44 +1,59 @@
 """How many requests may run at one upstream at a time, learned from how it takes them.
 
 Problem: beyond what an engine can run, every further request only waits there, where nobody can reorder or shed it; a
-constant is right for one model on one day. Rule (`gradient`): once a second, of at least 10 outcomes, with `ratio` the
-median of the times to the first token as ratios to what is usual for such a prompt (policy/usual.py), `failed` the share of
-refusals and failures, `peak` the most that ran at once:
+constant is right for one model on one day. Rule (`gradient`): once a second, of at least 30 calls in the order in which they
+began (policy/verdicts.py), with `ratio` the time to the first token that two of three exceed, as a ratio to what is usual
+for such a prompt (policy/usual.py), `dropped` the share of refusals and failures, `peak` the most that ran at once:
 
-    failed >= 95 %      limit = min(limit, 2 peak, knee) / 2
-    failed >= 5 %       limit = min(limit, 2 peak) * (1 - failed / 2)
+    dropped >= 95 %     limit = min(limit, 2 peak, knee) / 2
+    dropped >= 5 %      limit = min(limit, 2 peak) * (1 - dropped / 2),     of at least 10
     ratio > 1.5         limit = (1 - 0.2) b + 0.2 (b g + 4),    b = min(limit, 2 peak),    g = max(0.5, 1.5 / ratio)
-    ratio <= 1.2, peak >= limit / 2:    limit = 1.1 limit + 4 below the knee, limit + max(1, 2 %) above it
+    else, peak >= limit / 2:    limit = min(1.1 limit + 4, knee); limit + max(1, 2 %) where no more than usual are over 1.5
 
+Why two of three: a queue makes everybody wait, a long tail only some. Of the windows of 30 calls of a lognormal with sigma
+0.64 one in a million looks slow, by the median it would be one in a hundred. "No more than usual" is the mean share of the
+last 100 windows and 5 %: a batch that is just too small makes few calls wait, and there the limit must stop to grow.
 Unused room is no evidence that there is more. The knee is where trouble was last met: the peak of the last good window.
-It is always within `least` and `most`, starting at `most`: nobody is held up before there is evidence. A brown-out is slow
-whatever we send, and there a lower limit would only turn late answers into none: cuts that after 10 s have not made the
-trouble a fifth less are taken back, and no other is made until all is as usual again. Only in an outage, when nothing comes
-through, the limit stays low: it costs nothing then, and is what meets the storm after it.
-`aimd` is the plain rule on seconds: p95 under `good_s` +5, over `bad_s` -10; failures as above. `fixed` is `most`.
+It is always within `least` and `most`, starting at `most`: nobody is held up before there is evidence.
 
-What teaches: success with its time, dropped (a refusal such as 429, a failure). What is ignored (a client that left, a bad
-request, a lost race) moves nothing, however much of it there is.
-Source: Netflix concurrency-limits (Gradient2: 1.5, 0.2, 4, 600), Envoy's gradient controller (median of the window), DCTCP
-(cut in proportion to the share that was refused). The growth by a tenth and the cut that is taken back are ours.
-When wrong: fewer than 10 outcomes a second (it waits for more); several gateways before one upstream each learn a limit of
-their own; a limit counts requests, not the work in them.
+A brown-out is slow whatever we send, and there a lower limit would only turn late answers into none. So slowness that also
+meets calls that began while no more ran than lately went well is not of our making: nothing is cut for it until answers are
+as usual again. Nor is slowness that cuts have not made a fifth less in 10 s, and they are taken back. Only in an outage,
+when nothing comes through, the limit stays low: it costs nothing then, and is what meets the storm after it.
+`aimd` is the plain rule on seconds: p95 under `good_s` +5, over `bad_s` -10; refusals and failures as above. `fixed` is
+`most`.
+
+What teaches: first tokens with their times, and calls that were dropped (a refusal such as 429, a failure). What is ignored
+(a client that left, a bad request, a lost race) moves nothing, however much of it there is.
+Source: Netflix concurrency-limits (Gradient2: 1.5, 0.2, 4, 600), Envoy's gradient controller (a quantile of the window),
+DCTCP (cut in proportion to the share that was refused). The growth by a tenth, the third, and who is to blame are ours.
+When wrong: fewer than 30 calls a second (it waits for more); an engine that loses half of its power looks like a brown-out
+until calls fail; several gateways before one upstream each learn a limit of their own; a limit counts requests, not the work
+in them.
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["gradient", "aimd", "fixed", "off"]
 
 WINDOW_S = 1.0
-N_LEAST = 10
+N_LEAST = 30
+N_LEAST_DROPPED = 10
+N_WITH_FEW = 5
+QUICKER_SHARE = 1 / 3
 TOLERANCE = 1.5
-GROWS_BELOW = 1.2
+SLOWER_BY = 0.05  # share of calls
+N_WINDOWS = 100
 SMOOTHING = 0.2
 HEADROOM = 4
 GROWTH = 1.1
 CAREFUL_GROWTH = 1.02
-FAILED_SHARE = 0.05
+KNOWN_GOOD_FADES = 0.95  # a window
+SLOWEST = 3.0  # whatever is slower is known to be that slow only
+DROPPED_SHARE = 0.05
 OUTAGE_SHARE = 0.95
 CUT_HELPS_WITHIN_S = 10.0
 CUT_HELPS_BELOW = 0.8  # of the ratio at the first cut
@@ -50,9 +65,9 @@ MAX_SAMPLES = 1000  # of a window
 class LimitConfig:
     """Requests that may run at one upstream at a time, and how many may wait for a place."""
 
-    mode: Mode = "off"  # in a pause the slow answers come last, and gradient and aimd take them for congestion
+    mode: Mode = "gradient"
     least: int = 10
-    most: int = 1000
+    most: int = 10_000  # far beyond what a worker has in flight: nobody is held up before there is evidence
     max_waiting: int = 100
     good_s: float = 0.5  # aimd: p95 of the time to the first token
     bad_s: float = 1.0
@@ -71,21 +86,29 @@ class LimitConfig:
 class Limit:
     """The limit of one upstream. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
 
-    __slots__ = ("_config", "_cut", "_is_foreign", "_knee", "_n_failed", "_n_good_peak", "_n_peak", "_samples",
-                 "_window_at", "value", "why")
+    __slots__ = ("_config", "_cut", "_is_foreign", "_knee", "_n", "_n_dropped", "_n_good_peak", "_n_known_good", "_n_peak",
+                 "_n_windows", "_samples", "_usual_slow", "_window_at", "value", "why")
 
     def __init__(self, config: LimitConfig) -> None:
         self._config = config
         self.value = float("inf") if config.mode == "off" else float(config.most)
         self.why = "nothing learned yet"  # of the last change
         self._window_at: float | None = None
-        self._samples: list[float] = []
-        self._n_failed = 0
+        self._samples: list[tuple[float, int]] = []
+        self._n = self._n_dropped = 0
         self._n_peak = 0
         self._cut: tuple[str, float, float, float] | None = None  # of the first: what for, when, limit and level before it
         self._knee = float("inf")
         self._n_good_peak = 0  # of the last window without trouble
-        self._is_foreign = False  # cuts did not help: the slowness is not of our making
+        self._n_known_good = 0.0  # the most beside which a call was quick in windows without trouble, fading
+        self._is_foreign = False  # the trouble is not of our making
+        self._usual_slow = 0.0  # share of calls over TOLERANCE in windows without trouble
+        self._n_windows = 0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is none."""
+        return self._config.mode == "off"
 
     @property
     def learns(self) -> bool:
@@ -94,50 +117,56 @@ class Limit:
 
     @property
     def learns_seconds(self) -> bool:
-        """Whether `succeeded` wants seconds, not ratios."""
+        """Whether `judged` wants seconds, not ratios."""
         return self._config.mode == "aimd"
 
     def has_room(self, n_in_flight: int) -> bool:
         """Whether one more may run."""
         return n_in_flight < self.value
 
-    def succeeded(self, sample: float, n_in_flight: int, now: float) -> None:
-        """A first token came: a ratio to what is usual, or seconds. `n_in_flight` counts it."""
-        if len(self._samples) < MAX_SAMPLES:
-            self._samples.append(sample)
-        self._turn(n_in_flight, now)
+    def judged(self, samples: Sequence[tuple[float, int]], n: int, n_dropped: int, n_peak: int, at: float) -> None:
+        """`n` calls were judged together, of which `n_dropped` were refused or failed by the upstream's fault.
 
-    def dropped(self, n_in_flight: int, now: float) -> None:
-        """An attempt was refused or failed by the upstream's fault."""
-        self._n_failed += 1
-        self._turn(n_in_flight, now)
-
-    def _turn(self, n_in_flight: int, now: float) -> None:
-        self._n_peak = max(self._n_peak, n_in_flight)
+        `samples`: times to the first token as ratios to what is usual (or seconds; infinite: longer than slow), and how many
+        ran beside. `n_peak`: the most that ran.
+        """
+        self._samples += samples[:MAX_SAMPLES - len(self._samples)]
+        self._n += n
+        self._n_dropped += n_dropped
+        self._n_peak = max(self._n_peak, n_peak)
         if self._window_at is None:
-            self._window_at = now
-        elif now - self._window_at >= WINDOW_S and len(self._samples) + self._n_failed >= N_LEAST:
-            self._learn(now)
-            self._window_at = now
+            self._window_at = at
+        elif at - self._window_at >= WINDOW_S and (self._n >= N_LEAST or self._n_dropped >= N_LEAST_DROPPED):
+            self._learn(at)
+            self._window_at = at
             self._samples.clear()
-            self._n_failed = self._n_peak = 0
+            self._n = self._n_dropped = self._n_peak = 0
+
+    def follow(self, value: float) -> None:
+        """Another process learns for all; this is what it has come to."""
+        if value != self.value:
+            self._set(value, "another worker learned it")
 
     def _learn(self, now: float) -> None:
-        samples = sorted(self._samples)
-        failed = self._n_failed / (len(samples) + self._n_failed)
+        dropped = self._n_dropped / self._n
         base = min(self.value, 2.0 * self._n_peak)
-        why = f"{failed:.0%} refused or failed"
-        if failed >= OUTAGE_SHARE:
+        why = f"{dropped:.0%} refused or failed"
+        if dropped >= OUTAGE_SHARE:
             self._mark_knee()
             self._cut, self._is_foreign = None, False
             self._set(min(base, self._knee) / 2, why)
-        elif failed >= FAILED_SHARE:
-            if self._may_cut("failed", failed, now, why):
-                self._set(base * (1 - failed / 2), why)
+        elif dropped >= DROPPED_SHARE and self._n_dropped >= N_LEAST_DROPPED:
+            if self._may_cut("dropped", dropped, now, why):
+                self._set(base * (1 - dropped / 2), why)
+        elif len(self._samples) < N_LEAST:
+            return
         elif self._config.mode == "aimd":
-            self._by_seconds(samples[int(0.95 * (len(samples) - 1))], base)
+            seconds = sorted(seconds for seconds, _ in self._samples)
+            self._by_seconds(seconds[int(0.95 * (len(seconds) - 1))], base)
         else:
-            self._by_ratio(samples[len(samples) // 2], base, now)
+            ratios = sorted(ratio for ratio, _ in self._samples)
+            slow = 1 - bisect_right(ratios, TOLERANCE) / len(ratios)
+            self._by_ratio(ratios[int(QUICKER_SHARE * len(ratios))], slow, base, now)
 
     def _by_seconds(self, p95_s: float, base: float) -> None:
         if p95_s > self._config.bad_s:
@@ -147,17 +176,35 @@ class Limit:
         if p95_s < self._config.good_s and 2 * self._n_peak >= self.value:
             self._set(self.value + AIMD_UP, f"p95 {p95_s:.3g} s")
 
-    def _by_ratio(self, ratio: float, base: float, now: float) -> None:
+    def _by_ratio(self, ratio: float, slow: float, base: float, now: float) -> None:
         if ratio <= TOLERANCE:
             self._note_good()
-            if ratio <= GROWS_BELOW and 2 * self._n_peak >= self.value:
-                fast, careful = self.value * GROWTH + HEADROOM, max(self.value + 1, self.value * CAREFUL_GROWTH)
-                self._set(max(careful, min(fast, self._knee)), "answers come as usual")
+            n_quick_beside = max([n_beside for ratio, n_beside in self._samples if ratio <= TOLERANCE], default=0)
+            self._n_known_good = max(float(n_quick_beside), self._n_known_good * KNOWN_GOOD_FADES)
+            self._n_windows += 1
+            self._usual_slow += (slow - self._usual_slow) / min(self._n_windows, N_WINDOWS)
+            if 2 * self._n_peak >= self.value:
+                self._grow(is_usual=slow <= self._usual_slow + SLOWER_BY)
             return
-        why = f"answers take {ratio:.1f} times as long as usual"
+        why = f"two of three answers take {min(ratio, SLOWEST):.1f} times as long as usual, or longer"
+        if self._cut is None and self._is_as_slow_with_few():
+            self._is_foreign = True
         if self._may_cut("slow", ratio, now, why):
             gradient = max(0.5, TOLERANCE / ratio)
             self._set((1 - SMOOTHING) * base + SMOOTHING * (base * gradient + HEADROOM), why)
+
+    def _grow(self, *, is_usual: bool) -> None:
+        grown = min(self.value * GROWTH + HEADROOM, self._knee)
+        if is_usual:
+            grown = max(grown, self.value + 1, self.value * CAREFUL_GROWTH)
+        if grown > self.value:
+            self._set(grown, "answers come as usual")
+
+    def _is_as_slow_with_few(self) -> bool:
+        """Whether those are slow, too, that began while no more ran than lately went well."""
+        with_few = [ratio for ratio, n_beside in self._samples if n_beside <= self._n_known_good]
+        n_slow = sum(1 for ratio in with_few if ratio > TOLERANCE)
+        return len(with_few) >= N_WITH_FEW and n_slow >= (1 - QUICKER_SHARE) * len(with_few)
 
     def _may_cut(self, trouble: str, level: float, now: float, why: str) -> bool:
         """Whether a lower limit can be expected to help; takes back those that have not."""

@@ -12,9 +12,10 @@ first day after a start up to twice a day's limit can pass, and never more than 
 later requests wait. An estimate above a whole limit is taken for a full bucket: it waits until that is full, and its debt
 is charged at its end.
 Source: reserve and reconcile as in GCRA with a signed correction; Anthropic's output limits work alike.
-When wrong: a client that says a needlessly large max_tokens reserves it, and waits for it. Each process has its own buckets.
+When wrong: a client that says a needlessly large max_tokens reserves it, and waits for it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ class QuotaConfig:
 
 
 KINDS = ("requests", "tokens", "cost")
+MakeBucket = Callable[[str, float, float, float], Bucket]  # of a limit's name, capacity, rate a second and now
 Amount = tuple[float, float, float]  # of each kind, what a request takes or is thought to take
 NOTHING: Amount = (0.0, 0.0, 0.0)
 
@@ -65,19 +67,24 @@ class _Limit(NamedTuple):
     bucket: Bucket
 
 
+def own_bucket(_: str, capacity: float, per_s: float, now: float) -> Bucket:
+    """A bucket of this process."""
+    return Bucket(capacity, per_s, now)
+
+
 class Quota:
     """The buckets of one tenant. Pure state, starting full; instants never go back."""
 
     __slots__ = ("_limits", "_shown", "config")
 
-    def __init__(self, config: QuotaConfig, now: float) -> None:
+    def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket) -> None:
         self.config = config
         found = []
         for field in fields(config):
             limit = getattr(config, field.name)
             if limit is not None:
                 kind, _, per = field.name.partition("_per_")
-                bucket = Bucket(limit, limit / (MINUTE_S if per == "minute" else DAY_S), now)
+                bucket = make(field.name, limit, limit / (MINUTE_S if per == "minute" else DAY_S), now)
                 found.append(_Limit(field.name, KINDS.index(kind), bucket))
         self._limits = tuple(found)
         by_kind = [(kind, tuple(limit.bucket for limit in found if KINDS[limit.kind] == kind)) for kind in KINDS]

@@ -9,8 +9,13 @@ bucket holds at most `capacity`, `per_s` of it come back each second, and what i
 What a request costs is often known only at its end: `take` an estimate, then `charge` the difference, which may be negative
 (something comes back) and may leave a debt (later requests wait longer), but is never refused.
 Source: the token bucket of RFC 2697; reserve and reconcile as in GCRA with a signed correction.
-When wrong: several processes that share one quota each see a bucket of their own.
+When wrong: several processes that share one quota need `CommonBucket`, which is one number in memory that all of them see:
+the instant at which it will be full. Two that take within the same microsecond may count only one of both.
 """
+
+from stayfast.policy.common import Cells
+
+_ROUNDING = 1e-6  # of the capacity: instants of a machine that has been up for months count tenths of microseconds
 
 
 class Bucket:
@@ -60,3 +65,37 @@ class Bucket:
 
     def __repr__(self) -> str:
         return f"<Bucket {self._level:g} of {self.capacity:g}, {self.per_s:g}/s>"
+
+
+class CommonBucket(Bucket):
+    """One limit of several processes, in one cell of `cells`: 0 is full. Instants are of one clock of the machine."""
+
+    __slots__ = ("_cell", "_cells")
+
+    def __init__(self, capacity: float, per_s: float, now: float, cells: Cells, cell: int) -> None:
+        super().__init__(capacity, per_s, now)
+        self._cells = cells
+        self._cell = cell
+
+    def level(self, now: float) -> float:
+        """See `Bucket`."""
+        return min(self.capacity, self.capacity - (self._cells[self._cell] - now) * self.per_s)
+
+    def has(self, cost: float, now: float) -> bool:
+        """See `Bucket`."""
+        return cost <= self.level(now) + self.capacity * _ROUNDING
+
+    def take(self, cost: float, now: float) -> bool:
+        """See `Bucket`."""
+        if not self.has(cost, now):
+            return False
+        self.charge(cost, now)
+        return True
+
+    def charge(self, cost: float, now: float) -> None:
+        """See `Bucket`."""
+        cells, cell = self._cells, self._cell
+        cells[cell] = max(cells[cell], now) + cost / self.per_s
+
+    def __repr__(self) -> str:
+        return f"<CommonBucket of {self.capacity:g}, {self.per_s:g}/s, full at {self._cells[self._cell]:.1f}>"

@@ -84,11 +84,14 @@ class _Caller(_Messages):
         self.is_over.set_result(None)
 
 
-async def keep_busy(base_url: str, seconds: float, n_callers: int) -> tuple[int, int]:
-    """Have so many callers ask the endpoint under `base_url`; returns how many answers came, and how many calls failed."""
+async def keep_busy(base_url: str, seconds: float, n_callers: int, headers: bytes = b"") -> tuple[int, int]:
+    """Have so many callers ask the endpoint under `base_url`; returns how many answers came, and how many calls failed.
+
+    headers: more header lines, each with its end.
+    """
     loop, parts = asyncio.get_running_loop(), urlsplit(base_url)
     request = (f"POST {parts.path}/chat/completions HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
-               f"content-length: {len(_ASKED)}\r\n\r\n").encode() + _ASKED
+               f"content-length: {len(_ASKED)}\r\n").encode() + headers + b"\r\n" + _ASKED
     ends_at = loop.time() + seconds
     callers = [(await loop.create_connection(lambda: _Caller(request, ends_at), parts.hostname or "", parts.port or 80))[1]
                for _ in range(n_callers)]

@@ -10,7 +10,7 @@ import msgspec
 
 from stayfast.compose.system import Observers, build
 from stayfast.core.errors import StayfastError
-from stayfast.core.events import Fact, Fanout, RequestDone
+from stayfast.core.events import Fact, Fanout, RequestDone, Sink
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit import Admission
@@ -70,14 +70,14 @@ class Crowd:
     """A gateway and its tenants. One virtual loop's."""
 
     def __init__(self, provider: ProviderConfig, tenants: Mapping[str, TenantConfig], admission: AdmissionConfig,
-                 loop: SimLoop, seed: int, *, price: Price | None = None) -> None:
+                 loop: SimLoop, seed: int, *, price: Price | None = None, also: Sink | None = None) -> None:
         prices = {MODEL: price} if price is not None else {}
         upstream = SimulatedUpstream(provider=provider, probe=False, prices=prices, limit=LimitConfig(mode="off"))
         settings = Settings(upstreams={"provider": upstream}, routes={MODEL: Route(("provider",))}, tenants=tenants,
                             admission=admission, log=Log(level="error", requests=False))
         self.books = Books()
         observers = Observers(settings, loop)
-        observers.sink = Fanout(observers.sink, self.books)
+        observers.sink = Fanout(observers.sink, self.books if also is None else also)
         self.system = build(settings, observers, {}, loop, Random(seed))
         self._loop = loop
         self._numbers = count()

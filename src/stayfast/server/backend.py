@@ -40,6 +40,11 @@ class Reply(Protocol):
         ...
 
     @property
+    def cache(self) -> str | None:
+        """What the route's cache had to do with it, as `x-cache` says it; None where it has none."""
+        ...
+
+    @property
     def allowances(self) -> tuple[Allowance, ...]:
         """What the client has left of its quota; empty without one."""
         ...

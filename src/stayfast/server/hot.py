@@ -9,7 +9,16 @@ from stayfast.core.types import Allowance, Api, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Reply
 from stayfast.server.edge import Edge
-from stayfast.server.inbound import Inbound, caller_trace, forwarded, patience_s, says_more, sdk_silence_s, urgency
+from stayfast.server.inbound import (
+    Inbound,
+    cache_control,
+    caller_trace,
+    forwarded,
+    patience_s,
+    says_more,
+    sdk_silence_s,
+    urgency,
+)
 from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, header_lines, json_answer
 from stayfast.wire.allowances import rate_limit_headers
 from stayfast.wire.decode import decode
@@ -63,13 +72,15 @@ class Answer:
         if says_more(fields):
             trace = self._edge.place(caller_trace(fields))
             arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
-                              patience_s(fields), sdk_silence_s(fields), trace, urgency(fields))
+                              patience_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields))
         else:
             arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, trace=self._edge.place(None))
         request = decode(inbound.api or CHAT, inbound.body, current.limits)
         keepalive_s = current.config.keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
-            self._line.comment_every(self.comment, inbound.accepted_at + keepalive_s)
+            if arrival.silence_s is not None:  # its SDK gives up after so much silence
+                keepalive_s = min(keepalive_s, arrival.silence_s / 2)
+            self._line.comment_every(self.comment, inbound.accepted_at + keepalive_s, keepalive_s)
         self._is_served = True
         reply = await current.backend.gateway.serve(request, arrival)
         try:
@@ -106,10 +117,12 @@ class Answer:
         line.finish(inbound)
 
     def _about(self, reply: Reply) -> bytes:
-        """The headers that say who answered, after how many attempts, where the time went, what it is short of, and what the
-        client has left.
+        """The headers that say who answered, after how many attempts, where the time went, what it is short of, what a cache
+        had to do with it, and what the client has left.
         """
         degraded = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
+        if reply.cache is not None:
+            degraded += f"x-cache: {reply.cache}\r\n"
         about = (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"
                  f"x-stayfast-attempts: {reply.n_attempts}\r\n{degraded}").encode("latin-1", "replace")
         return about + self._limits(reply.allowances) if reply.allowances else about

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.events import Trace
-from stayfast.core.types import Api
+from stayfast.core.types import Api, CacheControl
 from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import caller_of
 
@@ -18,11 +18,13 @@ _KNOWN = frozenset((
     b"x-deadline-ms", b"x-envoy-expected-rq-timeout-ms", b"grpc-timeout",
     b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
-    b"x-stainless-retry-count", b"x-stayfast-priority",
+    b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control",
+    b"x-session-id",
 ))
 _LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
-    b"anthropic-beta", b"tracestate", b"connection", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout"))
-_FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count")
+    b"anthropic-beta", b"tracestate", b"connection", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
+    b"cache-control"))
+_FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count", b"x-session-id")
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")
 _FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # nobody here has a span: the caller's stays the parent
 _PATIENCE = {  # what the number is to be multiplied by, to be seconds
@@ -33,9 +35,11 @@ _SAY_PATIENCE = frozenset((*_PATIENCE, _GRPC_PATIENCE))
 _GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PRIORITY = b"x-stayfast-priority"
+_CACHE = b"cache-control"
+_MAX_AGE = re.compile(r"max-age=([0-9]{1,10})")
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
-_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *_SAY_PATIENCE, _PRIORITY, *_SDK_PATIENCE))
+_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *_SAY_PATIENCE, _PRIORITY, _CACHE, *_SDK_PATIENCE))
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -215,6 +219,25 @@ def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
         raise Rejected(f"{_PRIORITY.decode()} must be one of {', '.join(_URGENCIES)}.", code="bad_priority",
                        param=_PRIORITY.decode())
     return _URGENCIES[word]
+
+
+def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
+    """What the client says of remembered answers; None where it says nothing. Words that are unknown say nothing (RFC 9111,
+    5.2.3). Raises Rejected for a max-age that is no number.
+    """
+    said = fields.get(_CACHE)
+    if said is None:
+        return None
+    words = [word.strip() for word in said.decode("latin-1").lower().split(",")]
+    max_age_s = None
+    for word in words:
+        if word.startswith("max-age"):
+            found = _MAX_AGE.fullmatch(word)
+            if found is None:
+                raise Rejected("cache-control: max-age must be whole seconds, as in max-age=60.", code="bad_cache_control",
+                               param="cache-control")
+            max_age_s = float(found[1])
+    return CacheControl("no-store" in words, "no-cache" in words, "only-if-cached" in words, max_age_s)
 
 
 def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:

@@ -49,6 +49,8 @@ _HEADERS: Json = {
     "x-stayfast-attempts": {"description": "Calls it took.", "schema": {"type": "string"}},
     "x-stayfast-degraded": {"description": "What was done instead of failing: fallback, template or partial.",
                             "schema": {"type": "string"}},
+    "x-cache": {"description": "hit, miss, coalesced or bypass, with its kind, age or reason; on routes with a cache.",
+                "schema": {"type": "string"}},
 }
 _PARAMETERS: list[Json] = [
     {"name": "x-request-timeout", "in": "header", "description": "Seconds that the client waits for the answer.",

@@ -28,9 +28,9 @@ LINGER_S = 2.0  # how long bytes are still taken after a refusal, so that a rese
 class Connection(asyncio.Protocol):
     """One connection. Its methods are the loop's to call, but for those that an answer uses to write itself."""
 
-    __slots__ = ("_closing_at", "_comment", "_comment_at", "_edge", "_idle_since", "_is_lingering", "_is_lost", "_n_ahead",
-                 "_n_unsent", "_reader", "_stalled_since", "_task", "_timer", "_timer_at", "_transport", "_waiter",
-                 "is_full", "verdict", "write")
+    __slots__ = ("_closing_at", "_comment", "_comment_at", "_comment_every_s", "_edge", "_idle_since", "_is_lingering",
+                 "_is_lost", "_n_ahead", "_n_unsent", "_reader", "_stalled_since", "_task", "_timer", "_timer_at",
+                 "_transport", "_waiter", "is_full", "verdict", "write")
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
@@ -39,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._comment: Callable[[], None] | None = None
         self._comment_at = math.inf
+        self._comment_every_s = math.inf
         self._idle_since = 0.0
         self._n_ahead = 0
         self._is_lost = False
@@ -130,9 +131,10 @@ class Connection(asyncio.Protocol):
         """Whether the connection stays open after this request."""
         return inbound.keep_alive and not self._edge.is_draining
 
-    def comment_every(self, comment: Callable[[], None], first_at: float) -> None:
-        """Call `comment` at `first_at` and then each `keepalive_s`, until `stop_comments`."""
+    def comment_every(self, comment: Callable[[], None], first_at: float, every_s: float) -> None:
+        """Call `comment` at `first_at` and then each `every_s`, until `stop_comments`."""
         self._comment = comment
+        self._comment_every_s = every_s
         self._comment_at = first_at
         self._check_by(first_at)
 
@@ -260,7 +262,7 @@ class Connection(asyncio.Protocol):
             return due_at
         if self._task is not None:
             if self._comment is not None and self._comment_at <= now:
-                self._comment_at = now + config.keepalive_s
+                self._comment_at = now + self._comment_every_s
                 self._comment()
             return min(due_at, self._comment_at)
         return min(due_at, self._wait_for_request(now, config.idle_timeout_s))

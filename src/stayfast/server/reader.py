@@ -9,15 +9,17 @@ What is sent cannot grow memory: `_n_quiet` counts the bytes of a request since 
 extensions are bounded like a head, and a body that is refused already is read only as far as `SWALLOWED_BYTES`.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 
 import httptools
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
+from stayfast.core.types import Stage
 from stayfast.server.config import ServerConfig
-from stayfast.server.inbound import Inbound, is_http_10, read_fields, split_target
+from stayfast.server.inbound import Inbound, is_http_10, patience_s, read_fields, says_more, split_target
 
 IDLE, HEAD, BODY = 0, 1, 2
 MAX_PIPELINED = 64  # requests ready on one connection; the one after it is the last
@@ -37,7 +39,8 @@ class Reader:
     """
 
     __slots__ = ("_began_at", "_body", "_clock", "_config", "_gate", "_inbound", "_n_body", "_n_fed", "_n_first", "_n_head",
-                 "_n_quiet", "_parser", "_raw", "_replay", "_target", "is_over", "owes_continue", "phase", "ready")
+                 "_n_quiet", "_parser", "_patience_s", "_raw", "_replay", "_target", "is_over", "owes_continue", "phase",
+                 "ready")
 
     def __init__(self, config: ServerConfig, clock: Clock, gate: Callable[[Inbound], StayfastError | None]) -> None:
         self._config = config
@@ -58,6 +61,7 @@ class Reader:
         self._n_first = 0  # bytes of this read, until a request begins in it
         self._n_body = 0
         self._n_quiet = 0
+        self._patience_s = math.inf  # how long the client of this request waits, where its head says so
         self._replay: bytes | None = None
 
     def feed(self, data: bytes) -> None:
@@ -96,7 +100,7 @@ class Reader:
         """By when the request that has begun must be in. Meaningless when idle."""
         if self.phase == HEAD:
             return self._began_at + self._config.head_timeout_s
-        return self._began_at + self._config.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S
+        return self._began_at + min(self._config.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S, self._patience_s)
 
     def restart_wait(self, now: float) -> None:
         """Count the client's time from here: until now nobody was waiting for it."""
@@ -104,6 +108,9 @@ class Reader:
 
     def time_out(self) -> None:
         """Give up on the request that has begun."""
+        if self.phase == BODY and self._patience_s <= self._clock.now() - self._began_at:
+            self._break_off(DeadlineExceeded(Stage.ADMIT, "total_s", self._patience_s))
+            return
         part = "head" if self.phase == HEAD else "body"
         limit_s = self._config.head_timeout_s if self.phase == HEAD else self._config.body_timeout_s
         self._break_off(Rejected(f"The request's {part} did not arrive in time ({limit_s:g} s).", status=408,
@@ -154,6 +161,7 @@ class Reader:
             self._stop(error)
         self.phase = BODY
         self._n_body = self._n_quiet = 0
+        self._patience_s = _patience_s(fields) if says_more(fields) else math.inf
         n_body = int(fields.get(b"content-length", b"0"))
         if n_body > config.max_body_bytes:
             self._stop(self._body_too_large())
@@ -256,6 +264,15 @@ def _plain_head(method: bytes, target: bytes, version: str, raw: list[tuple[byte
 def _weight(target: bytes, raw: list[tuple[bytes, bytes]]) -> int:
     """Bytes of a head, as they were sent."""
     return len(target) + sum(len(name) + len(value) + 4 for name, value in raw)
+
+
+def _patience_s(fields: dict[bytes, bytes]) -> float:
+    """How long the client waits for its answer; who says it wrongly is told when the body is in."""
+    try:
+        said_s = patience_s(fields)
+    except Rejected:
+        return math.inf
+    return math.inf if said_s is None else said_s
 
 
 def _readable(target: bytes) -> str:

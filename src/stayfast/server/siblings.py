@@ -14,6 +14,8 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+from stayfast.server import board
+
 _LENGTH = struct.Struct(">I")
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -29,6 +31,7 @@ def meeting_place() -> Iterator[str | None]:
     for parent in ("/dev/shm", None):  # noqa: S108 - mkdtemp makes a new folder in it, with mode 0700
         with suppress(OSError):
             folder = mkdtemp(prefix="stayfast-", dir=parent)
+            board.prepare(Path(folder))
             break
     try:
         yield folder

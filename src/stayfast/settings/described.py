@@ -7,8 +7,11 @@ from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import EngineConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.observe.rules.config import AlertsConfig
+from stayfast.policy.affinity import AffinityConfig
 from stayfast.policy.breaker import BreakerConfig
 from stayfast.policy.budget import PART, PART_FORM, BudgetConfig
+from stayfast.policy.cache import CacheConfig
+from stayfast.policy.eject import EjectConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.limits import LimitConfig
 from stayfast.policy.price import Price
@@ -78,15 +81,34 @@ LIMIT = {
     "bad_s": About("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600),
 }
 
+AFFINITY = {
+    "mode": About("prefix: to where the prompt's beginning was sent lately. sessions: one conversation, one upstream. both. "
+                  "off: neither.", words=("off", "prefix", "sessions", "both")),
+    "max_load": About("No upstream is chosen for affinity that has more than so many times the load of the least loaded.",
+                      minimum=1, maximum=100),
+    "known_s": About("For how long an upstream is taken to have a prompt in its cache.", minimum=1, maximum=86_400),
+    "known_tokens": About("How many tokens an upstream is taken to have in its cache.", minimum=1000, maximum=100_000_000),
+}
+
+EJECT = {
+    "enabled": About("Whether outliers are left out."),
+    "slow_factor": About("An outlier: its first tokens take so many times as long as the others', for like prompts.",
+                         more_than=1, maximum=1000),
+    "min_calls": About("Nobody is judged by fewer calls than this.", minimum=5, maximum=10_000),
+    "out_s": About("How long it is left out the first time; the next times it is longer.", more_than=0, maximum=300),
+    "max_share": About("Of the route's upstreams, how many may be out at a time.", more_than=0, maximum=0.99),
+}
+
 BREAKER = {
     "enabled": About("Whether it is ever left alone."),
     "failures_in_row": About("It is left alone after so many failures in a row.", minimum=1, maximum=1000),
     "failure_ratio": About("Or when this share of its last calls failed.", more_than=0, maximum=1),
-    "slow_ratio": About("Or when this share of its last calls was slow.", more_than=0, maximum=1),
+    "slow_ratio": About("Or when there is no doubt that this share of its calls is slow; 1: only all of them in a row.",
+                        more_than=0, maximum=1),
     "slow_factor": About("Slow: so many times what a first token usually takes there for such a prompt.", more_than=1,
                          maximum=1000),
-    "n_calls": About("How many last calls count.", minimum=1, maximum=10_000),
-    "min_calls": About("Shares say nothing of fewer calls than this.", minimum=1, maximum=10_000),
+    "n_calls": About("Of how many last calls the share that failed is.", minimum=1, maximum=10_000),
+    "min_calls": About("That share says nothing of fewer calls than this.", minimum=1, maximum=10_000),
     "window_s": About("Calls that are older do not count.", more_than=0, maximum=86_400),
     "open_s": About("How long it is left alone, a fifth more or less by chance; then single requests are its probes.",
                     more_than=0, maximum=86_400),
@@ -173,7 +195,8 @@ ALERTS = {
     "min_requests_5m": About("With fewer requests in 5 minutes, no percentile and no ratio is judged.", minimum=1),
     "cache_hit_ratio_min": _ratio("A lower share of cache hits over 30 minutes is told."),
     "queue_depth": About("More requests waiting than this is told.", minimum=1),
-    "truncated_ratio": _ratio("Share of an upstream's attempts that end without their protocol's end."),
+    "truncated_ratio": _ratio("Share of an upstream's streams that break off after their first token."),
+    "degraded_ratio": _ratio("Share of a route's answers by fallback, template or in part."),
     "stalled_ratio": _ratio("Stalls for each request of an upstream."),
     "rate_limited_ratio": _ratio("Share of an upstream's attempts that meet 429 or 529."),
     "failed_attempts_ratio": _ratio("Share of an upstream's attempts that fail."),
@@ -206,8 +229,20 @@ RECENT = {
     "max_bytes": About("Memory for each of the two, at most.", minimum=65_536, maximum=1_073_741_824),
 }
 
+CACHE = {
+    "mode": About("exact: a request that means the same as an earlier one gets its answer, and those that come at the same "
+                  "time share one call. off: every request is a call.", words=("off", "exact")),
+    "ttl_s": About("No answer is given again that is older than this, in seconds.", more_than=0, maximum=31_536_000),
+    "max_temperature": About("Only requests with at most this temperature, or with a seed. One without a temperature counts "
+                             "as 1: its provider's own.", minimum=0, maximum=2),
+    "max_bytes": About("The memory for answers, in each worker.", minimum=1024, maximum=1 << 40),
+    "max_answer_bytes": About("Longer answers are not kept.", minimum=1024, maximum=1 << 40),
+    "epoch": About("Any word; another one forgets all that is kept: after a change of what the model knows, for example."),
+}
+
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
-    Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, HedgeConfig: HEDGE, LimitConfig: LIMIT,
-    BreakerConfig: BREAKER, ServerConfig: SERVER, EngineConfig: ENGINE,
+    Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, HedgeConfig: HEDGE, CacheConfig: CACHE,
+    AffinityConfig: AFFINITY, EjectConfig: EJECT, LimitConfig: LIMIT, BreakerConfig: BREAKER, ServerConfig: SERVER,
+    EngineConfig: ENGINE,
     **SIMULATED, **ADMISSION, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
 }

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.lanes import LanesConfig
 from stayfast.policy.priority import MAX_POINTS, Points
 from stayfast.policy.queue import QueueConfig
 from stayfast.policy.quota import QuotaConfig
+from stayfast.policy.size import SizeConfig
 from stayfast.settings.about import About
 
 
@@ -33,13 +35,29 @@ QUEUE = {
 }
 
 ADMISSION = {
-    "max_in_flight": About("Most requests in flight, in each worker; the others queue. Unset: no ceiling.",
+    "max_in_flight": About("Most requests in flight, in all workers together; the others queue. Unset: no ceiling.",
                            minimum=1, maximum=1_000_000),
     "queue": About("The queue before the places.", is_inline=True),
     "hold_back": About("The share of the places that is kept free for each band above, while that has traffic.",
                        minimum=0, maximum=0.2),
     "lag_s": About("An event loop as late as this is one of three signs of overload.", minimum=0.001, maximum=10),
     "points": About("What a request's properties are worth; their sum decides who goes first."),
+    "lanes": About("Shares of the places for short, long and batch requests. null: all share all."),
+}
+
+LANES = {
+    "long_input": About("Prompts of so many tokens or more are long; what the prefix cache saves counts off.",
+                        minimum=1, maximum=100_000_000),
+    "long_output": About("So are answers that are predicted to come to as many tokens as this.",
+                         minimum=1, maximum=100_000_000),
+    "long_share": About("The long lane's share of the places.", minimum=0.001, maximum=0.9),
+    "batch_share": About("That of what is in band batch. What both leave is the short lane's.", minimum=0.001, maximum=0.9),
+    "long_wait_s": About("The longest wait of a long request. null: as `max_wait_s` and `target_wait_s` of admission say.",
+                         minimum=0.001, maximum=3600),
+    "batch_wait_s": About("The same for the batch lane.", minimum=0.001, maximum=3600),
+    "max_prefills": About("Requests of the long and batch lanes that may wait for their first token at a time, in each "
+                          "worker. null: as many as have places.", minimum=1, maximum=100_000),
+    "apart": About("Short requests never run beside others: for engines that batch statically."),
 }
 
 _PER_MINUTE, _PER_DAY = "in a minute; as many at once, refilled evenly.", "in a day; as many at once, refilled evenly."
@@ -56,9 +74,17 @@ TENANT = {
     "tier": About("premium goes first, batch last."),
     "weight": About("Its part of what there is, where tenants want more.", minimum=0.001, maximum=1000),
     "priority": _points("Points for all of its requests, beside its tier's."),
-    "quota": About("How much it may use; in each worker."),
+    "quota": About("How much it may use, at all workers together."),
+}
+
+SIZE = {
+    "max_input_tokens": About("The longest prompt, in estimated tokens; 413 beyond it. null: any.", minimum=1,
+                              maximum=100_000_000),
+    "max_input_by_tier": About("The same for tenants of a tier: premium, standard, batch.", minimum=1, maximum=100_000_000),
+    "offline": About("The route that longer prompts go to, on its terms. Empty: they are refused."),
 }
 
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
+    LanesConfig: LANES, SizeConfig: SIZE,
     AdmissionConfig: ADMISSION, QueueConfig: QUEUE, Points: POINTS, TenantConfig: TENANT, QuotaConfig: QUOTA,
 }

@@ -132,6 +132,8 @@ ENGINE_MODEL = {
     "decode_step_per_sequence_s": _wait("What each running sequence adds to it.", 60),
     "decode_share": About("Of its pace that decoding keeps while a prefill runs.", minimum=0.01, maximum=1),
     "kv_tokens": About("Tokens of prompts and answers that fit in memory.", minimum=1, maximum=1_000_000_000),
+    "cache_tokens": About("Tokens of prompts kept for those that begin like them; continuous only. 0: none.", minimum=0,
+                          maximum=1_000_000_000),
     "max_running": About("Most sequences in a batch.", minimum=1, maximum=100_000),
     "max_waiting": About("With so many waiting, more are answered 503. null: any number waits.", minimum=0),
     "batch_window_s": _wait("Static: how long the first of a batch waits for others.", 60),

@@ -82,7 +82,7 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
     problems += decoder.problems
     problems += _unknown_upstreams(tree, variables)
     if settings is not BAD:
-        problems += _contradictions(settings, tree, check_engine)
+        problems += _contradictions(settings, tree, check_engine) + _no_such_routes(settings, tree)
     if problems:
         raise SettingsError(sorted(problems, key=lambda problem: (problem.place.line or 0, problem.place.column or 0)))
     assert isinstance(settings, Settings)
@@ -135,6 +135,10 @@ def _unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem
     owners: dict[Path, Node] = {("routes", route): node for route, node in _entries(tree, "routes").items()}
     fallbacks = {(*path, "on_overrun", "fallback"): _below(node, "on_overrun", "fallback") for path, node in owners.items()}
     fallbacks["defaults", "on_overrun", "fallback"] = _below(tree, "defaults", "on_overrun", "fallback")
+    for path, node in list(fallbacks.items()):
+        then = _below(node, "then")
+        if isinstance(then, Listing):
+            fallbacks.update({(*path, "then", n): tier for n, tier in enumerate(then.items)})
     for path, node in {**owners, **fallbacks}.items():
         listing = _below(node, "upstreams") or node
         for n, item in enumerate(listing.items if isinstance(listing, Listing) else ()):
@@ -166,6 +170,27 @@ def _entries(tree: Tree, name: str) -> dict[str, Node]:
     return {key: entry.value for key, entry in value.entries.items()} if isinstance(value, Tree) else {}
 
 
+def _check_rescues(settings: Settings, complain: Callable[[Path, str], None]) -> None:
+    """Complain of routes with whose answers somebody should go on, and nobody can."""
+    able = {name for name, its in settings.upstreams.items() if isinstance(its, HttpUpstream) and its.continues}
+    for name, route in settings.routes.items():
+        fallback = route.on_overrun.fallback
+        spare = [up for tier in fallback.tiers for up in tier.upstreams] if fallback is not None else []
+        if route.on_stall == "rescue" and able.isdisjoint((*route.upstreams, *spare)):
+            complain(("routes", name, "on_stall"), "rescue needs an upstream that says continues: true")
+
+
+def _no_such_routes(settings: Settings, tree: Tree) -> list[Problem]:
+    """Routes that send long prompts to one that does not exist."""
+    problems = []
+    for name, route in settings.routes.items():
+        offline, others, path = route.size.offline, settings.routes.keys() - {name}, ("routes", name, "offline")
+        if offline and offline not in others:
+            message = f"there is no other route {quoted(offline)}{did_you_mean(offline, others)}"
+            problems.append(Problem(place_of(tree, path), path, message))
+    return problems
+
+
 def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[EngineConfig], None]) -> list[Problem]:
     """What single settings cannot see."""
     problems: list[Problem] = []
@@ -186,6 +211,7 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
     for name in settings.tenants.keys() - settings.server.keys.keys() - {ANY_TENANT}:
         hint = did_you_mean(name, settings.server.keys)
         complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
+    _check_rescues(settings, complain)
     if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:
         complain(("tracing", "exporter"), missing)
     try:

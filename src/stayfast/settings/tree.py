@@ -14,12 +14,16 @@ from stayfast.observe.recent import RecentConfig
 from stayfast.observe.rules.config import AlertsConfig
 from stayfast.observe.trace.config import ENDPOINT, TraceConfig
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.affinity import AffinityConfig
 from stayfast.policy.breaker import BreakerConfig
 from stayfast.policy.budget import PART, BudgetConfig, share_out
+from stayfast.policy.cache import CacheConfig
+from stayfast.policy.eject import EjectConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.limits import LimitConfig
 from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
+from stayfast.policy.size import SizeConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About
@@ -71,6 +75,10 @@ class HttpUpstream:
         "What it speaks natively; the rest is translated. Empty: by kind, and responses only at api.openai.com.")] = ()
     asks_usage: Annotated[bool, About(
         "Ask streams for token counts even when the client did not; the client never sees them.")] = False
+    continues: Annotated[bool, About(
+        "It goes on with an answer whose first part ends the request as the assistant's message: prefill in messages, "
+        "continue_final_message of vLLM and SGLang in chat. Routes with on_stall: rescue need such an upstream."
+    )] = False
     sends_deadline: Annotated[bool, About(
         "Tell it how many seconds a request has left, as x-request-timeout: for another Stayfast, and engines that read it."
     )] = False
@@ -159,6 +167,20 @@ Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """Who answers when those before have not. A list alone means `upstreams`."""
+
+    SHORTHAND: ClassVar[str] = "upstreams"
+
+    upstreams: Annotated[tuple[str, ...], About("Names of upstreams, the first that is well first; may be the route's own.")]
+    model: Annotated[str | None, About("The model's name at these upstreams. Unset: as for the route's own.")] = None
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise ValueError("upstreams must name at least one upstream")
+
+
+@dataclass(frozen=True, slots=True)
 class Fallback:
     """Who answers when a route's own upstreams failed or took too long. A list alone means `upstreams`."""
 
@@ -170,10 +192,18 @@ class Fallback:
     reserve: Annotated[str, About(
         "Time kept for them: the route's own upstreams have what is left of the model's.",
         pattern=PART[1:], form="seconds, or a share of the model's time like 30%", or_number=True)] = "30%"
+    then: Annotated[tuple[Tier, ...], About(
+        "Further tiers, each asked when the one before has not answered and the budget of extra attempts allows it. All "
+        "share the reserve.")] = ()
 
     def __post_init__(self) -> None:
         if not self.upstreams:
             raise ValueError("upstreams must name at least one upstream")
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """All of them, in order."""
+        return (Tier(self.upstreams, self.model), *self.then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +228,13 @@ class Route:
     pick: Annotated[Literal["balance", "order"], About(
         "balance: the less busy of two drawn at random, another one when it fails. order: the first of the list that is "
         "well, the next ones only when it fails.")] = "balance"
+    weights: Annotated[Mapping[str, float], About(
+        "Shares of the requests by upstream, as long as all keep up; who is not named has 1. More than 0.")] = field(
+        default_factory=_nothing)
+    affinity: Annotated[AffinityConfig, About("What draws a request to one of several upstreams.")] = field(
+        default_factory=AffinityConfig)
+    eject: Annotated[EjectConfig, About("When one of several upstreams is left out as an outlier.")] = field(
+        default_factory=EjectConfig)
     model: Annotated[str | None, About(
         "The model's name at these upstreams, where their own `models` do not say. Unset: the name that the client sent."
     )] = None
@@ -213,6 +250,13 @@ class Route:
         default_factory=RetryConfig)
     hedge: Annotated[HedgeConfig, About(
         "Second attempts beside slow ones; what is unset comes from defaults.hedge.")] = field(default_factory=HedgeConfig)
+    on_stall: Annotated[Literal["wait", "end", "rescue"], About(
+        "When a stream halts in its middle, by the live gaps of its upstream. wait: as long as timeouts.idle_s says. end: "
+        "it ends there as at a length limit. rescue: an upstream with `continues` goes on with it, in the same answer."
+    )] = "wait"
+    cache: Annotated[CacheConfig, About("Answers that may be given twice (docs/concepts/cache.md).")] = field(
+        default_factory=CacheConfig)
+    size: Annotated[SizeConfig, About("How long prompts may be.", is_inline=True)] = field(default_factory=SizeConfig)
     slo: Annotated[Slo, About("What its users are promised; what is unset comes from defaults.slo.")] = field(
         default_factory=Slo)
 
@@ -222,12 +266,22 @@ class Route:
         if len(set(self.upstreams)) < len(self.upstreams):
             raise ValueError("upstreams must name each upstream once")
         check_bounds(self)
+        self._check_weights()
         share_out(self.budget, self.total_s)
         if self.on_overrun.fallback is not None:
             try:
                 share_out(self.budget, self.total_s, self.on_overrun.fallback.reserve)
             except ValueError as error:
                 raise ValueError(f"on_overrun fallback.{error}") from None
+
+    def _check_weights(self) -> None:
+        for name, weight in self.weights.items():
+            if name not in self.upstreams:
+                raise ValueError(f"weights.{name} is not one of the route's upstreams")
+            if not 0.001 <= weight <= 1000:
+                raise ValueError(f"weights.{name} must be from 0.001 to 1000, not {weight}")
+        if self.pick == "order" and (self.weights or self.affinity.mode != "off"):
+            raise ValueError("pick must be balance where there are weights or affinity, not order")
 
     @property
     def total_s(self) -> float:
@@ -339,7 +393,6 @@ class Settings:
         its = self.upstreams[upstream]
         return {} if isinstance(its, EmbeddedUpstream) else its.prices
 
-    def fallback_model_at(self, route: str, upstream: str) -> str | None:
-        """The same for one upstream of a route's fallback, whose own word stands first."""
-        fallback = self.routes[route].on_overrun.fallback
-        return (fallback.model if fallback is not None else None) or self.model_at(route, upstream)
+    def tier_model_at(self, route: str, tier: Tier, upstream: str) -> str | None:
+        """The same for one upstream of a tier of the route's fallback, whose own word stands first."""
+        return tier.model or self.model_at(route, upstream)

@@ -103,7 +103,8 @@ class Site:
             raise Rejected("This path takes POST only.", status=405, code="method_not_allowed")
         self._check_key(inbound)
         request = decode(api, inbound.body)
-        return Answer(self._providers[name], ask_of(request), connection, inbound, self._desk).run()
+        provider = self._providers[name]
+        return Answer(provider, ask_of(request, has_blocks=provider.caches_prompts), connection, inbound, self._desk).run()
 
     def _answer_cold(self, inbound: Inbound, path: bytes) -> tuple[int, bytes]:
         if path.startswith(b"/_sim/"):

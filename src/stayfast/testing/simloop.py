@@ -94,6 +94,11 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Let time pass at once, as for a loop that was kept from running: timers fire late."""
         self._now += seconds
 
+    @property
+    def n_timers(self) -> int:
+        """Timers that are set; not those that were cancelled."""
+        return sum(not timer.cancelled() for _, _, timer in self._timers)
+
     def now(self) -> float:
         """Virtual seconds, as a Clock."""
         return self._now

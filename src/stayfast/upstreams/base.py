@@ -23,6 +23,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     connect_s: float  # cap for TCP and TLS
     headers: tuple[tuple[str, str], ...] = ()  # of the client's, those that go on (lower-case names)
     trace: Trace | None = None  # this attempt's own span, which the upstream is told of
+    goes_on: bool = False  # the request ends with the assistant's words, which are to be continued
 
 
 class Stream(Protocol):

@@ -7,6 +7,7 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk, Sight
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.http import HttpClient, Response
+from stayfast.wire.continuation import going_on
 from stayfast.wire.encode import encode
 from stayfast.wire.errors import from_response
 from stayfast.wire.faults import error_in
@@ -69,6 +70,8 @@ class DialectUpstream:
             return Estimate(count_tokens_answer(request))
         streams = spoken.can_stream and (request.stream or self.always_streams)
         body = encode(request, spoken, call.model, stream=streams, want_usage=self._config.asks_usage)
+        if call.goes_on:
+            body = going_on(body, request.api, spoken)
         response = await self._client.send(
             "POST", self._client.base_path + PATHS[spoken], self._headers_for(call, streams), body,
             connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful)

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from stayfast.core.types import Api, Request
+from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import schema as chat
 from stayfast.wire.messages import schema as messages
 from stayfast.wire.reading import check, missing, required, typed
@@ -45,10 +45,20 @@ def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     return _DECODERS[api](body)
 
 
+class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
+    """The words of Cache-Control in a body. `max_age`: seconds."""
+
+    no_store: bool = False
+    no_cache: bool = False
+    only_if_cached: bool = False
+    max_age: Annotated[float, Meta(ge=0)] | None = None
+
+
 class Extension(Struct, forbid_unknown_fields=True, gc=False):
     """The member `stayfast` of a body: what the gateway is told and no upstream is. `deadline_ms`: the client's patience."""
 
     deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
+    cache: CacheWish | None = None
 
 
 def _extended(api: Api, body: bytes) -> Request:
@@ -58,9 +68,12 @@ def _extended(api: Api, body: bytes) -> Request:
         return _DECODERS[api](body)
     told = typed(_EXTENSION, bytes(extension), "stayfast")
     request = _DECODERS[api](msgspec.json.encode(said))
-    if told is None or told.deadline_ms is None:
+    if told is None:
         return request
-    return msgspec.structs.replace(request, patience_s=told.deadline_ms / 1e3)
+    patience_s = told.deadline_ms / 1e3 if told.deadline_ms is not None else None
+    wish = told.cache
+    cache = CacheControl(wish.no_store, wish.no_cache, wish.only_if_cached, wish.max_age) if wish is not None else None
+    return msgspec.structs.replace(request, patience_s=patience_s, cache=cache)
 
 
 def _chat(body: bytes) -> Request:

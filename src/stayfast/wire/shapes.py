@@ -20,7 +20,7 @@ _CUT: Final = Finish("length")  # what every dialect has a word for
 _ANY: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
 # What upstreams can make the code below raise by sending JSON of the wrong shape; anything else is our own fault.
-_WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
 class _Events(ABC):
@@ -65,7 +65,7 @@ class _Events(ABC):
         out: list[bytes] = []
         try:
             self._cut(out)
-        except _WRONG_SHAPE:
+        except WRONG_SHAPE:
             return None
         self._source.ended = True
         self.sight.is_cut = True
@@ -188,7 +188,7 @@ class Translation(_Events):
         try:
             for delta in self._source.deltas():
                 self._say(self._writer.events(delta), out)
-        except _WRONG_SHAPE:
+        except WRONG_SHAPE:
             self._source.fail(malformed(self._upstream, "an event that cannot be translated"))
             return n_content
         if self._source.ended:
@@ -255,7 +255,7 @@ class Collection(_Events):
         if self.sight.failure is None:
             try:
                 self._add(data)
-            except _WRONG_SHAPE:
+            except WRONG_SHAPE:
                 self._source.fail(malformed(self._upstream, "an event that does not fit the ones before"))
         return n_content
 
@@ -279,7 +279,7 @@ class Collection(_Events):
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
         try:
             out.append(self._fold.end(self.sight) if isinstance(self._fold, Rewrite) else self._fold.body())
-        except _WRONG_SHAPE:
+        except WRONG_SHAPE:
             self._source.fail(malformed(self._upstream, "events that make no answer"))
 
 
@@ -332,6 +332,6 @@ class TranslatedWhole(Whole):
         try:
             self._rewrite.add(self._reader.whole())
             return Chunk(self._rewrite.end(self.sight), 1)
-        except _WRONG_SHAPE:
+        except WRONG_SHAPE:
             self._source.fail(malformed(self._upstream, "an answer that cannot be translated"))
             return None

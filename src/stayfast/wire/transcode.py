@@ -23,7 +23,7 @@ from stayfast.wire.responses.source import ResponsesSource
 from stayfast.wire.responses.writer import ResponsesWriter
 from stayfast.wire.shapes import Collection, Passthrough, Rewrite, TranslatedWhole, Translation, Whole, said_in_events
 
-__all__ = ["Transcoder", "can_translate", "recite", "transcoder"]
+__all__ = ["Transcoder", "can_translate", "recite", "source_of", "transcoder", "writer_of"]
 
 _CHAT: Final = Api.CHAT
 _ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
@@ -70,16 +70,16 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
     sight = Sight()
     if not source.can_stream:
         return Whole(PlainSource(upstream, source, sight), sight, upstream)
-    reader = _source(source, request, upstream, sight)
+    reader = source_of(source, request, upstream, sight)
     says_done = request.api in _ENDS_WITH_DONE
     if request.stream and is_same:
         return Passthrough(reader, sight, upstream, says_done=says_done, hide_usage=hide_usage)
     if request.stream:
         is_named = not says_done
-        return Translation(reader, sight, upstream, _writer(request, created_at), is_named=is_named)
+        return Translation(reader, sight, upstream, writer_of(request, created_at), is_named=is_named)
     if is_same:
         return Collection(reader, sight, upstream, _fold(source)) if source_streams else Whole(reader, sight, upstream)
-    rewrite = Rewrite(_writer(request, created_at), _fold(request.api))
+    rewrite = Rewrite(writer_of(request, created_at), _fold(request.api))
     if source_streams:
         return Collection(reader, sight, upstream, rewrite)
     return TranslatedWhole(reader, sight, upstream, rewrite)
@@ -92,7 +92,7 @@ def recite(request: Request, text: str, *, answer_id: str, created_at: int) -> b
     if not request.api.can_stream:
         raise ValueError(f"{request.api.value} requests ask for no text")
     deltas: list[Delta] = [Begin(answer_id, request.model, created_at, Usage()), TextDelta(text), Finish("stop")]
-    writer = _writer(request, created_at)
+    writer = writer_of(request, created_at)
     if not request.stream:
         sight = Sight()
         sight.usage = Usage()
@@ -103,13 +103,15 @@ def recite(request: Request, text: str, *, answer_id: str, created_at: int) -> b
     return said_in_events(events, says_done=request.api in _ENDS_WITH_DONE)
 
 
-def _source(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
+def source_of(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
+    """Who reads the answers that upstreams give in `api`."""
     if api in _ENDS_WITH_DONE:
         return ChatSource(upstream, request.n_choices, sight, is_chat=api is _CHAT)
     return MessagesSource(upstream, sight) if api is Api.MESSAGES else ResponsesSource(upstream, sight)
 
 
-def _writer(request: Request, created_at: int) -> Writer:
+def writer_of(request: Request, created_at: int) -> Writer:
+    """Who says an answer in the client's own dialect."""
     match request.api:
         case Api.MESSAGES:
             return InTurn(MessagesWriter(request))

@@ -53,9 +53,9 @@ def test_metrics_and_text() -> None:
 
 
 def test_workers_add_up_to_one() -> None:
-    """Limits are a sum, of breakers the worst is shown: three half-open ones are not an open one."""
+    """They share a limit, and of breakers the worst is shown: three half-open ones are not an open one."""
     whole = Totals({})
     for _ in range(3):
         whole.add(Snapshot({}, {}, {}, {"stayfast_limit": [(("a", ""), 10.0)], "stayfast_breaker_state": [(("a",), 1.0)]}))
-    assert whole.gauges["stayfast_limit"]["a", ""] == 30
+    assert whole.gauges["stayfast_limit"]["a", ""] == 10
     assert whole.gauges["stayfast_breaker_state"][("a",)] == 1

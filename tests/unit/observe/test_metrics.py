@@ -89,12 +89,24 @@ def test_tokens_and_cost_are_the_attempts() -> None:
     assert counted(metrics, known.ATTEMPTS) == {("m", "v", "dropped", "reset", ""): 1, ("m", "u", "success", "", ""): 1}
 
 
+@pytest.mark.parametrize(("changes", "n"), [
+    ({"status": 502, "error": "upstream_truncated", "n_chunks": 2}, 1),
+    ({"status": 504, "error": "idle_s_exceeded", "n_chunks": 1}, 1),
+    ({"status": 502, "error": "upstream_reset", "n_chunks": 0}, 0),
+    ({"status": 499, "error": "client_left", "n_chunks": 2}, 0),
+    ({"status": 502, "error": "upstream_reset", "n_chunks": 1, "stream": False}, 0),
+    ({"degraded": "partial", "n_chunks": 2}, 0)])
+def test_a_stream_that_breaks_off_is_counted_as_truncated(changes: dict[str, Any], n: int) -> None:
+    """Whatever broke it: its client has a part of it. One that nobody has seen anything of does not count."""
+    metrics = counting(done(**{"stream": True, **changes}))
+    assert counted(metrics, known.TRUNCATED) == ({("u",): n} if n else {})
+
+
 def test_attempts_by_what_the_upstream_said() -> None:
-    """429 is told from 500; truncated streams and stalls have counters of their own."""
+    """429 is told from 500; stalls have a counter of their own."""
     metrics = counting(attempt(fault="status", outcome=Outcome.DROPPED, upstream_status=429, usage=None),
                        attempt(fault="truncated", outcome=Outcome.DROPPED, stalls=(Stall(1.2, 1.5), Stall(3.0, 2.0))))
     assert ("m", "u", "dropped", "status", "429") in counted(metrics, known.ATTEMPTS)
-    assert counted(metrics, known.TRUNCATED) == {("u",): 1}
     assert counted(metrics, known.STALLS) == {("m", "u"): 2}
 
 

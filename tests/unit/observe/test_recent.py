@@ -46,10 +46,15 @@ def test_what_somebody_may_ask_about_is_kept_for_longer(changes: dict[str, objec
 
 
 def test_memory_is_bounded_too() -> None:
-    """A client that sends a megabyte as the model's name does not fill the memory with it."""
-    recent = filled(*(done(request_id=f"r{n}", model="x" * 1_000_000) for n in range(50)), size=100, max_bytes=2_100_000)
+    """However long what others chose in them is."""
+    recent = filled(*(done(request_id=f"r{n}", model="x" * 50_000) for n in range(50)), size=100, max_bytes=110_000)
     assert ids(recent.newest()) == ["r49", "r48"]
-    assert ids(filled(done(model="x" * 1_000_000), max_bytes=65_536).newest()) == []
+
+
+def test_one_odd_request_does_not_push_out_the_others() -> None:
+    """However large somebody managed to make it."""
+    recent = filled(*(done(request_id=f"r{n}") for n in range(5)), done(request_id="odd", error="x" * 1_000_000))
+    assert ids(recent.newest()) == ["r4", "r3", "r2", "r1", "r0"]
 
 
 def test_the_same_id_twice() -> None:

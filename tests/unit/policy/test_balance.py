@@ -80,3 +80,13 @@ def test_who_is_given_up_took_at_least_so_long() -> None:
     assert pace.load_s(0, 0.2, 0.0) == pytest.approx(1.0)
     pace.outlasted(3.0, 0.2, 0.0)
     assert pace.load_s(0, 0.2, 0.0) == pytest.approx(3.0)
+
+
+def test_a_storm_of_failures_is_forgiven() -> None:
+    """Thousands of refusals double the pace no further than to a minute, from which it comes back."""
+    pace = Pace()
+    pace.took(0.5, 0.5, 0.0)
+    for number in range(5000):
+        pace.failed(0.5, number / 1000)
+    assert pace.load_s(0, 0.5, 5.0) == pytest.approx(60, rel=0.01)
+    assert pace.load_s(0, 0.5, 100.0) < 0.51

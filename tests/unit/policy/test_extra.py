@@ -88,3 +88,13 @@ def test_a_first_hedge_leaves_room_for_the_second(n_more: int) -> None:
     for _ in range(9):
         budget.take_hedge(W, 0.0)
     assert budget.may_hedge(W, 0.0, n_more) is (n_more == 0)
+
+
+def test_what_was_missed_was_wanted() -> None:
+    """It takes no room, and is forgotten like the rest."""
+    budget = _filled(1000)
+    budget.take_hedge(W * 50, 0.0)
+    budget.miss_hedge(W * 30, 0.0)
+    assert budget.hedged_share(1.0) == pytest.approx(0.05)
+    assert budget.wanted_share(1.0) == pytest.approx(0.08)
+    assert budget.wanted_share(WINDOW_S + 5.0) == 0.0

@@ -9,12 +9,13 @@ import pytest
 
 from stayfast.policy.hedge import (
     AIM,
+    FORGOTTEN_S,
     LEAST_AFTER_S,
     MIN_SAMPLES,
     FirstTokens,
     HedgeConfig,
+    Lately,
     aim,
-    is_slow,
     live,
     plan,
 )
@@ -29,7 +30,7 @@ def _mixture(rng: Random) -> float:
 
 def _seen(draw: Draw, n: int = 4000, n_hanging: int = 0) -> Survival:
     """What a window shows of `n` draws, one every 10 ms, and of some that still run."""
-    rng, tokens = Random(5), FirstTokens()
+    rng, tokens = Random(5), FirstTokens(Lately(0.1))
     for number in range(n):
         tokens.began(number, 0.0)
     for number in range(n_hanging):
@@ -78,20 +79,36 @@ def test_what_was_spent_pulls_the_aim() -> None:
     assert aim(0.1, 0.0) == pytest.approx(AIM * 0.15)
 
 
-def test_a_bad_minute_is_silence() -> None:
-    """The median of half a minute at three times that of the half hour; a tail alone is not that."""
-    tokens, rng = FirstTokens(), Random(1)
-    for number in range(1500):
-        now = number * 0.5
-        seconds = 0.2 if now < 720 else 0.6 if rng.random() < 0.9 else 0.2
-        tokens.began(number, now)
-        tokens.took(number, now + seconds)
-    assert is_slow([tokens], 750.0)
+@pytest.mark.parametrize(("share", "n"), [(0.05, 4), (0.1, 4), (0.2, 6), (0.25, 7), (1.0, 14)])
+def test_more_late_ones_in_a_row_than_chance_explains(share: float, n: int) -> None:
+    """At a share that is late anyway, so many in a row come by chance once in 10,000."""
+    lately = Lately(share)
+    for _ in range(n - 1):
+        lately.late(1.0)
+    assert not lately.is_slow(1.0)
+    lately.late(2.0)
+    assert lately.is_slow(2.0)
+    assert not lately.is_slow(2.0 + FORGOTTEN_S)
+
+
+def test_one_in_time_ends_it() -> None:
+    """An answer within the delay does; one that came after it does not."""
+    lately = Lately(0.1)
+    tokens = FirstTokens(lately)
+    tokens.due_s = 0.5
+    for number in range(10):
+        tokens.began(number, 0.0)
+        lately.late(0.5)
+    tokens.took(0, 0.8)
+    assert lately.is_slow(0.8)
+    tokens.began("quick", 0.8)
+    tokens.took("quick", 1.3)
+    assert not lately.is_slow(1.3)
 
 
 def test_a_failure_says_nothing() -> None:
     """It is neither quick nor slow, and is not there any more."""
-    tokens = FirstTokens()
+    tokens = FirstTokens(Lately(0.1))
     tokens.began("a", 0.0)
     tokens.failed("a")
     tokens.took("a", 5.0)

@@ -1,5 +1,6 @@
 """policy/limits: how many may run, by what came of those that did."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,22 +14,20 @@ EVENT = st.tuples(st.floats(0, 2), st.sampled_from(["quick", "slow", "dropped"])
 
 
 class Seconds:
-    """A limit, and a second of twenty outcomes after another; the one that ends a second belongs to it."""
+    """A limit, and a second of sixty calls after another."""
 
     def __init__(self, config: LimitConfig = CONFIG) -> None:
         self.limit = Limit(config)
+        self.limit.judged([], 0, 0, 0, 0.0)
         self.now = 0.0
 
-    def run(self, n_seconds: int, ratio: float, n_in_flight: int, n_dropped: int = 0) -> float:
-        """So many seconds; the limit after them."""
+    def run(self, n_seconds: int, ratio: float, n_beside: int, n_dropped: int = 0, *, n_peak: int = 0,
+            n_slow: int = 60) -> float:
+        """So many seconds in which `n_slow` calls have this ratio and the others are as usual; the limit after them."""
         for _ in range(n_seconds):
-            for number in range(20):
-                if number < n_dropped:
-                    self.limit.dropped(n_in_flight, self.now + number / 20)
-                else:
-                    self.limit.succeeded(ratio, n_in_flight, self.now + number / 20)
             self.now += 1.0
-            self.limit.succeeded(ratio, n_in_flight, self.now)
+            samples = [(ratio if number < n_slow else 1.0, n_beside) for number in range(60 - n_dropped)]
+            self.limit.judged(samples, 60, n_dropped, max(n_beside, n_peak), self.now)
         return self.limit.value
 
 
@@ -39,42 +38,51 @@ def test_it_stays_within_its_bounds(mode: Any, events: list[tuple[float, str, in
     for gap_s, what, n_in_flight in events:
         now += gap_s
         if what == "dropped":
-            limit.dropped(n_in_flight, now)
+            limit.judged([], 40, 40, n_in_flight, now)
         else:
-            limit.succeeded(0.9 if what == "quick" else 8.0, n_in_flight, now)
+            limit.judged([(0.9 if what == "quick" else inf, n_in_flight)] * 40, 40, 0, n_in_flight, now)
         assert 2 <= limit.value <= 100
 
 
 def test_nobody_is_held_up_before_there_is_evidence() -> None:
-    """It starts at its most, and few outcomes are none."""
+    """It starts at its most, and few calls are none."""
     limit = Limit(CONFIG)
     for at in range(9):
-        limit.dropped(5, at * 2.0)
+        limit.judged([], 1, 1, 5, at * 2.0)
+    limit.judged([(9.0, 5)] * 20, 20, 0, 5, 20.0)
     assert limit.value == 100
     assert limit.has_room(99)
     assert not limit.has_room(100)
 
 
 def test_slower_answers_lower_it() -> None:
-    """From what really ran, not from what might have."""
-    assert Seconds().run(1, 6.0, 30) == pytest.approx(0.8 * 60 + 0.2 * (60 * 0.5 + 4))
+    """From what really ran, not from what might have; also when nobody knows how slow they are."""
+    cut = 0.8 * 60 + 0.2 * (60 * 0.5 + 4)
+    assert Seconds().run(1, 6.0, 30) == pytest.approx(cut)
+    assert Seconds().run(1, inf, 30) == pytest.approx(cut)
     assert Seconds().run(1, 1.4, 30) == 100
 
 
+def test_a_tail_is_no_queue() -> None:
+    """Half of the calls far beyond usual: some are always slow. Two of three: all wait."""
+    assert Seconds().run(5, 9.0, 30, n_slow=30) == 100
+    assert Seconds().run(1, 9.0, 30, n_slow=45) < 60
+
+
 def test_refusals_lower_it_by_their_share() -> None:
-    """Half: by a quarter of what ran twice over; all: to half of what last ran well; one in twenty-one: not at all."""
-    assert Seconds().run(1, 1.0, 20, n_dropped=10) == pytest.approx(40 * (1 - 10 / 21 / 2))
+    """Half: by a quarter of what ran twice over; all: to half of what last ran well; one in twelve, but five: not at all."""
+    assert Seconds().run(1, 1.0, 20, n_dropped=30) == pytest.approx(40 * 0.75)
     seconds = Seconds()
     seconds.run(1, 1.0, 20)
-    assert seconds.run(1, 1.0, 200, n_dropped=20) == 10
-    assert Seconds().run(1, 1.0, 60, n_dropped=1) == 100
+    assert seconds.run(1, 1.0, 200, n_dropped=60) == 10
+    assert Seconds().run(1, 1.0, 60, n_dropped=5) == 100
 
 
 def test_it_grows_only_where_it_is_used() -> None:
     """Not where nobody asks for more; else fast up to where trouble was last met, and carefully beyond."""
     seconds = Seconds()
     seconds.run(1, 1.0, 20)
-    low = seconds.run(6, 1.0, 8, n_dropped=20)
+    low = seconds.run(6, 1.0, 8, n_dropped=60)
     assert low < 10
     assert seconds.run(1, 1.0, 0) == low
     assert seconds.run(1, 1.0, 10) == pytest.approx(low * 1.1 + 4)
@@ -82,27 +90,57 @@ def test_it_grows_only_where_it_is_used() -> None:
     assert seconds.run(1, 1.0, 20) == 21
 
 
+def test_it_stops_to_grow_where_some_begin_to_wait() -> None:
+    """A tenth more over 1.5 times the usual than there have been; but not where there always were as many."""
+    for n_usual, stops in ((0, True), (6, False)):
+        seconds = Seconds()
+        seconds.run(50, 3.0, 20, n_slow=n_usual)
+        seconds.run(6, 1.0, 8, n_dropped=60)
+        assert seconds.run(5, 1.0, 20) == 20 + 1
+        assert (seconds.run(1, 3.0, 20, n_slow=6) == 20 + 1) is stops
+
+
+def test_slowness_that_few_requests_met_as_well_is_not_ours() -> None:
+    """The limit stays, however many have piled up since, until answers are as usual again; then it may be cut."""
+    seconds = Seconds()
+    seconds.run(5, 1.0, 20)
+    assert seconds.run(1, 10.0, 19, n_peak=80) == 100
+    assert seconds.run(30, 10.0, 90) == 100
+    seconds.run(1, 1.0, 20)
+    assert seconds.run(1, 10.0, 90) < 100
+
+
+def test_a_window_in_which_trouble_begins_makes_no_level_good() -> None:
+    """Half of its calls slow beside eighty: the next ones, all slow beside eighty, are of our making."""
+    seconds = Seconds()
+    seconds.run(5, 1.0, 20)
+    seconds.limit.judged([(1.0, 20)] * 30 + [(9.0, 80)] * 30, 60, 0, 80, seconds.now + 1.0)
+    seconds.now += 1.0
+    assert seconds.run(1, 9.0, 80) < 100
+
+
 def test_a_cut_that_does_not_help_is_taken_back() -> None:
-    """A brown-out is slow whatever is sent: after ten seconds the limit is what it was, until answers are as usual again."""
+    """After ten seconds the limit is what it was, until answers are as usual again."""
     seconds = Seconds()
     assert seconds.run(8, 10.0, 20) < 30
-    assert seconds.run(3, 10.0, 20) == 100
+    assert seconds.run(4, 10.0, 20) == 100
     assert seconds.run(20, 10.0, 20) == 100
     seconds.run(1, 1.0, 20)
-    assert seconds.run(1, 10.0, 20) < 100
+    assert seconds.run(1, 10.0, 30) < 100
 
 
 def test_failures_that_a_lower_limit_does_not_mend_are_borne() -> None:
     """A provider that fails half of the time whatever it gets must not be throttled to nothing as well."""
     seconds = Seconds()
-    assert seconds.run(5, 1.0, 20, n_dropped=10) < 20
-    assert seconds.run(30, 1.0, 20, n_dropped=10) == 100
+    assert seconds.run(5, 1.0, 20, n_dropped=30) < 20
+    assert seconds.run(30, 1.0, 20, n_dropped=30) == 100
 
 
 def test_aimd_is_the_plain_rule() -> None:
     """p95 over a second: ten fewer; under half a second and in use: five more; between: as it is."""
     config = LimitConfig("aimd", least=10, most=200)
     assert Seconds(config).run(1, 1.2, 50) == 90
+    assert Seconds(config).run(1, inf, 50) == 90
     seconds = Seconds(config)
     assert seconds.run(4, 1.2, 20) == 10
     assert seconds.run(1, 0.4, 10) == 15

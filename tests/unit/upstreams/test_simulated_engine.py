@@ -43,6 +43,19 @@ def test_prefills_queue_first_come_first_served() -> None:
     assert [heard.head_at for heard in run(main)] == pytest.approx([0.5, 1.0, 1.5])
 
 
+def test_a_prompt_that_begins_like_another_needs_only_its_rest() -> None:
+    """Two thirds of it are cached, and usage says so; an engine without a cache computes all of it."""
+    async def main(loop: SimLoop) -> list[Heard]:
+        first, second = (chat(2, n_prompt_tokens=n, blocks=tuple(range(n // 64)), include_usage=True)
+                         for n in (640, 960))
+        one = provider(loop, cache_tokens=1000)
+        found = [await hear(one, first), await hear(one, second)]
+        assert b'"cached_tokens":640' in b"".join(data for _, data in found[1].parts)
+        return [*found, await hear(provider(loop, cache_tokens=0), second)]
+
+    assert [heard.head_at for heard in run(main)] == pytest.approx([0.64, 0.32, 0.96])
+
+
 def test_gaps_grow_with_the_batch() -> None:
     """Twenty together decode at a step of 10 + 20 ms, one alone at 11 ms."""
     async def main(loop: SimLoop) -> list[Heard]:

@@ -144,6 +144,7 @@ def _ends() -> Row:
               (Query(_rate("code", "stayfast_refused_total", ""), "{{code}}"),), width=8),
         Panel("Hedges and sheds", "Second attempts in parallel, and requests turned away to protect the others.", "reqps",
               (Query(_rate("route, result", "stayfast_hedges_total", ROUTE), "hedge {{route}} {{result}}"),
+               Query(_rate("route, result", "stayfast_rescues_total", ROUTE), "rescue {{route}} {{result}}"),
                Query(_rate("route, reason", "stayfast_sheds_total", ROUTE), "shed {{route}} {{reason}}")), width=8),
     )
 
@@ -159,10 +160,9 @@ def _tokens() -> Row:
         Panel("Cost of a thousand requests", "Failed attempts included: they are paid for as well.", "currencyUSD",
               (Query(f"1000 * {_rate('route', 'stayfast_cost_usd_total', ROUTE)} / {requests}",
                      "{{route}}"),), width=6),
-        Panel("Cache hits", "Share of look-ups that the cache answered.", "percentunit",
-              (Query(f"{_rate('route', 'stayfast_cache_hits_total', ROUTE)} / "
-                     f"({_rate('route', 'stayfast_cache_hits_total', ROUTE)} + "
-                     f"{_rate('route', 'stayfast_cache_misses_total', ROUTE)})", "{{route}}"),), width=6),
+        Panel("Cache", "What became of requests on routes with a cache.", "percentunit",
+              (Query(f"{_rate('route, result', 'stayfast_cache_requests_total', ROUTE)} / on (route) group_left "
+                     f"{_rate('route', 'stayfast_cache_requests_total', ROUTE)}", "{{route}} {{result}}"),), width=6),
     )
 
 

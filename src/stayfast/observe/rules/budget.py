@@ -14,6 +14,7 @@ from stayfast.observe.rules.promql import ANSWERED, COUNTED, FAILED, bound, numb
 from stayfast.observe.rules.rule import Alert, Condition, Group, Recording
 from stayfast.policy.slo import BURNS, DAY_S, Burn, Objective, Slo
 
+_NEVER_OF_TEMPLATES = ("ttft", "usable")  # metrics that hold no answer from a template, which is as bad as none
 SLOW_FROM_S = DAY_S  # windows this long change slowly, and are dear to read
 SLOW_EVERY_S = 120  # well within the 5 minutes after which Prometheus forgets a value
 _WINDOWS_S = tuple(sorted({window_s for burn in BURNS for window_s in (burn.short_s, burn.long_s)}))
@@ -33,13 +34,17 @@ class Promise:
 
     def bad(self, window: str) -> str:
         """Bad requests a second."""
-        return " + ".join(filter(None, (self._late(window), or_none(self._ended(FAILED, window)))))
+        given_up = or_none(self._templates(window)) if self.objective.metric in _NEVER_OF_TEMPLATES else ""
+        return " + ".join(filter(None, (self._late(window), or_none(self._ended(FAILED, window)), given_up)))
 
     def counted(self, window: str) -> str:
         """Requests a second that count."""
         if self.objective.metric is None:
             return self._ended(COUNTED, window)
-        return f"{or_none(self._answered('count', window))} + {or_none(self._ended(FAILED, window))}"
+        counted = f"{or_none(self._answered('count', window))} + {or_none(self._ended(FAILED, window))}"
+        if self.objective.metric in _NEVER_OF_TEMPLATES:
+            counted += f" + {or_none(self._templates(window))}"
+        return counted
 
     def ratio(self, window: str) -> str:
         """The share of bad requests over a window."""
@@ -64,6 +69,10 @@ class Promise:
         under = f",le={bound(self.objective.under_s)}" if part == "bucket" and self.objective.under_s is not None else ""
         which = f"route={quoted(self.route)},{ANSWERED}{under}"
         return f"sum(rate(stayfast_{self.objective.metric}_seconds_{part}{{{which}}}[{window}]))"
+
+    def _templates(self, window: str) -> str:
+        """Requests a second that got a template in place of an answer: nothing of it is timed."""
+        return f'sum(rate(stayfast_degraded_total{{route={quoted(self.route)},how="template"}}[{window}]))'
 
     def _ended(self, status: str, window: str) -> str:
         return f'sum(rate(stayfast_requests_total{{route={quoted(self.route)},status=~"{status}"}}[{window}]))'

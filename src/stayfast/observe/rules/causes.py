@@ -44,6 +44,15 @@ def _percentiles(config: AlertsConfig) -> Iterator[Alert]:
         "route a second upstream or a shorter first_token_s.",
         for_s=600, on=("route",))
     yield Alert(
+        "StayfastDegraded", "ticket",
+        (Condition(f"{rate_by('route', 'stayfast_degraded_total')} / {rate_by('route', 'stayfast_requests_total')}",
+                   config.degraded_ratio),
+         Condition(REQUESTS_5M, config.min_requests_5m)),
+        "Route {{ $labels.route }}: {{ $value | humanizePercentage }} of its answers are makeshifts",
+        "Its own upstreams fail or are too slow, and fallbacks, templates or parts of answers stand in. Which: "
+        "stayfast_degraded_total by how.",
+        on=("route",))
+    yield Alert(
         "StayfastRetriesAmplify", "ticket",
         (Condition(f"1 + {rate_by('route', 'stayfast_retries_total')} / "
                    f"{rate_by('route', 'stayfast_requests_total')}", config.retry_amplification),
@@ -91,10 +100,11 @@ def _upstreams(config: AlertsConfig) -> Iterator[Alert]:
 
 
 def _overload(config: AlertsConfig) -> Iterator[Alert]:
-    hits, misses = (rate_by("route", f"stayfast_cache_{what}_total", window="30m") for what in ("hits", "misses"))
+    hits, looked_up = (rate_by("route", "stayfast_cache_requests_total", f'{{result=~"{results}"}}', "30m")
+                       for results in ("hit", "hit|coalesced|miss"))
     yield Alert(
         "StayfastCacheHitsLow", "ticket",
-        (Condition(f"{hits} / ({hits} + {misses})", config.cache_hit_ratio_min, "<"),
+        (Condition(f"{hits} / {looked_up}", config.cache_hit_ratio_min, "<"),
          Condition(REQUESTS_5M, config.min_requests_5m)),
         "Route {{ $labels.route }}: only {{ $value | humanizePercentage }} of look-ups hit the cache",
         "Did prompts begin to differ (a date, an id in the system prompt), or was the cache emptied or its key changed?",

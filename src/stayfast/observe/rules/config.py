@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, fields
 
-_SHARES = ("cache_hit_ratio_min", "truncated_ratio", "stalled_ratio", "rate_limited_ratio", "failed_attempts_ratio")
+_SHARES = ("cache_hit_ratio_min", "truncated_ratio", "degraded_ratio", "stalled_ratio", "rate_limited_ratio",
+           "failed_attempts_ratio")
 _MOST = 0.99999
 
 
@@ -22,6 +23,7 @@ class AlertsConfig:
     cache_hit_ratio_min: float = 0.2
     queue_depth: int = 1000
     truncated_ratio: float = 0.01
+    degraded_ratio: float = 0.1
     stalled_ratio: float = 0.05
     rate_limited_ratio: float = 0.05
     failed_attempts_ratio: float = 0.1

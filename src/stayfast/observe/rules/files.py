@@ -44,7 +44,8 @@ def prometheus(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
     made = groups(slos, config)
     waiting = [rule.name for group in made for rule in group.rules if isinstance(rule, Alert) and rule.is_awaited]
     note = f"# Silent until the gateway has their metrics ({', '.join(AWAITED)}):\n#   {', '.join(waiting)}\n"
-    return HEAD + note + _yaml({"groups": [group.document(config.runbook) for group in made if group.rules]})
+    documents = [group.document(config.runbook) for group in made if group.rules]
+    return HEAD + (note if waiting else "") + _yaml({"groups": documents})
 
 
 def sloth(slos: Mapping[str, Slo], config: AlertsConfig) -> str:

@@ -1,6 +1,7 @@
 """Who may come in now. `AdmitAll` is the null object: everybody, at once. `Admission` asks for quota, then for a place."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import ceil
 from random import Random
 from typing import Protocol
@@ -20,6 +21,7 @@ from stayfast.policy.queue import Waiting
 from stayfast.policy.quota import NOTHING, Amount, Refusal
 from stayfast.wire.faults import MAX_RETRY_AFTER_S
 
+SHEDDING_S = 1.0  # after the last one that was turned away
 Ticket = Callable[[], None]  # gives the place back; called exactly once
 
 
@@ -48,12 +50,13 @@ class AdmitAll:
 class Admission:
     """Quotas, priorities, fair shares and a ceiling. One loop's; outlives a reload, so that what is used stays used."""
 
-    __slots__ = ("_clock", "_repeats", "_rng", "places", "tenants")
+    __slots__ = ("_clock", "_repeats", "_rng", "_shed_at", "places", "tenants")
 
     def __init__(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig], clock: Clock, rng: Random) -> None:
         self._clock = clock
         self._rng = rng
         self._repeats = Repeats()
+        self._shed_at = float("-inf")
         self.tenants = Tenants(tenants, config.points)
         self.places = Places(config, clock)
 
@@ -75,7 +78,9 @@ class Admission:
         try:
             urgency = arrival.urgency or (Urgency.REALTIME if request.stream else Urgency.PLAIN)
             band = tenant.standing.band(urgency, is_retry=self._is_retry(ex, tenant))
-            asked = Asked(band, weighted(n_input, n_output), ex.ledger.ends_at, ex.deadline.at)
+            n_read, n_written = tenant.work(n_input, n_output) if places.lanes is not None else (n_input, n_output)
+            asked = Asked(band, weighted(n_input, n_output), n_input, n_read, n_written, ex.ledger.ends_at, ex.deadline.at,
+                          request.model)
             waiting = places.enter(tenant.share, asked, now)
             if waiting is not None:
                 await self._wait(ex, waiting)
@@ -87,17 +92,24 @@ class Admission:
             tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
             raise
         ex.allowances = tenant.quota.allowances(now)
+        if asked.lane is not None:
+            ex.on_first = partial(places.first_token, asked)
         return _Admitted(ex, tenant, places, self._clock, reserved, asked, n_input, now).leave
+
+    def is_shedding(self, now: float) -> bool:
+        """Whether somebody waits, or was turned away just now: a time for no more load than there must be."""
+        return self.places.n_waiting > 0 or now - self._shed_at < SHEDDING_S
 
     async def _wait(self, ex: Exchange, waiting: Waiting[Call]) -> None:
         places = self.places
-        n_others, n_taken = places.queue.n - 1, places.n_taken
+        n_others, n_taken, lane = places.n_waiting - 1, places.n_taken, waiting.item.asked.lane
         ex.watch.arm_bound()
         await places.wait(waiting)
         ex.watch.disarm()
         waited_s = self._clock.now() - waiting.queued_at
-        ex.notes.append(f"queued {waited_s * 1e3:.0f} ms in band {BANDS[waiting.band]}: {n_taken} of {places.n_places} "
-                        f"places were taken, {n_others} others waiting")
+        where = "" if lane is None else f"lane {lane.name}, "
+        ex.notes.append(f"queued {waited_s * 1e3:.0f} ms in {where}band {BANDS[waiting.band]}: {n_taken} of "
+                        f"{places.n_places} places were taken, {n_others} others waiting")
 
     def _is_retry(self, ex: Exchange, tenant: Tenant) -> bool:
         for name, value in ex.arrival.headers:
@@ -121,9 +133,10 @@ class Admission:
     def _no_place(self, refused: Refused) -> Shed:
         """503. Whoever is told to come back is spread over as long again, so that not all come at once."""
         places = self.places
+        self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
         return Shed(f"The gateway is overloaded ({refused.why.value}): {places.n_taken} of {places.n_places} places are "
-                    f"taken, {places.queue.n} requests wait. Please try again in {_said(wait_s)}.",
+                    f"taken, {places.n_waiting} requests wait. Please try again in {_said(wait_s)}.",
                     reason=refused.why.value, retry_after_s=wait_s)
 
     def __repr__(self) -> str:
@@ -145,20 +158,24 @@ class _Admitted(msgspec.Struct):
     def leave(self) -> None:
         """Give the place back and charge what was used in place of what was reserved. Never awaits."""
         now, tenant = self.clock.now(), self.tenant
-        n_input, n_output, cost_usd, ttft_s = self._used()
+        n_input, n_output, cost_usd, ttft_s, n_read = self._used()
         is_used = bool(self.ex.attempts)  # refused before any upstream was asked, a request is no request
         used = (1.0, n_input + n_output, cost_usd) if is_used else NOTHING
         tenant.quota.reconcile(self.reserved, used, now)
         if ttft_s is not None:
             self.places.learn_first(ttft_s)
             tenant.learn(n_output, cost_usd)
+        if n_read is not None:
+            tenant.learn_read(self.n_input, n_read)
         took_s = now - self.began_at if is_used else None
         self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s)
 
-    def _used(self) -> tuple[float, float, float, float | None]:
-        """Tokens in and out, cost, and the time to the first token. What no upstream reported is estimated."""
+    def _used(self) -> tuple[float, float, float, float | None, int | None]:
+        """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it. What none has
+        reported is estimated, but for the last.
+        """
         n_input = n_output = cost_usd = 0.0
-        ttft_s, is_reported, was_left = None, False, False
+        ttft_s, n_read, was_left = None, None, False
         for attempt in self.ex.attempts:
             done = attempt.done
             if done is None:
@@ -166,15 +183,15 @@ class _Admitted(msgspec.Struct):
             ttft_s = done.ttft_s if done.ttft_s is not None else ttft_s
             cost_usd += done.cost_usd or 0.0
             if done.usage is not None:
-                is_reported = True
+                n_read = done.usage.uncached
                 n_input += done.usage.input_total
                 n_output += done.usage.output
             elif done.ttft_s is not None and attempt.stream is not None:
                 n_output += attempt.stream.sight.n_content
             was_left = done.outcome is Outcome.IGNORED and done.fault is None
-        if not is_reported and (ttft_s is not None or was_left):
+        if n_read is None and (ttft_s is not None or was_left):
             n_input = self.n_input
-        return n_input, n_output, cost_usd, ttft_s
+        return n_input, n_output, cost_usd, ttft_s, n_read
 
 
 def _said(seconds: float) -> str:

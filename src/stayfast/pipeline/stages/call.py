@@ -18,7 +18,7 @@ from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.pipeline.lead import until_content, until_whole
-from stayfast.pipeline.race import Race, Tasks
+from stayfast.pipeline.race import IsShedding, Race, Tasks
 from stayfast.pipeline.room import make_room
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
@@ -30,12 +30,13 @@ from stayfast.upstreams.base import Call
 class Caller:
     """Makes attempts until one brings content. Task-safe: holds no state of a request."""
 
-    __slots__ = ("_clock", "_rng", "_sink", "_tasks")
+    __slots__ = ("_clock", "_is_shedding", "_rng", "_sink", "_tasks")
 
-    def __init__(self, clock: Clock, rng: Random, sink: Sink) -> None:
+    def __init__(self, clock: Clock, rng: Random, sink: Sink, is_shedding: IsShedding | None = None) -> None:
         self._clock = clock
         self._rng = rng
         self._sink = sink
+        self._is_shedding = is_shedding  # None: nobody is ever turned away
         self._tasks = Tasks()
 
     def start(self, ex: Exchange, plan: Plan) -> Awaitable[Started]:
@@ -56,22 +57,39 @@ class Caller:
         try:
             return await self._first(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
         except StayfastError as failed:
-            now = self._clock.now()
-            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, plan.prompt.request):
-                raise
-            ex.watch.bound(ends_at, now)
-            plan.route.hedging.budget.take_retry(weight, now)  # never refused: it goes elsewhere, once, instead of failing
-            try:
-                started = await self._first(ex, plan, plan.fallback, ends_at, is_last=True)
-            except Rejected:  # the fallback's protocol cannot say it: the first failure is the one that counts
-                raise failed from None
+            started = await self._from_tiers(ex, plan, ends_at, weight, failed)
         if ex.degraded is None:
             ex.degraded = "fallback"
         return started
 
+    async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float, failed: StayfastError) -> Started:
+        """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
+        budget, n_left = plan.route.hedging.budget, len(plan.fallback)
+        reserve_s = 0.0 if plan.prompt.request.is_stateful else ex.reserve_s
+        for targets in plan.fallback:
+            now = self._clock.now()
+            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, plan.prompt.request):
+                break
+            if targets is not plan.fallback[0] and not budget.may_retry(weight, now):
+                ex.notes.append("the next fallback was not asked: the budget of extra attempts is spent")
+                break
+            n_left -= 1
+            until = ends_at - reserve_s * n_left / len(plan.fallback)
+            ex.watch.bound(until, now)
+            budget.take_retry(weight, now)  # the first is never refused: it goes elsewhere, once, instead of failing
+            try:
+                return await self._first(ex, plan, targets, until, is_last=not n_left)
+            except Rejected:  # the fallback's protocol cannot say it: the failure before it is the one that counts
+                continue
+            except StayfastError as its:
+                failed = its
+        raise failed from None
+
     async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
                      is_last: bool) -> Started:
         """The first of these targets that brings content by `ends_at`. `is_last`: nobody is asked after them."""
+        if plan.route.hedging.has_slow and len(targets) > 1:
+            targets = self._slow_last(plan, targets)
         candidates = deque(targets)
         n_failed = 0
         while True:
@@ -99,6 +117,12 @@ class Caller:
                     raise
                 if wait_s > 0:
                     await self._back_off(ex, wait_s)
+
+    def _slow_last(self, plan: Plan, targets: Sequence[Target]) -> Sequence[Target]:
+        """The same, with those that are slow just now behind the others: a second attempt would go there at once."""
+        slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
+                                       is_whole=not plan.prompt.request.stream)
+        return sorted(targets, key=lambda target: target.member.upstream.name in slow)
 
     def _may_retry(self, ex: Exchange, plan: Plan, failed: UpstreamFailed) -> bool:
         """Whether the budget of extra attempts has room for one more; it is taken then."""
@@ -132,7 +156,8 @@ class Caller:
         if not hedging.is_on or request.is_stateful or request.stream is not attempt.is_incremental:
             return await self._read(ex, attempt, None, is_last=is_last)
         begin = partial(self._begin, ex, plan, ends_at, is_hedge=True)
-        race = Race(ex, attempt, others, hedging, begin=begin, tasks=self._tasks, clock=self._clock, sink=self._sink)
+        race = Race(ex, attempt, others, hedging, begin=begin, tasks=self._tasks, clock=self._clock, sink=self._sink,
+                    is_shedding=self._is_shedding)
         started: Started | None = None
         try:
             try:
@@ -161,7 +186,7 @@ class Caller:
             known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price_of(target.prices, model), first_tokens=known,
-                          is_hedge=is_hedge)
+                          is_hedge=is_hedge, aim=plan.aim)
         ex.attempts.append(attempt)
         return attempt
 
@@ -186,6 +211,9 @@ class Caller:
             attempt.lose()
             return started
         except UpstreamFailed as failed:
+            if failed.fault is Fault.TIMEOUT and ex.watch.is_over(self._clock.now()):  # it was quicker than our own timer
+                attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=attempt.is_late)
+                raise ex.watch.exceeded(Stage.CALL) from None
             attempt.fail(failed)
             raise
         except BaseException:

@@ -7,7 +7,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
 from stayfast.pipeline.cadence import Cadence
-from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange
 from stayfast.pipeline.handoffs import Started
 from stayfast.pipeline.held import Held
 
@@ -36,6 +36,9 @@ class Reply:
         self._watch = ex.watch
         timeouts = ex.terms.timeouts
         self._idle_s = timeouts.idle_s if started.source.is_incremental else timeouts.total_s
+        silence_s = ex.arrival.silence_s
+        if silence_s is not None and ex.terms.ends_partial:  # to end it before the client's SDK gives up waiting
+            self._idle_s = min(self._idle_s, silence_s * SILENCE_SHARE)
         self._ends_at = ex.ledger.ends_at
         self._n_chunks = 0
         self._is_over = False
@@ -66,6 +69,12 @@ class Reply:
         return self._ex.degraded
 
     @property
+    def cache(self) -> str | None:
+        """What the route's cache had to do with it; None where it has none."""
+        cached = self._ex.cached
+        return cached.header if cached is not None else None
+
+    @property
     def allowances(self) -> tuple[Allowance, ...]:
         """What the client has left of its quota."""
         return self._ex.allowances
@@ -91,9 +100,8 @@ class Reply:
             if verdict is None:
                 raise
             return self._overrun(verdict, DROPPED, Fault.TIMEOUT.value)
-        except UpstreamFailed as failed:
-            self._end(failed, DROPPED, failed.fault.value)
-            raise
+        except (DeadlineExceeded, UpstreamFailed) as failed:
+            return self._failed(failed)
         self._watch.disarm()
         if chunk is None:
             self._end(None, SUCCESS)
@@ -110,6 +118,13 @@ class Reply:
         if self._stream.sight.is_cut:  # a whole answer of which only a part came in time
             self._end(None, DROPPED, Fault.TIMEOUT.value)
         return lead
+
+    def _failed(self, failed: DeadlineExceeded | UpstreamFailed) -> Chunk:
+        """The stream's own failure, or time that ran out while the rest of it was asked for elsewhere."""
+        if isinstance(failed, DeadlineExceeded):
+            return self._overrun(failed, DROPPED, Fault.TIMEOUT.value)
+        self._end(failed, DROPPED, failed.fault.value)
+        raise failed
 
     def _overrun(self, late: DeadlineExceeded, outcome: Outcome, fault: str | None = None) -> Chunk:
         """How an answer ends whose time is up: in its own protocol where the route wants that, else it raises."""

@@ -1,16 +1,20 @@
 """From the name a client asked for to the upstreams that may answer, best first."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
+from stayfast.pipeline.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Prompt, Route, Target, Terms
+from stayfast.pipeline.picking import Aim, Picking, session_of
 from stayfast.policy.balance import Load, in_turn, order
+from stayfast.policy.breaker import State
 
 ANY_MODEL = "*"
+_CLOSED = State.CLOSED
 
 
 class Router:
@@ -44,28 +48,46 @@ class Router:
         request = ex.request
         route = self._routes.get(request.model) or self._routes.get(ANY_MODEL)
         if route is None:
-            raise Rejected(f"The model {request.model!r} does not exist here. GET /v1/models lists what does.",
+            raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists what does.",
                            status=404, code="model_not_found", param="model")
         ex.route = route.name
         able = _able(route.targets, request.api)
-        spare = _able(route.fallback, request.api) if route.fallback else ()
+        spare = [tier for each in route.fallback if (tier := _able(each, request.api))] if route.fallback else []
         if not able:
             if not spare:
                 raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
                                code="unsupported_api", param="model")
-            able, spare = spare, ()
+            able = spare.pop(0)
             ex.degraded = "fallback"
+        aim = None
         if len(able) > 1:
-            loads = self._loads(able)
-            pick = in_turn if route.in_turn else order
-            able = tuple([able[index] for index in pick(loads, self._rng)])
-        if spare:
-            if len(spare) > 1:
-                spare = tuple([spare[index] for index in in_turn(self._loads(spare), self._rng)])
-            if not self._may_go(able[0]) and self._may_go(spare[0]):
-                able, spare = spare, able  # all are left alone: the fallback first, and they are the last resort
+            if route.picking is not None:
+                able, aim = self._picked(route.picking, ex, able)
+            else:
+                pick = in_turn if route.in_turn else order
+                able = tuple([able[index] for index in pick(self._loads(able), self._rng)])
+        if able[-1].member.breaker.state is not _CLOSED or able[0].member.breaker.state is not _CLOSED:
+            ex.notes.extend(_of_breakers(able))
+        if not spare:
+            return Plan(route, prompt, able, (), aim)
+        tiers = [able, *[self._in_turn(tier) for tier in spare]]
+        if not self._may_go(able[0]):
+            first = next((n for n, tier in enumerate(tiers) if self._may_go(tier[0])), 0)
+            if first:  # all before it are left alone: they are the last resort
+                tiers = [*tiers[first:], *tiers[:first]]
                 ex.degraded = "fallback"
-        return Plan(route, prompt, able, spare)
+        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim)
+
+    def _picked(self, picking: Picking, ex: Exchange, able: tuple[Target, ...]) -> tuple[tuple[Target, ...], Aim]:
+        found, aim, notes = picking.order([target.member for target in able], ex.request, session_of(ex.arrival.headers),
+                                          self._clock.now(), self._rng)
+        ex.notes += notes
+        return tuple([able[index] for index in found]), aim
+
+    def _in_turn(self, tier: tuple[Target, ...]) -> tuple[Target, ...]:
+        if len(tier) == 1:
+            return tier
+        return tuple([tier[index] for index in in_turn(self._loads(tier), self._rng)])
 
     def _may_go(self, target: Target) -> bool:
         load = target.member.load(self._clock.now())
@@ -74,6 +96,21 @@ class Router:
     def _loads(self, targets: Iterable[Target]) -> list[Load]:
         now = self._clock.now()
         return [target.member.load(now) for target in targets]
+
+
+def _of_breakers(able: tuple[Target, ...]) -> Iterator[str]:
+    """What breakers have to do with this order."""
+    breakers = [target.member.breaker for target in able]
+    for n, (target, breaker) in enumerate(zip(able, breakers, strict=True)):
+        if breaker.state is not _CLOSED:
+            if n:
+                why = "stands behind"
+            elif any(other.state is _CLOSED for other in breakers):
+                why = "goes first, as a probe"
+            else:
+                why = "goes first, for want of others"
+            state = breaker.state.value.replace("_", " ")
+            yield f"{target.member.upstream.name} {why}: its breaker is {state}, {breaker.why}"
 
 
 def _able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:

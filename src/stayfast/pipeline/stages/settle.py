@@ -4,6 +4,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone, Sink
 from stayfast.core.types import SETTLE, Sight
+from stayfast.pipeline.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
 
@@ -37,14 +38,15 @@ class Settle:
             why.server_timing = ex.ledger.server_timing()
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = sight.usage if sight is not None else None
+        finish = sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None
         accepted_at = arrival.accepted_at
         self._sink.emit(RequestDone(  # in the order of the fields: by name it would cost a microsecond more
-            arrival.request_id, request.api, ex.route, request.model, request.stream, status, accepted_at,
+            arrival.request_id, request.api, ex.route, request.model[:MAX_NAME], request.stream, status, accepted_at,
             stages[-1].ended_at, self._clock.wall(), stages, ex.upstream, len(ex.attempts),
             first_at - accepted_at if first_at is not None else None, n_chunks, usage,
-            sight.finish_reason if sight is not None else None, error, arrival.tenant, ex.total_s, ex.ledger.over_stage,
+            finish, error, arrival.tenant, ex.total_s, ex.ledger.over_stage,
             ex.degraded, cadence.tpot_s(usage.output) if cadence is not None and usage is not None else None,
             cadence.gap_max_s if cadence is not None else None, arrival.trace,
             began_at - accepted_at if began_at is not None else None,
             tuple([attempt.done for attempt in ex.attempts if attempt.done is not None]), tuple(ex.notes),
-            why.reason if isinstance(why, Shed) else None))
+            why.reason if isinstance(why, Shed) else None, ex.cached.result if ex.cached is not None else None))

@@ -6,10 +6,11 @@ from http import HTTPStatus
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import Chunk, Outcome, Sight, Usage
+from stayfast.core.types import Chunk, Usage
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Started
+from stayfast.pipeline.known import Known
 from stayfast.wire.transcode import recite
 
 ENDINGS = (StayfastError, asyncio.CancelledError)  # how a request can end before there is an answer
@@ -38,7 +39,8 @@ class Template:
         ex.degraded = "template"
         ex.watch.disarm()
         body = recite(ex.request, text, answer_id=ex.arrival.request_id, created_at=int(self._clock.wall()))
-        return Started(_Nobody(Cadence(ex.route or "", NAME, self._sink)), _Recited(), Chunk(body, 1))
+        known = Known(NAME, Cadence(ex.route or "", NAME, self._sink), Usage(), "stop")
+        return Started(known, known, Chunk(body, 1))
 
 
 def _is_ours(why: BaseException) -> bool:
@@ -46,47 +48,5 @@ def _is_ours(why: BaseException) -> bool:
     if isinstance(why, UpstreamFailed):
         return not why.is_clients_fault
     if isinstance(why, Shed):
-        return why.status != HTTPStatus.TOO_MANY_REQUESTS  # the client's own quota
+        return why.status == HTTPStatus.SERVICE_UNAVAILABLE  # else the client's own quota, or what it asked for
     return isinstance(why, DeadlineExceeded)
-
-
-class _Nobody:
-    """No upstream answers. No token came, so its cadence has no first one."""
-
-    __slots__ = ("cadence",)
-
-    name = NAME
-    is_incremental = False
-
-    def __init__(self, cadence: Cadence) -> None:
-        self.cadence = cadence
-
-    def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
-        """Holds nothing."""
-
-    def abandon(self) -> None:
-        """Holds nothing."""
-
-
-class _Recited:
-    """Nothing comes after the lead."""
-
-    __slots__ = ("sight",)
-
-    def __init__(self) -> None:
-        self.sight = Sight()
-        self.sight.is_complete = True
-        self.sight.n_content = 1
-        self.sight.finish_reason = "stop"
-        self.sight.usage = Usage()
-
-    async def next(self) -> Chunk | None:
-        """The lead was all."""
-        return None
-
-    def cut(self) -> Chunk | None:
-        """It is whole."""
-        return None
-
-    def close(self) -> None:
-        """Holds nothing."""

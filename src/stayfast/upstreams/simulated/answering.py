@@ -109,10 +109,12 @@ class Answering:
         if provider.engine is not None and self.ask.api.can_stream:
             await self._sleep_until(first_at)
             try:
-                self.sequence = provider.engine.submit(self.ask.n_prompt_tokens, pace.n_output)
+                self.sequence = provider.engine.submit(self.ask.n_prompt_tokens, pace.n_output, self.ask.blocks)
             except Full:
                 return self._refuse(overloaded(provider.numbers.vendor, self.ask.api))
             await self.sequence.started
+            if self.sequence.n_cached:
+                self.ask = msgspec.structs.replace(self.ask, n_cached_tokens=self.sequence.n_cached)
             first_at = self._due_at = provider.clock.now()
         if not self.ask.stream:
             return await self._whole(first_at, pace)
@@ -324,7 +326,7 @@ class Answering:
         assert provider.engine is not None
         assert pace is not None
         try:
-            self.sequence = provider.engine.submit(self.ask.n_prompt_tokens, pace.n_output)
+            self.sequence = provider.engine.submit(self.ask.n_prompt_tokens, pace.n_output, self.ask.blocks)
         except Full:
             self.n_after_hangup = 0
             self._settle("cancelled", 0)

@@ -8,7 +8,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from stayfast.core.types import Api, Request
+from stayfast.policy.affinity import blocks_of
+from stayfast.upstreams.simulated.engine import CACHE_BLOCK_TOKENS
 from stayfast.upstreams.simulated.speech import json_for, n_tokens_in
+from stayfast.wire.prompt import asked
 from stayfast.wire.reading import typed
 from stayfast.wire.tokens import BYTES_A_TOKEN, TOKENS_AN_IMAGE
 
@@ -40,6 +43,8 @@ class Ask(Struct, frozen=True, gc=False):
     inputs: tuple[int, ...] = ()  # embeddings: a digest of each input
     n_dimensions: int = 1536
     is_base64: bool = False  # embeddings as base64 of 32-bit floats
+    blocks: tuple[int, ...] = ()  # what the prompt begins with, for an engine that caches prompts
+    n_cached_tokens: int = 0  # of the prompt
     echo: tuple[tuple[str, bytes], ...] = ()  # responses: what of the request they repeat, as JSON
 
 
@@ -70,12 +75,12 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
-           include_usage: bool = False) -> Ask:
+           include_usage: bool = False, has_blocks: bool = False) -> Ask:
     """What the provider is asked by a decoded request (`wire.decode`). Raises Rejected for bodies that are no such thing.
 
     model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
     luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`.
-    include_usage: even where the client did not ask for it.
+    include_usage: even where the client did not ask for it. has_blocks: the provider's engine caches prompts.
     Prompt tokens are counted as `speech.n_tokens_in` does, tools by their bytes; what templates add is not.
     """
     body = typed(_BODY, request.body)
@@ -91,7 +96,12 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
         request.max_output_tokens, None if said else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
         session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
+        _blocks(request.body) if has_blocks else (), 0,
         _echo(request.body) if request.api is Api.RESPONSES else ())
+
+
+def _blocks(body: bytes) -> tuple[int, ...]:
+    return tuple(blocks_of(asked(body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN))
 
 
 def _n_tokens(value: Any) -> int:

@@ -12,22 +12,26 @@ Continuous batching lets a sequence join as soon as there is room. Static batchi
 longest, and lets nobody in (and no whole answer out) until its longest answer has ended: the straggler.
 Source: iteration-level scheduling (Orca, OSDI 2022), paged KV memory (vLLM, SOSP 2023). Defaults are assumed, of the size
 of an 8B model on one H100.
-When wrong: real engines preempt, cache prefixes and speculate; chunked prefill is only the `decode_share` here. Sag and the
+A prompt that begins like one before it needs no prefill for what is the same, as long as the cache keeps it: least recently
+used blocks of 64 tokens go first.
+When wrong: real engines preempt and speculate; chunked prefill is only the `decode_share` here. Sag and the
 fault `slow` do not apply: the engine has its own pace.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from math import floor
+from math import floor, inf
 from typing import Final, Literal
 
 from stayfast.core.clock import Clock
+from stayfast.policy.affinity import Prefixes
 
 _EPSILON: Final = 1e-6  # tokens: what rounding may lack
+CACHE_BLOCK_TOKENS: Final = 64
 _TICK_S: Final = 1e-3  # a timer that fired too early (uvloop rounds to milliseconds) is set no closer than this
 
 
@@ -42,13 +46,14 @@ class EngineModel:
     decode_share: float = 0.5  # of its pace that decoding keeps while a prefill runs
     kv_tokens: int = 400_000
     max_running: int = 256
+    cache_tokens: int = 0  # continuous: of prompts that ended, kept for those that begin like them; 0: none
     max_waiting: int | None = None  # more are answered 503 at once; None: any number waits
     batch_window_s: float = 0.05  # static: how long the first waits for others
 
     def __post_init__(self) -> None:
         for name, least, most in (("prefill_tokens_per_s", 1, 1e9), ("decode_step_s", 1e-6, 60), ("batch_window_s", 0, 60),
                                   ("decode_step_per_sequence_s", 0, 60), ("decode_share", 0.01, 1),
-                                  ("kv_tokens", 1, 1e9), ("max_running", 1, 100_000)):
+                                  ("kv_tokens", 1, 1e9), ("max_running", 1, 100_000), ("cache_tokens", 0, 1e9)):
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be from {least:g} to {most:g}, not {getattr(self, name)}")
         if self.max_waiting is not None and self.max_waiting < 0:
@@ -58,9 +63,12 @@ class EngineModel:
 class Sequence:
     """One request inside the engine. Changed only by the engine."""
 
-    __slots__ = ("has_left", "joined_at_v", "kv", "n_output", "n_prompt", "on_end", "started")
+    __slots__ = ("blocks", "has_left", "joined_at_v", "kv", "n_cached", "n_output", "n_prompt", "on_end", "started")
 
-    def __init__(self, n_prompt: int, n_output: int, kv: int, started: "asyncio.Future[None]") -> None:
+    def __init__(self, n_prompt: int, n_output: int, kv: int, started: "asyncio.Future[None]",
+                 blocks: Iterable[int] = ()) -> None:
+        self.blocks = tuple(blocks)  # of CACHE_BLOCK_TOKENS each: what the prompt begins with
+        self.n_cached = 0  # tokens of the prompt that need no prefill; known when that begins
         self.n_prompt = n_prompt
         self.n_output = n_output
         self.kv = kv
@@ -91,6 +99,7 @@ class Engine:
         self._prefilling: tuple[Sequence, ...] = ()
         self.n_kv_free = model.kv_tokens
         self.n_running = 0
+        self._cache = Prefixes(model.cache_tokens // CACHE_BLOCK_TOKENS, inf) if model.cache_tokens else None
         self._speed = 1.0
         self._v = 0.0
         self._at = clock.now()
@@ -99,13 +108,13 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0  # uvloop's handles do not say
 
-    def submit(self, n_prompt: int, n_output: int) -> Sequence:
-        """Take a request. Raises Full when as many wait as may."""
+    def submit(self, n_prompt: int, n_output: int, blocks: Iterable[int] = ()) -> Sequence:
+        """Take a request; `blocks` say what its prompt begins with. Raises Full when as many wait as may."""
         model = self._model
         if model.max_waiting is not None and self.n_waiting >= model.max_waiting and not self._has_room():
             raise Full
         kv = min(n_prompt + n_output, model.kv_tokens)
-        sequence = Sequence(n_prompt, n_output, kv, asyncio.get_running_loop().create_future())
+        sequence = Sequence(n_prompt, n_output, kv, asyncio.get_running_loop().create_future(), blocks)
         self._advance()
         self._waiting.append(sequence)
         self._admit()
@@ -161,8 +170,18 @@ class Engine:
         if waiting and has_place and waiting[0].kv <= self.n_kv_free:
             first = waiting.popleft()
             self.n_kv_free -= first.kv
-            self._prefill((first,), first.n_prompt)
+            self._prefill((first,), first.n_prompt - self._reused(first))
         self._arm()
+
+    def _reused(self, sequence: Sequence) -> int:
+        """Tokens of its prompt that are cached; the rest will be. One at least is computed: the answer follows from it."""
+        if self._cache is None:
+            return 0
+        now = self._clock.now()
+        n_cached = self._cache.n_known(sequence.blocks, now) * CACHE_BLOCK_TOKENS
+        self._cache.sent(sequence.blocks, now)
+        sequence.n_cached = min(n_cached, sequence.n_prompt - 1)
+        return sequence.n_cached
 
     def _prefill(self, sequences: tuple[Sequence, ...], n_tokens: int) -> None:
         self._prefilling = sequences

@@ -71,6 +71,11 @@ class Provider:
         return Answering(self, ask, next(self._numbers) if ask.number is None else ask.number, now)
 
     @property
+    def caches_prompts(self) -> bool:
+        """Whether its engine wants to know what prompts begin with."""
+        return self.config.engine is not None and self.config.engine.cache_tokens > 0
+
+    @property
     def age_s(self) -> float:
         """Seconds since its life began: what fault schedules and regimes go by."""
         return self.clock.now() - self._began_at

@@ -1,6 +1,6 @@
 """A simulated provider as an upstream: the same model as `stayfast sim`, without sockets, so it runs on virtual time."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
@@ -22,7 +22,10 @@ _NO_SECRETS = Secrets([])
 
 
 class Simulated:
-    """A provider that is played by a model. Task-safe. It speaks every API natively."""
+    """A provider that is played by a model. Task-safe. It speaks every API natively.
+
+    `number_of`, where it is set, says which dice a call throws; else they go by the order of the calls.
+    """
 
     kind = "simulated"
     always_streams = False
@@ -30,6 +33,7 @@ class Simulated:
     def __init__(self, name: str, config: ProviderConfig, clock: Clock) -> None:
         self.name = name
         self.provider = Provider(name, config, clock)
+        self.number_of: Callable[[Call], int] | None = None
         self._clock = clock
 
     @property
@@ -45,7 +49,9 @@ class Simulated:
         """Ask the provider; its errors are those that the same bytes would be over HTTP."""
         request = call.request
         session = dict(call.headers).get("x-session-id")
-        ask = ask_of(request, model=call.model, session=session, include_usage=True)
+        number = self.number_of(call) if self.number_of is not None else None
+        ask = ask_of(request, model=call.model, number=number, session=session, include_usage=True,
+                     has_blocks=self.provider.caches_prompts)
         answering = self.provider.ask(ask)
         try:
             head = await answering.begin()

@@ -63,7 +63,7 @@ class Answer:
 
     def begin(self) -> bytes:
         """What comes before any content: a role, `message_start`, `response.created`."""
-        begin = Begin(self._id, self._ask.model, None, Usage(input_total=self._ask.n_prompt_tokens, output=1))
+        begin = Begin(self._id, self._ask.model, None, self._usage(1))
         head = self._said(begin)
         ping = _PING if self._ask.api is Api.MESSAGES else b""
         if self._ask.value is not None or self._ask.api is Api.RESPONSES:
@@ -152,8 +152,11 @@ class Answer:
         return Finish("tool_calls" if self._ask.tool is not None and reason == "stop" else reason)
 
     def _ends(self, n_output: int) -> list[Json]:
-        usage = Usage(input_total=self._ask.n_prompt_tokens, output=n_output)
-        return [self._dressed(said) for said in self._writer.end(usage)]
+        return [self._dressed(said) for said in self._writer.end(self._usage(n_output))]
+
+    def _usage(self, n_output: int) -> Usage:
+        ask = self._ask
+        return Usage(input_total=ask.n_prompt_tokens, output=n_output, cached_read=ask.n_cached_tokens)
 
     @property
     def _call_id(self) -> str:

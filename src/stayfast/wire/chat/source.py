@@ -146,6 +146,8 @@ class ChatSource:
                 continue
             if choice.delta is not None:
                 self._read(choice.delta, found)
+            elif text := _text(choice.text):
+                found.append(TextDelta(text))
             if choice.finish_reason:
                 found.append(Finish(_REASONS.get(choice.finish_reason, "stop")))
         return found

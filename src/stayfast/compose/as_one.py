@@ -1,0 +1,254 @@
+"""What the workers of one parent hold as one: places, limits, breakers, quotas and the budgets of extra attempts.
+
+Problem: the kernel spreads connections over N workers by chance. With a limit each, N times as much passes, and a tenant is
+refused at one worker what it may have at another. Rule: what must be exact for each request (places, quotas) lies in cells
+that all workers see (`server.board`) and is looked at there; what is learned (breakers, limits, budgets) each worker keeps
+for itself, and twenty times a second tells the others what it has counted and hears what they have:
+
+    breakers   judge the calls of all; where one opens or closes, the others follow
+    limits     one worker learns, from all that runs; the others follow. Another takes over when it has had nothing for 2 s
+    budgets    count the requests and the extra attempts of all
+
+Each cell has one writer; what is counted only grows, and what is held is absolute. A worker that is gone, or has stood still
+for 5 s, holds nothing from then on: the others set what it held to 0.
+When wrong: an open breaker is probed by one worker after the other, half a second apart, not by one only; readiness, the
+usual times and the turns of tenants in the queue are each worker's own.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+
+from stayfast.core.clock import Clock
+from stayfast.policy.breaker import Evidence
+from stayfast.policy.common import Cells, Common
+from stayfast.policy.extra import ExtraBudget
+from stayfast.policy.rate import Bucket, CommonBucket
+from stayfast.server.board import Board, BoardFull
+from stayfast.server.siblings import Siblings
+from stayfast.upstreams.registry import Member
+
+LOOK_EVERY_S = 0.05
+LATE_S = 0.5  # without a sign of life: is its process there?
+STUCK_S = 5.0
+LEADS_FOR_S = 2.0
+PROBES_APART_S = 0.5
+
+
+class AsOne:
+    """One worker's part. One loop's; only `run` awaits."""
+
+    def __init__(self, board: Board, n: int, n_workers: int, clock: Clock) -> None:
+        self._board = board
+        self._n = n
+        self._n_workers = n_workers
+        self._others = tuple(other for other in range(n_workers) if other != n)
+        self._clock = clock
+        self._held: set[str] = set()  # names of what each worker holds
+        self._upstreams: dict[Member, _Upstream] = {}
+        self._budgets: dict[ExtraBudget, _Budget] = {}
+        self._gone: set[int] = set()  # and what they held is set to 0
+        self.places = self._common("places")
+        self._beat(clock.now())
+        board.numbers[self.cell("pid", n)] = os.getpid()
+
+    def cell(self, name: str, n: int) -> int:
+        """Where worker `n` keeps the number of this name. Raises BoardFull."""
+        return self._board.cell(f"{name} of {n}")
+
+    def bucket(self, tenant: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
+        """One limit of one tenant's quota, for all workers; this worker's own where there is no cell left."""
+        try:
+            cell = self._board.cell(f"{limit} {capacity!r} of tenant {tenant}")
+        except BoardFull:
+            return Bucket(capacity, per_s, now)
+        return CommonBucket(capacity, per_s, now, self._board.numbers, cell)
+
+    def attach(self, members: Iterable[tuple[str, Member]], budgets: Iterable[tuple[str, ExtraBudget]]) -> None:
+        """From now on these, by names under which all workers know them: with other settings an upstream is another one.
+
+        Raises BoardFull.
+        """
+        before = self._upstreams
+        self._upstreams = {member: before.get(member) or self._shared(name, member) for name, member in members}
+        for member in before:
+            if member not in self._upstreams:
+                member.common = None
+        self._budgets = {budget: self._budgets.get(budget) or _Budget(budget, self._counts(f"budget {name}", 4))
+                         for name, budget in budgets}
+
+    async def run(self) -> None:
+        """Tell and hear, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Tell the others and hear them, once."""
+        now = self._clock.now()
+        self._beat(now)
+        for upstream in self._upstreams.values():
+            upstream.look(now)
+        for budget in self._budgets.values():
+            budget.look(now)
+        for other in self._others:
+            if self._is_gone(other, now):
+                if other not in self._gone:
+                    self._gone.add(other)
+                    for name in self._held:
+                        self._board.numbers[self.cell(name, other)] = 0.0
+            else:
+                self._gone.discard(other)
+
+    def _beat(self, now: float) -> None:
+        self._board.numbers[self.cell("beat", self._n)] = now
+
+    def _is_gone(self, other: int, now: float) -> bool:
+        numbers = self._board.numbers
+        late_s = now - numbers[self.cell("beat", other)]
+        if late_s < LATE_S:
+            return False
+        pid = int(numbers[self.cell("pid", other)])
+        if late_s >= STUCK_S or not pid:
+            return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def _common(self, name: str) -> Common:
+        taken, waiting = f"{name} taken", f"{name} waiting"
+        self._held |= {taken, waiting}
+        common = Common(self._board.numbers, (self.cell(taken, self._n), self.cell(waiting, self._n)),
+                        [(self.cell(taken, other), self.cell(waiting, other)) for other in self._others])
+        common.taken(0)
+        common.waiting(0)
+        return common
+
+    def _shared(self, name: str, member: Member) -> "_Upstream":
+        name = f"upstream {name}"
+        if not member.limit.is_off:
+            member.common = self._common(name)
+            member.common.taken(member.n_in_flight)
+        self._held.add(f"{name} breaker")
+        said = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
+        limit = [self._board.cell(f"{name} {what}") for what in ("limit", "leader", "led_at")]
+        return _Upstream(member, self._n, said, limit, self._counts(f"{name} calls", 3))
+
+    def _counts(self, name: str, n_numbers: int) -> "_Counts":
+        cells = [[self.cell(f"{name} {number}", n) for number in range(n_numbers)] for n in range(self._n_workers)]
+        return _Counts(self._board.numbers, cells.pop(self._n), cells)
+
+    def __repr__(self) -> str:
+        return f"<AsOne {self._n} of {self._n_workers}, {len(self._gone)} gone>"
+
+
+def as_one(siblings: Siblings | None, clock: Clock) -> AsOne | None:
+    """None for a worker that is alone, or where there is no memory to share."""
+    if siblings is None or siblings.folder is None or not siblings.others:
+        return None
+    try:
+        return AsOne(Board(siblings.folder), siblings.n, 1 + len(siblings.others), clock)
+    except (OSError, ValueError):
+        return None
+
+
+class _Counts:
+    """What each worker has counted: it only grows, and whoever takes a worker's place goes on from there."""
+
+    __slots__ = ("_others", "_own", "_seen", "cells")
+
+    def __init__(self, cells: Cells, own: Sequence[int], others: Sequence[Sequence[int]]) -> None:
+        self.cells = cells
+        self._own = own
+        self._others = others
+        self._seen = [[cells[cell] for cell in each] for each in others]
+
+    def add(self, more: Sequence[float]) -> None:
+        """So much more was counted here."""
+        for cell, number in zip(self._own, more, strict=True):
+            self.cells[cell] += number
+
+    def news(self) -> Iterator[list[float]]:
+        """What each of the others has counted since the last time, where it has."""
+        for cells, seen in zip(self._others, self._seen, strict=True):
+            now = [self.cells[cell] for cell in cells]
+            if now != seen:
+                yield [new - old for new, old in zip(now, seen, strict=True)]
+                seen[:] = now
+
+
+class _Budget:
+    """One route's budget of extra attempts."""
+
+    __slots__ = ("_budget", "_counts", "_told")
+
+    def __init__(self, budget: ExtraBudget, counts: _Counts) -> None:
+        self._budget = budget
+        self._counts = counts
+        self._told = budget.told()
+
+    def look(self, now: float) -> None:
+        """Tell and hear."""
+        told = self._budget.told()
+        if told != self._told:
+            self._counts.add([new - old for new, old in zip(told, self._told, strict=True)])
+            self._told = told
+        for n_requests, paid_in, hedged, retried in self._counts.news():
+            self._budget.heard((n_requests, paid_in, hedged, retried), now)
+
+
+class _Upstream:
+    """One upstream's breaker and limit."""
+
+    __slots__ = ("_cells", "_counts", "_leader", "_led_at", "_limit", "_looked_at", "_member", "_n", "_said", "_seen")
+
+    def __init__(self, member: Member, n: int, said: Sequence[int], limit: Sequence[int], counts: _Counts) -> None:
+        self._member = member
+        self._cells = counts.cells
+        self._n = n
+        self._said = said  # by worker
+        self._seen = [0.0] * len(said)
+        self._limit, self._leader, self._led_at = limit
+        self._counts = counts
+        self._looked_at = -inf
+
+    def look(self, now: float) -> None:
+        """Tell and hear."""
+        self._look_at_breaker(now)
+        if self._member.limit.learns:
+            self._look_at_limit(now)
+        self._member.learned()
+
+    def _look_at_breaker(self, now: float) -> None:
+        breaker, cells = self._member.breaker, self._cells
+        evidence = breaker.told(self._looked_at)
+        self._looked_at = now
+        if any(evidence):
+            self._counts.add(evidence)
+        for n, cell in enumerate(self._said):
+            said = cells[cell]
+            if n != self._n and said != self._seen[n]:
+                self._seen[n] = said
+                later_s = (self._n - n) % len(self._said) * PROBES_APART_S
+                breaker.follow(said + later_s if said > 0 else said, now)
+        for n_good, n_failed, n_slow in self._counts.news():
+            breaker.heard(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
+        if breaker.said:
+            cells[self._said[self._n]] = breaker.said
+
+    def _look_at_limit(self, now: float) -> None:
+        """The leader learns; it is whoever was busy first when there was none."""
+        member, cells = self._member, self._cells
+        is_busy = member.n_in_flight > 0
+        if is_busy and now - cells[self._led_at] > LEADS_FOR_S:
+            cells[self._leader] = self._n + 1
+        if cells[self._leader] != self._n + 1:
+            if cells[self._limit]:
+                member.limit.follow(cells[self._limit])
+            return
+        cells[self._limit] = member.limit.value
+        if is_busy:
+            cells[self._led_at] = now

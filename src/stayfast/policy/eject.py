@@ -1,0 +1,173 @@
+"""Which upstream of a route is so much worse than its peers that it is better left out for a while.
+
+Problem: a breaker holds an upstream against its own past, so one that answers every tenth call with an error, or has been
+three times as slow as its twins for an hour, is well by its own standards. Rule, of upstreams with at least 20 calls each:
+
+    failing   its share of failures is over 10 %, and over 3 times that of the others
+    slow      its time to the first token is over 3 times the median of the others', prompts of like sizes compared:
+              mean of ln(ttft_s) - ln(usual_s of this size on the route)
+
+Shares and means are moving ones, of about the last 50 calls. It is left out for 30 s, the next times for 60, 90, ... up to
+300 s, comes back by a share of the requests that grows from 10 % to all in 10 s, and is judged anew by what it does then.
+At most `max_share` of the upstreams are out at a time, never all but the broken ones: with nobody else left it is asked.
+Source: Envoy's outlier detection (success rate against the peers, growing ejection times, the greatest share); comparing by
+ratio instead of standard deviations is ours: a route has two to eight upstreams, not fifty.
+When wrong: upstreams that are meant to differ (a quick one and a cheap one) are outliers by design; two of two that differ
+say nothing of which is at fault, so there the failing one goes, and the slower one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import median
+
+LEAST_FAILING = 0.1
+FAILING_FACTOR = 3.0
+WEIGHT = 1 / 50
+N_SIZE = 300  # answers of one size after which their mean moves no quicker
+LOOK_EVERY_S = 1.0
+LONGEST_S = 300.0
+MOST_OUT = 0.99  # never all
+RAMP_S = 10.0
+RAMP_FROM = 0.1
+_LEAST_S = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class EjectConfig:
+    """When an upstream is left out. `max_share`: of the route's upstreams, how many may be out at a time."""
+
+    enabled: bool = False
+    slow_factor: float = 3.0
+    min_calls: int = 20
+    out_s: float = 30.0
+    max_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1 < self.slow_factor <= 1000:
+            raise ValueError(f"slow_factor must be more than 1 and at most 1000, not {self.slow_factor}")
+        if not 5 <= self.min_calls <= 10_000:
+            raise ValueError(f"min_calls must be from 5 to 10000, not {self.min_calls}")
+        if not 0 < self.out_s <= LONGEST_S:
+            raise ValueError(f"out_s must be more than 0 and at most {LONGEST_S:g}, not {self.out_s}")
+        if not 0 < self.max_share <= MOST_OUT:
+            raise ValueError(f"max_share must be more than 0 and at most {MOST_OUT}, not {self.max_share}")
+
+
+class Standing:
+    """One upstream among its peers. Pure state; changed only by `Outliers`."""
+
+    __slots__ = ("failing", "n", "n_out", "n_timed", "out_until", "slowness", "why")
+
+    def __init__(self) -> None:
+        self.n = self.n_timed = 0  # calls since it came back, and those of them that brought a first token
+        self.failing = 0.0  # share
+        self.slowness = 0.0  # logarithm
+        self.n_out = 0  # times in a row
+        self.out_until = float("-inf")
+        self.why = ""
+
+    def failed(self, is_failure: bool) -> None:
+        """A call ended, so or so."""
+        self.n += 1
+        self.failing += (is_failure - self.failing) * max(WEIGHT, 1 / self.n)
+
+    def took(self, log_ratio: float) -> None:
+        """A first token came after so many times the usual."""
+        self.n_timed += 1
+        self.slowness += (log_ratio - self.slowness) * max(WEIGHT, 1 / self.n_timed)
+
+
+class Outliers:
+    """Of one route. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
+
+    __slots__ = ("_config", "_looked_at", "_of", "_usual")
+
+    def __init__(self, config: EjectConfig) -> None:
+        self._config = config
+        self._of: dict[str, Standing] = {}
+        self._usual: dict[tuple[bool, int], tuple[int, float]] = {}  # kind and size of prompts: n, mean ln(ttft_s)
+        self._looked_at = float("-inf")
+
+    def answered(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
+        """A first token came, for a prompt of `n_bytes`."""
+        one = self._one(upstream)
+        one.failed(is_failure=False)
+        size, log_s = (is_whole, n_bytes.bit_length()), log(max(ttft_s, _LEAST_S))
+        n, mean = self._usual.get(size, (0, log_s))
+        one.took(log_s - mean)
+        n = min(n + 1, N_SIZE)
+        self._usual[size] = (n, mean + (log_s - mean) / n)
+
+    def outlasted(self, upstream: str, seconds: float, n_bytes: int, *, is_whole: bool) -> None:
+        """A call was given up for a quicker one after so long: it would have taken more."""
+        one, known = self._one(upstream), self._usual.get((is_whole, n_bytes.bit_length()))
+        if known is not None:
+            one.took(max(one.slowness, log(max(seconds, _LEAST_S)) - known[1]))
+
+    def failed(self, upstream: str) -> None:
+        """A call failed by the endpoint's fault."""
+        self._one(upstream).failed(is_failure=True)
+
+    def shares(self, upstreams: Sequence[str], now: float) -> list[float]:
+        """Of the requests that would prefer each, the share that may: 0 while it is out, 1 when it is well."""
+        if now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            self._look(upstreams, now)
+        return [self._share(self._of.get(name), now) for name in upstreams]
+
+    def out(self, now: float) -> dict[str, str]:
+        """Who is left out at this moment, and why."""
+        return {name: one.why for name, one in self._of.items() if one.out_until > now}
+
+    def _share(self, one: Standing | None, now: float) -> float:
+        if one is None or not one.n_out:
+            return 1.0
+        age_s = now - one.out_until
+        return 0.0 if age_s < 0 else min(1.0, RAMP_FROM + (1 - RAMP_FROM) * age_s / RAMP_S)
+
+    def _look(self, upstreams: Sequence[str], now: float) -> None:
+        n_may = int(self._config.max_share * len(upstreams)) - sum(self._one(name).out_until > now for name in upstreams)
+        judged = [name for name in upstreams if self._is_known(self._one(name), now)]
+        worst = sorted(judged, key=lambda name: (self._of[name].failing, self._of[name].slowness), reverse=True)
+        for name in worst:
+            one = self._of[name]
+            peers = [self._of[other] for other in judged if other != name and self._of[other].out_until <= now]
+            why = self._why(one, peers) if peers else ""
+            if why and n_may > 0:
+                n_may -= 1
+                self._leave_out(one, why, now)
+            elif not why and one.n_out and one.n >= 2 * self._config.min_calls:
+                one.n_out = 0
+
+    def _is_known(self, one: Standing, now: float) -> bool:
+        return one.out_until <= now and one.n >= self._config.min_calls
+
+    def _why(self, one: Standing, peers: Iterable[Standing]) -> str:
+        peers = list(peers)
+        failing = sum(peer.failing for peer in peers) / len(peers)
+        if one.failing > max(LEAST_FAILING, FAILING_FACTOR * failing):
+            return f"{one.failing:.0%} of its calls failed, of the others' {failing:.0%}"
+        timed = [peer.slowness for peer in peers if peer.n_timed >= self._config.min_calls]
+        if timed and one.n_timed >= self._config.min_calls:
+            usual = median(timed)
+            if one.slowness - usual > log(self._config.slow_factor):
+                return f"its first tokens took {exp(one.slowness - usual):.1f} times as long as the others'"
+        return ""
+
+    def _leave_out(self, one: Standing, why: str, now: float) -> None:
+        one.n_out += 1
+        one.out_until = now + min(LONGEST_S, one.n_out * self._config.out_s)
+        one.why = why
+        one.n = one.n_timed = 0
+        one.failing = one.slowness = 0.0
+
+    def _one(self, name: str) -> Standing:
+        found = self._of.get(name)
+        if found is None:
+            self._of[name] = found = Standing()
+        return found
+
+    def __repr__(self) -> str:
+        out = ", ".join(f"{name} out: {one.why}" for name, one in self._of.items() if one.n_out)
+        return f"<Outliers of {len(self._of)}{f'; {out}' if out else ''}>"

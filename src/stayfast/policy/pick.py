@@ -1,0 +1,66 @@
+"""Which of a route's upstreams to try, best first, where it has weights or affinity: filter, score, pick.
+
+Filter: those that are well (a breaker's share, an outlier's), everybody where that is nobody. Score: policy/affinity's, of
+the load that one more request meets. Pick: the best score where the upstreams differ in what they know of the prompt; else
+two drawn at random, the one with less load first. Where there are weights the draws go by them, and the first drawn goes
+first unless it has more than twice the load of the second: shares are the weights as long as everybody keeps up.
+
+    load_s = pace_s * (work / weight + 1)        weights are taken over their mean, so that equal ones change nothing
+
+Source: llm-d's filter, score, pick; Envoy's weighted least request.
+When wrong: with `max_load` near 1 affinity follows every noise of the loads, with a large one a popular prefix its queue.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stayfast.policy.affinity import score_s
+from stayfast.policy.balance import Load, able
+
+if TYPE_CHECKING:
+    from random import Random
+
+KEEPS_UP = 2.0
+
+
+def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float], *,
+           max_load: float, rng: "Random") -> list[int]:
+    """The candidates' indices, best first. `weights`, `new_shares` of the prompt: by candidate, or empty if all are equal;
+    `waits_s` for the first token, or empty where they are not known of all.
+    """
+    those = able(loads, rng)
+    first = _drawn(loads, weights, those, rng)
+    scores_s = [load.seconds for load in loads]
+    if new_shares:
+        scores_s = [score_s(load.seconds, new, max_load, waits_s[index] if waits_s else None)
+                    for index, (load, new) in enumerate(zip(loads, new_shares, strict=True))]
+        most_s = max_load * min(loads[index].seconds for index in those)
+        best = min([index for index in those if loads[index].seconds <= most_s], key=scores_s.__getitem__)
+        if new_shares[best] < max(new_shares[index] for index in those):
+            first = best
+    is_well = set(those)
+    found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_well, scores_s[index]))
+    for index, load in enumerate(loads):
+        if load.wants_probe:
+            found.remove(index)
+            return [index, *found]
+    return found
+
+
+def weighted(loads: Sequence[Load], work: Sequence[float], weights: Sequence[float]) -> list[Load]:
+    """The loads, with each upstream's work taken by its weight."""
+    mean = sum(weights) / len(weights)
+    return [Load(load.seconds * (n * mean / weight + 1) / (n + 1), load.share, load.wants_probe)
+            for load, n, weight in zip(loads, work, weights, strict=True)]
+
+
+def _drawn(loads: Sequence[Load], weights: Sequence[float], those: list[int], rng: "Random") -> int:
+    if len(those) == 1:
+        return those[0]
+    if not weights:
+        one, other = rng.sample(those, 2)
+        return one if loads[one].seconds <= loads[other].seconds else other
+    one = rng.choices(those, [weights[index] for index in those])[0]
+    left = [index for index in those if index != one]
+    other = rng.choices(left, [weights[index] for index in left])[0]
+    return one if loads[one].seconds <= KEEPS_UP * loads[other].seconds else other

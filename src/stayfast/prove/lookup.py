@@ -1,0 +1,87 @@
+"""What a look-up costs: a hit, and a miss that had to be looked up, made and kept.
+
+Three gateways in front of one canned upstream (`prove.canned`): one without a cache, one whose callers always hit, and one
+whose callers say `no-cache`, so that every request goes the whole way of a miss: its key is made, its call is shared, its
+answer is kept. To the one without a cache they say the same, since a header must be read as well. CPU is the kernel's
+account of each process while callers keep it busy; what is measured has a core of its own. The difference to the gateway
+without a cache, in the same minutes, is what a miss costs.
+
+When wrong: prompts here are short. A key takes as long as reading the body does: 2 us more for each kilobyte of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
+
+from stayfast.prove.canned import keep_busy
+from stayfast.prove.claim import Conditions, Figure, Finding, over
+from stayfast.prove.rig import Rig, Server, gateway_settings
+
+N_CALLERS = 64
+HIT_GOAL_US = 150.0
+MISS_GOAL_US = 20.0
+WARMUP_S = 1.0
+NO_CACHE = b"cache-control: no-cache\r\n"
+HEADERS = {"off": NO_CACHE, "hit": b"", "miss": NO_CACHE}
+CACHE: Mapping[str, Any] = {"mode": "exact"}
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is run: each of a round's three loads lasts `seconds`."""
+
+    seconds: float
+    n_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """See the module. `cache` is that of the routes that have one."""
+
+    full: Extent = Extent(5.0, 7)
+    quick: Extent = Extent(1.5, 3)
+    cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
+
+    name = "lookup"
+    says = (f"An answer from the exact cache takes less than {HIT_GOAL_US:g} us of CPU, all of HTTP included, and a look-up "
+            f"that finds nothing adds less than {MISS_GOAL_US:g} us to a request, its keeping included.")
+
+    async def run(self, conditions: Conditions) -> Finding:
+        """See `Claim`."""
+        extent = self.quick if conditions.is_quick else self.full
+        spent_us: dict[str, list[float]] = {name: [] for name in HEADERS}
+        n_failed = 0
+        async with Rig() as rig:
+            canned = await rig.canned()
+            upstreams = {"canned": f"{canned.url}/v1"}
+            gateways = {"off": await rig.gateway(gateway_settings(upstreams)),
+                        "hit": await rig.gateway(gateway_settings(upstreams, cache=self.cache)),
+                        "miss": await rig.gateway(gateway_settings(upstreams, cache=self.cache))}
+            if not rig.set_apart(*gateways.values()):
+                conditions.say("one core for all: caches are shared, and CPU a request is higher")
+            for number in range(extent.n_rounds + 1):
+                conditions.say(f"round {number} of {extent.n_rounds}" if number else "warming up")
+                for name, server in gateways.items():
+                    us, n_bad = await _answer_us(server, extent.seconds if number else WARMUP_S, HEADERS[name])
+                    if number:
+                        spent_us[name].append(us)
+                        n_failed += n_bad
+        added_us = [miss - off for miss, off in zip(spent_us["miss"], spent_us["off"], strict=True)]
+        figures = (_figure("CPU of a hit", spent_us["hit"], HIT_GOAL_US),
+                   _figure("CPU that a miss adds", added_us, MISS_GOAL_US),
+                   _figure("CPU of an answer without a cache", spent_us["off"]),
+                   Figure("failed requests", float(n_failed), "", 0.0))
+        return Finding(figures, ("CPU counts all threads and the kernel's share.",))
+
+
+async def _answer_us(server: Server, seconds: float, headers: bytes) -> tuple[float, int]:
+    """CPU for each answer (NaN where none came), and how many failed."""
+    before_s = server.cpu_s()
+    n_answers, n_failed = await keep_busy(f"{server.url}/v1", seconds, N_CALLERS, headers)
+    return (server.cpu_s() - before_s) / n_answers * 1e6 if n_answers else nan, n_failed
+
+
+def _figure(name: str, values: list[float], goal: float | None = None) -> Figure:
+    median, low, high = over(values)
+    return Figure(name, median, "us", goal, low=low, high=high)

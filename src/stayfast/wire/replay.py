@@ -1,0 +1,112 @@
+"""An answer that was given, kept in one form, and given again in any: whole, or as a stream.
+
+What is kept is the whole body in the client's own dialect. A stream is put together again by the folds that make whole
+answers of streams, and told again by the writers that translate: all the text in one event, since nobody waits for it.
+
+Only clean answers are kept: the protocol's own end was seen, the model stopped by itself, and said text and nothing else.
+Not kept: what met a length limit, a filter or our own time-out; refusals (the next drawing may not refuse); calls of tools
+(they are acts, not answers); and answers without a word.
+When wrong: what a writer has no words for (annotations, audio) is in the whole body, but not in a stream made of it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from stayfast.core.types import FROM_CACHE, Api, Request, Sight
+from stayfast.wire.reading import object_in
+from stayfast.wire.shapes import said_in_events
+from stayfast.wire.transcode import source_of, transcoder, writer_of
+from stayfast.wire.usage import to_chat
+
+Json = dict[str, Any]
+_CLEAN: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
+_OF_CHAT: Final = (Api.CHAT, Api.COMPLETIONS)
+_ODD: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError)  # what answers of a wrong shape raise
+
+
+class _Message(Struct, gc=False):
+    content: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+    refusal: Any = None
+
+
+class _Choice(Struct, gc=False):
+    message: _Message
+
+
+class _Chat(Struct, gc=False):
+    choices: list[_Choice]
+
+
+_CHAT: Final = msgspec.json.Decoder(_Chat)
+
+
+def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
+    """The whole body of an answer that was given to `request` as `data`; None where it must not be given again."""
+    if not sight.is_complete or sight.is_cut or sight.failure is not None or not sight.n_content:
+        return None
+    if request.api is Api.EMBEDDINGS:
+        return data
+    if sight.finish_reason not in _CLEAN:
+        return None
+    try:
+        body = _folded(request, data) if request.stream else data
+        if not _SAYS_TEXT[request.api](body):
+            return None
+    except _ODD:
+        return None
+    if request.stream and sight.usage is not None and request.api in _OF_CHAT:
+        said = object_in(body)
+        if said.get("usage") is None:
+            body = msgspec.json.encode({**said, "usage": to_chat(sight.usage)})
+    return body
+
+
+def _folded(request: Request, data: bytes) -> bytes:
+    whole = msgspec.structs.replace(request, stream=False)
+    coder = transcoder(request.api, whole, source_streams=True, upstream=FROM_CACHE)
+    coder.feed(data)
+    end = coder.finish()
+    return end.data if end is not None else b""
+
+
+def _chat_says_text(body: bytes) -> bool:
+    message = _CHAT.decode(body).choices[0].message
+    return bool(message.content) and not (message.tool_calls or message.function_call or message.refusal)
+
+
+def _completions_say_text(body: bytes) -> bool:
+    return bool(object_in(body)["choices"][0]["text"])
+
+
+def _messages_say_text(body: bytes) -> bool:
+    kinds = {block["type"] for block in object_in(body)["content"]}
+    return "text" in kinds and kinds <= {"text", "thinking", "redacted_thinking"}
+
+
+def _responses_say_text(body: bytes) -> bool:
+    output = object_in(body)["output"]
+    items = {item["type"] for item in output}
+    parts = {part["type"] for item in output if item["type"] == "message" for part in item["content"]}
+    return "message" in items and items <= {"message", "reasoning"} and parts == {"output_text"}
+
+
+_SAYS_TEXT: Final[dict[Api, Callable[[bytes], bool]]] = {
+    Api.CHAT: _chat_says_text, Api.COMPLETIONS: _completions_say_text, Api.MESSAGES: _messages_say_text,
+    Api.RESPONSES: _responses_say_text}
+
+
+def in_events(request: Request, body: bytes) -> bytes:
+    """A kept body as the stream that `request` asks for. Raises ValueError where it cannot be said in one."""
+    sight = Sight()
+    reader = source_of(request.api, request, FROM_CACHE, sight)
+    reader.see_whole(body)
+    if sight.failure is not None:
+        raise ValueError("what was kept is no answer")
+    writer = writer_of(request, 0)
+    events = [said for delta in reader.whole() for said in writer.events(delta)] + writer.end(sight.usage)
+    return said_in_events(events, says_done=request.api in _OF_CHAT)

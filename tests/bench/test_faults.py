@@ -1,0 +1,100 @@
+"""`stayfast bench faults`: what the simulator is told, what becomes of it in a row, and the table."""
+
+import argparse
+from math import nan
+from pathlib import Path
+
+import msgspec
+import pytest
+import uvloop
+
+from stayfast.bench.asking import AskingConfig
+from stayfast.bench.client import HttpConfig
+from stayfast.bench.faults import SCENARIOS, TAIL_SHARE, Control, FaultsConfig, NoSimulator, Row, compare, table
+from stayfast.bench.result import Subject
+from stayfast.cli.bench import parse, run
+from stayfast.cli.bench_faults import add_fault_options
+from stayfast.core.clock import SystemClock
+from stayfast.core.types import Api
+from stayfast.prove.rig import Rig
+from stayfast.upstreams.simulated import FaultRule
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+PROVIDER = {"ttft": {"median_s": 0.005}, "gaps": {"median_s": 0.0, "sigma": 0.0}, "fills_max_tokens": True}
+
+
+def test_the_rules_of_the_tail_strike_the_share_that_is_said() -> None:
+    """Each is asked about those that the ones before it have left."""
+    left = 1.0
+    for rule in BY_NAME["tail"].rules:
+        left *= 1 - rule["rate"]
+    assert 1 - left == pytest.approx(TAIL_SHARE)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_rule_is_one_of_the_simulator(name: str) -> None:
+    """Under the very names of its fields."""
+    for rule in BY_NAME[name].rules:
+        said = {key: value for key, value in rule.items() if key != "provider"}
+        assert msgspec.convert(said, FaultRule).kind == rule["kind"]
+        assert said.keys() <= set(FaultRule.__slots__)
+
+
+@pytest.mark.sockets
+def test_scenarios_over_sockets() -> None:
+    """Asked without a gateway, a direct call fails as often as the scenario says, and never twice."""
+    async def main() -> list[Row]:
+        async with Rig() as rig:
+            sim = await rig.simulator({"a": PROVIDER, "b": PROVIDER}, 1)
+            config = FaultsConfig(sim.url, 50.0, 2.0, 0.2, 5.0)
+            subjects = [(Subject("direct", sim.url, "chat", "m"), HttpConfig(f"{sim.url}/v1", AskingConfig(Api.CHAT, "m")))]
+            scenarios = [BY_NAME[name] for name in ("healthy", "errors", "429", "brownout")]
+            return await compare(config, scenarios, subjects, Control(sim.url), SystemClock(), say=lambda _: None)
+
+    healthy, errors, refused, _ = uvloop.run(main())
+    assert (healthy.n_failed, healthy.calls, errors.calls) == (0, 1.0, 1.0)
+    assert 0.03 < errors.n_failed / errors.n < 0.25
+    assert 0.3 < refused.n_failed / refused.n < 0.7
+    assert (errors.p50_s is not None, errors.p99_s) == (True, None)
+
+
+@pytest.mark.sockets
+def test_what_is_no_simulator_is_said() -> None:
+    """Nobody listens on port 9 of loopback."""
+    control = Control("http://127.0.0.1:9")
+    with pytest.raises(NoSimulator, match="POST /_sim/reset"):
+        uvloop.run(control.reset())
+
+
+def test_the_table_has_a_row_for_each_and_says_what_is_invalid() -> None:
+    """A share that failed is a word, not a number."""
+    rows = [Row("tail", "one", "first token", 100, 0.2, 1.5, None, 2, 1.25),
+            Row("tail", "another", "first token", 0, None, None, None, 0, nan, ("the client was late",))]
+    lines = table(rows, [BY_NAME["tail"]]).splitlines()
+    assert lines[1].split() == ["tail", "one", "first", "token", "200", "ms", "1.50", "s", "failed", "2.00%", "1.250"]
+    assert lines[2].endswith("INVALID")
+    assert "INVALID: tail, another: the client was late" in lines
+    assert lines[-1].startswith("tail: 6.8 %")
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--target", "http://a/v1", "--only", "nothing", "--model", "m"], "--only nothing"),
+    (["--target", "http://a/v1"], "--model"),
+    (["--target", "http://a/v1", "--model", "m", "--rate", "0"], "rate_rps"),
+    (["--target", "http://a/v1", "--model", "m", "--simulator", "nowhere"], "simulator"),
+    (["--target", "http://a/v1", "--model", "m", "--json", "/nowhere/at/all.json"], "folder"),
+])
+def test_wrong_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, and what is wrong."""
+    assert run(parse(["faults", *words])) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_every_option_is_on_the_page() -> None:
+    """docs/bench-faults.md names the scenarios and what can be said."""
+    page = (Path(__file__).parents[2] / "docs" / "bench-faults.md").read_text()
+    parser = argparse.ArgumentParser(add_help=False)
+    add_fault_options(parser)
+    options = [option for action in parser._actions for option in action.option_strings]
+    assert [option for option in options if f"`{option}" not in page and f" {option} " not in page] == []
+    assert [name for name in BY_NAME if f"| `{name}` |" not in page] == []

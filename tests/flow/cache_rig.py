@@ -1,0 +1,65 @@
+"""A gateway of scripted upstreams whose route has a cache, on virtual time."""
+
+from dataclasses import replace
+from random import Random
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.types import CacheControl, Request
+from stayfast.pipeline.caching import Caching
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.handoffs import Terms
+from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.store import MemoryStore
+from stayfast.policy.cache import CacheConfig
+from stayfast.testing import Say, Script, SimLoop, Wait
+from tests.flow.rig import MODEL, Rig, chat, read, said
+
+HELLO: Script = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
+OTHER: Script = [Wait(0.25), Say("other")]
+
+
+class CacheRig(Rig):
+    """A route with a cache."""
+
+    def __init__(self, loop: SimLoop, *scripts: Script, config: CacheConfig | None = None, partial: bool = False,
+                 timeouts: Timeouts | None = None) -> None:
+        super().__init__(loop, scripts, partial=partial, timeouts=timeouts)
+        config = config or CacheConfig("exact", max_temperature=1.0)
+        self.caching = Caching(config, MODEL, MemoryStore(config.max_bytes))
+        route = self.gateway.router.routes[MODEL]
+        terms = replace(route.terms, cache=self.caching, route=MODEL)
+        self.gateway = replace(
+            self.gateway, router=Router({MODEL: replace(route, terms=terms)}, Terms(), loop, Random(7)),
+            cache=ExactCache(self.gateway.caller.start, loop, self.sink))
+
+    async def ask(self, request: Request | None = None, control: CacheControl | None = None, tenant: str | None = None,
+                  total_s: float | None = None) -> Reply:
+        """Serve one request that arrives now."""
+        arrival = Arrival("req_1", self.loop.now(), tenant, total_s=total_s, cache=control)
+        return await self.gateway.serve(request or chat(), arrival)
+
+    async def text(self, request: Request | None = None, control: CacheControl | None = None, tenant: str | None = None,
+                   total_s: float | None = None) -> str:
+        """What it says, read to its end."""
+        reply = await self.ask(request, control, tenant, total_s)
+        try:
+            return said(await read(reply))
+        finally:
+            reply.close()
+
+    @property
+    def n_calls(self) -> int:
+        """Calls that have ended."""
+        return len(self.sink.of(AttemptDone))
+
+    @property
+    def results(self) -> list[str | None]:
+        """What the cache had to say, request by request."""
+        return [done.cache for done in self.sink.of(RequestDone)]
+
+    def check_clean(self) -> None:
+        """Nothing is left behind."""
+        assert (self.n_in_flight, self.n_open, len(self.caching.flights)) == (0, 0, 0)

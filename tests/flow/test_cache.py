@@ -1,0 +1,210 @@
+"""Answers that are given twice, on virtual time: what is served, what is kept, and what never."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from stayfast.core.errors import Fault, Shed, UpstreamFailed
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.types import Api, CacheControl
+from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.policy.cache import CacheConfig
+from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, run
+from stayfast.wire.decode import decode
+from tests.flow.cache_rig import HELLO, OTHER, CacheRig
+from tests.flow.rig import MODEL, Rig, chat, read, said
+
+NO_CACHE, NO_STORE, ONLY_CACHED = CacheControl(no_cache=True), CacheControl(no_store=True), CacheControl(only_if_cached=True)
+
+
+def test_the_second_one_is_served_at_once() -> None:
+    """A hit takes no time and no attempt, and its own headers and facts say so."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+        assert await rig.text() == "Hello"
+        await asyncio.sleep(10)
+        began_at = loop.now()
+        reply = await rig.ask()
+        assert (reply.cache, reply.upstream, reply.n_attempts) == ("hit; kind=exact; age=10", "(cache)", 0)
+        assert said(await read(reply)) == "Hello"
+        assert loop.now() == began_at
+        assert rig.n_calls == 1
+        assert rig.results == ["miss", "hit"]
+        assert rig.sink.of(RequestDone)[1].attempts == ()
+        rig.check_clean()
+
+    run(main)
+
+
+def test_streamed_answers_are_kept_and_told_whole() -> None:
+    """Trap: a stream is stored, and served as JSON to whoever wants it whole, with its usage."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+        await rig.text()
+        await asyncio.sleep(0)
+        reply = await rig.ask(chat(stream=False))
+        whole = msgspec.json.decode(await read(reply))
+        assert reply.cache == "hit; kind=exact; age=0"
+        assert whole["object"] == "chat.completion"
+        assert whole["choices"][0]["message"]["content"] == "Hello"
+        assert whole["choices"][0]["finish_reason"] == "stop"
+        assert whole["usage"]["completion_tokens"] == 2
+
+    run(main)
+
+
+def test_whole_answers_are_told_as_streams() -> None:
+    """Trap: whoever streams never gets JSON, and gets usage exactly where it asked for it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+        await read(await rig.ask(chat(stream=False)))
+        await asyncio.sleep(0)
+        body = await read(await rig.ask())
+        assert body.startswith(b"data: {")
+        assert body.endswith(b"data: [DONE]\n\n")
+        assert said(body) == "Hello"
+        assert b'"usage"' not in body
+        with_usage = await read(await rig.ask(chat(stream_options={"include_usage": True})))
+        assert b'"completion_tokens":2' in with_usage
+        assert rig.n_calls == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize(("script", "config"), [
+    ([Say("Hel"), Cut()], None),
+    ([Say("Hel"), Fail(Fault.RESET)], None),
+    ([Say("x" * 5000)], CacheConfig("exact", max_temperature=1, max_answer_bytes=1024)),
+    ([Raw(b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":"length"}]}\n\n'), Cut()], None),
+    ([Raw(b'data: {"id":"x","choices":[{"index":0,"delta":{"refusal":"No."},"finish_reason":"stop"}]}\n\n'), Cut()], None),
+    ([Raw(b'data: {"id":"x","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f",'
+          b'"arguments":"{}"}}]},"finish_reason":"stop"}]}\n\n'), Cut()], None),
+], ids=["truncated", "reset", "too long", "length", "refusal", "tool call"])
+def test_only_clean_answers_are_kept(script: Script, config: CacheConfig | None) -> None:
+    """What did not end by itself, with words, is a miss the next time as well."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, script, config=config)
+        for _ in range(2):
+            with suppress(UpstreamFailed):
+                await rig.text()
+            await asyncio.sleep(1)
+        assert rig.n_calls == 2
+        assert rig.caching.store.n_entries == 0
+        rig.check_clean()
+
+    run(main)
+
+
+def test_tenants_share_nothing() -> None:
+    """Another tenant's same question is another question, kept or in flight."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER)
+        for _ in range(2):
+            answers = await asyncio.gather(rig.text(tenant="a"), rig.text(tenant="b"))
+            assert list(answers) == ["Hello", "other"]
+            await asyncio.sleep(0)
+        assert sorted(map(str, rig.results)) == ["hit", "hit", "miss", "miss"]
+
+    run(main)
+
+
+def test_what_is_too_old_is_asked_for_again() -> None:
+    """ttl_s bounds the age of an answer, and the client's max-age may bound it further."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER, HELLO, config=CacheConfig("exact", ttl_s=60, max_temperature=1))
+        assert await rig.text() == "Hello"
+        await asyncio.sleep(30)
+        assert await rig.text(control=CacheControl(max_age_s=40)) == "Hello"
+        assert await rig.text(control=CacheControl(max_age_s=20)) == "other"
+        await asyncio.sleep(61)
+        assert await rig.text() == "Hello"
+        assert rig.n_calls == 3
+
+    run(main)
+
+
+def test_a_client_can_keep_out_of_it() -> None:
+    """no-cache asks anew and keeps what comes; no-store does neither; only-if-cached never asks."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER, [Say("third")])
+        with pytest.raises(Shed) as refused:
+            await rig.text(control=ONLY_CACHED)
+        assert (refused.value.status, refused.value.code, refused.value.is_final) == (504, "not_cached", True)
+        assert await rig.text() == "Hello"
+        await asyncio.sleep(0)
+        assert await rig.text(control=NO_CACHE) == "other"
+        await asyncio.sleep(0)
+        assert await rig.text(control=ONLY_CACHED) == "other"
+        reply = await rig.ask(control=NO_STORE)
+        assert reply.cache == "bypass; why=no-store"
+        assert said(await read(reply)) == "third"
+        await asyncio.sleep(0)
+        assert await rig.text() == "other"
+
+    run(main)
+
+
+def test_a_warm_drawing_is_no_question_for_it() -> None:
+    """Above max_temperature each request is its own call, and the note says why."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER, config=CacheConfig("exact"))
+        assert [await rig.text(chat(temperature=0.9)), await rig.text(chat(temperature=0.9))] == ["Hello", "other"]
+        assert rig.results == ["bypass", "bypass"]
+        assert rig.sink.of(RequestDone)[0].notes == ("not for the cache: temperature",)
+        await rig.text(chat(temperature=0))
+        await asyncio.sleep(0)
+        await rig.text(chat(temperature=0.0))
+        assert rig.results[2:] == ["miss", "hit"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_dialect_has_its_own_answer(stream: bool) -> None:
+    """The same words in another protocol are another question: no answer is ever told in the wrong one."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+        asked = {"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": "hello"}]}
+        anthropic = decode(Api.MESSAGES, msgspec.json.encode({**asked, "max_tokens": 9}))
+        responses = decode(Api.RESPONSES, msgspec.json.encode({"model": MODEL, "stream": stream, "input": "hello"}))
+        bodies = {}
+        for request in (anthropic, responses, chat(stream=stream)):
+            fresh = await read(await rig.ask(request))
+            await asyncio.sleep(0)
+            reply = await rig.ask(request)
+            bodies[request.api] = await read(reply)
+            assert reply.cache == "hit; kind=exact; age=0"
+            if not stream:
+                assert bodies[request.api] == fresh
+        assert rig.n_calls == 3
+        mark = {Api.MESSAGES: b'"end_turn"', Api.RESPONSES: b'"output_text"', Api.CHAT: b'"choices"'}
+        assert all(mark[api] in body and b"Hello" in body for api, body in bodies.items())
+
+    run(main)
+
+
+def test_a_route_without_a_cache_beside_one_with() -> None:
+    """Where nothing is set nothing is kept, and no header says anything."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO])
+        rig.gateway = replace(rig.gateway, cache=ExactCache(rig.gateway.caller.start, loop, rig.sink))
+        for _ in range(2):
+            reply = await rig.serve()
+            assert said(await read(reply)) == "Hello"
+            assert reply.cache is None
+        assert len(rig.sink.of(AttemptDone)) == 2
+
+    run(main)

@@ -1,0 +1,295 @@
+"""Calls that many share, on virtual time: who leaves, who fails, who is slow, and who pays."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.types import Outcome
+from stayfast.pipeline import flight
+from stayfast.testing import Fail, Raw, Say, SimLoop, Wait, run
+from tests.flow.cache_rig import HELLO, OTHER, CacheRig
+from tests.flow.rig import chat, read, said
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_thousand_at_once_are_one_call(stream: bool) -> None:
+    """All get the same bytes at the pace of one, and one request pays."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+        replies = await asyncio.gather(*[rig.ask(chat(stream=stream)) for _ in range(1000)])
+        bodies = set(await asyncio.gather(*[read(reply) for reply in replies]))
+        assert len(bodies) == 1
+        assert loop.now() == pytest.approx(0.35)
+        assert rig.n_calls == 1
+        done = rig.sink.of(RequestDone)
+        assert sum(len(fact.attempts) for fact in done) == 1
+        assert sorted({str(fact.cache) for fact in done}) == ["coalesced", "miss"]
+        assert all(fact.ttft_s == pytest.approx(0.25) for fact in done)
+        rig.check_clean()
+
+    run(main)
+
+
+def test_who_comes_late_reads_from_the_start() -> None:
+    """A listener in the middle of an answer catches up at once, and ends with everybody else."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a"), Wait(1.0), Say("b"), Wait(1.0), Say("c")])
+
+        async def late() -> str:
+            await asyncio.sleep(1.5)
+            return await rig.text()
+
+        assert list(await asyncio.gather(rig.text(), late())) == ["abc", "abc"]
+        assert loop.now() == 2.0
+        assert sorted(map(str, rig.results)) == ["coalesced", "miss"]
+        assert rig.n_calls == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("leaves_after_s", [0.1, 0.3])
+def test_the_first_one_leaves_and_hurts_nobody(stream: bool, leaves_after_s: float) -> None:
+    """The call goes on for those who listen, before its first token and after; the next of them pays for it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER)
+
+        async def whole() -> bytes:
+            reply = await rig.ask(chat(stream=stream))
+            try:
+                return await read(reply)
+            finally:
+                reply.close()
+
+        leader, other = asyncio.create_task(whole()), asyncio.create_task(whole())
+        await asyncio.sleep(leaves_after_s)
+        leader.cancel()
+        body = await other
+        assert (said(body) if stream else msgspec.json.decode(body)["choices"][0]["message"]["content"]) == "Hello"
+        assert loop.now() == pytest.approx(0.35)
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert attempt.outcome is Outcome.SUCCESS
+        facts = {fact.status: fact for fact in rig.sink.of(RequestDone)}
+        assert len(facts[200].attempts) == 1
+        rig.check_clean()
+
+    run(main)
+
+
+@pytest.mark.parametrize("leaves_after_s", [0.0, 0.1, 0.3])
+def test_the_last_one_takes_the_call_along(leaves_after_s: float) -> None:
+    """With nobody left the upstream is closed in the same turn of the loop, and nothing is kept."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+
+        async def leave() -> None:
+            reply = await rig.ask()
+            try:
+                await read(reply)
+            finally:
+                reply.close()
+
+        tasks = [asyncio.create_task(leave()) for _ in range(3)]
+        await asyncio.sleep(leaves_after_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert loop.now() == leaves_after_s
+        rig.check_clean()
+        assert sum(len(fact.attempts) for fact in rig.sink.of(RequestDone)) == rig.n_calls
+        assert rig.caching.store.n_entries == 0
+
+    run(main)
+
+
+def test_when_the_call_fails_the_next_one_makes_another() -> None:
+    """The first one is told of its failure; of those who waited one calls again, and all have its answer."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(0.1), Fail(Fault.RESET)], HELLO)
+        answers = await asyncio.gather(*[rig.text() for _ in range(20)], return_exceptions=True)
+        assert [isinstance(answer, UpstreamFailed) for answer in answers] == [True] + [False] * 19
+        assert set(answers[1:]) == {"Hello"}
+        assert rig.n_calls == 2
+        rig.check_clean()
+
+    run(main)
+
+
+def test_nobody_waits_for_a_third_call() -> None:
+    """Two failed calls are enough for everybody who saw both: an upstream that is down is not asked once by each."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(0.1), Fail(Fault.RESET)])
+        answers = await asyncio.gather(*[rig.text() for _ in range(20)], return_exceptions=True)
+        assert all(isinstance(answer, UpstreamFailed) for answer in answers)
+        assert len({id(answer) for answer in answers}) == 20
+        assert rig.n_calls == 2
+        rig.check_clean()
+
+    run(main)
+
+
+def test_what_the_client_did_wrong_is_said_to_all_at_once() -> None:
+    """A 400 would be one for each of them: no second call."""
+
+    async def main(loop: SimLoop) -> None:
+        bad = b'data: {"error":{"message":"no such parameter","type":"invalid_request_error","code":"unknown"}}\n\n'
+        rig = CacheRig(loop, [Wait(0.1), Raw(bad)], HELLO)
+        answers = await asyncio.gather(*[rig.text() for _ in range(5)], return_exceptions=True)
+        assert all(isinstance(answer, UpstreamFailed | Rejected) for answer in answers)
+        assert rig.n_calls == 1
+
+    run(main)
+
+
+def test_a_break_in_the_middle_is_told_to_all() -> None:
+    """Nobody who has read a part of an answer is given another one."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("Hel"), Wait(0.1), Fail(Fault.RESET)])
+        answers = await asyncio.gather(*[rig.text() for _ in range(5)], return_exceptions=True)
+        assert all(isinstance(answer, UpstreamFailed) for answer in answers)
+        assert rig.n_calls == 1
+        rig.check_clean()
+
+    run(main)
+
+
+def test_whoever_has_more_patience_goes_on() -> None:
+    """The call has the first one's deadline; who has more time makes another when it is over."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(5.0), Say("late")])
+        first, second = await asyncio.gather(rig.text(total_s=1.0), rig.text(total_s=60.0), return_exceptions=True)
+        assert isinstance(first, DeadlineExceeded)
+        assert first.code == "total_s_exceeded"
+        assert second == "late"
+        assert loop.now() == 6.0
+        rig.check_clean()
+
+    run(main)
+
+
+def test_whoever_has_less_patience_leaves() -> None:
+    """A listener's own deadline ends its wait, and nobody else's."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(5.0), Say("late")])
+        first, second = await asyncio.gather(rig.text(total_s=60.0), rig.text(total_s=1.0), return_exceptions=True)
+        assert first == "late"
+        assert isinstance(second, DeadlineExceeded)
+        assert loop.now() == 5.0
+        assert rig.n_calls == 1
+
+    run(main)
+
+
+def test_a_stream_goes_on_after_its_callers_deadline() -> None:
+    """Mid-answer the first one's time is up; the others read on to the end."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a"), Wait(2.0), Say("b")])
+        first, second = await asyncio.gather(rig.text(total_s=1.0), rig.text(total_s=60.0), return_exceptions=True)
+        assert isinstance(first, DeadlineExceeded)
+        assert second == "ab"
+        assert rig.n_calls == 1
+        rig.check_clean()
+
+    run(main)
+
+
+def test_an_idle_upstream_is_given_up_for_all() -> None:
+    """idle_s is the call's own limit: everybody hears of it, and the upstream is told off once."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a"), Wait(50.0), Say("b")], timeouts=Timeouts(idle_s=3.0))
+        answers = await asyncio.gather(*[rig.text() for _ in range(3)], return_exceptions=True)
+        assert all(isinstance(answer, StayfastError) and answer.code == "idle_s_exceeded" for answer in answers)
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
+        rig.check_clean()
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("leaves_after_s", [0.0, 0.1])
+def test_the_call_keeps_its_limits_without_its_caller(stream: bool, leaves_after_s: float) -> None:
+    """A call whose first listener has left is still given up when its first token does not come, and blamed for it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(50.0), Say("late")], timeouts=Timeouts(first_token_s=3.0))
+        leader, other = (asyncio.create_task(rig.ask(chat(stream=stream))) for _ in range(2))
+        await asyncio.sleep(leaves_after_s)
+        leader.cancel()
+        with pytest.raises(StayfastError) as failed:
+            await other
+        assert failed.value.code == "first_token_s_exceeded"
+        ends = [(attempt.outcome, attempt.fault) for attempt in rig.sink.of(AttemptDone)]
+        assert ends == [(Outcome.DROPPED, "timeout")] * 2
+        assert loop.now() == pytest.approx(6.0)
+        rig.check_clean()
+
+    run(main)
+
+
+def test_memory_is_bounded_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The upstream is not read further than AHEAD_BYTES before the quickest listener."""
+    monkeypatch.setattr(flight, "AHEAD_BYTES", 2000)
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("x" * 1000) for _ in range(50)])
+        reply = await rig.ask()
+        await asyncio.sleep(5)
+        (running,) = rig.caching.flights.values()
+        assert running.n_bytes < 5000
+        assert len(said(await read(reply))) == 50_000
+        await asyncio.sleep(0)
+        rig.check_clean()
+
+    run(main)
+
+
+def test_who_reads_too_slowly_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that falls MAX_BYTES behind is let go; the quick one has all of it, and the answer is not kept."""
+    monkeypatch.setattr(flight, "MAX_BYTES", 5000)
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [step for _ in range(50) for step in (Say("x" * 1000), Wait(0.1))])
+        quick, slow = await asyncio.gather(rig.ask(), rig.ask())
+        assert len(said(await read(quick))) == 50_000
+        with pytest.raises(UpstreamFailed) as failed:
+            await read(slow)
+        assert failed.value.code == "read_too_slowly"
+        await asyncio.sleep(0)
+        assert rig.caching.store.n_entries == 0
+        rig.check_clean()
+
+    run(main)
+
+
+def test_a_half_answer_is_ended_for_a_single_listener() -> None:
+    """`partial` works where nobody else listens, and what was cut is not kept."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a"), Wait(5.0), Say("b")], partial=True)
+        reply = await rig.ask(total_s=1.0)
+        body = await read(reply)
+        assert said(body) == "a"
+        assert b'"finish_reason":"length"' in body
+        assert reply.degraded == "partial"
+        await asyncio.sleep(0)
+        assert rig.caching.store.n_entries == 0
+        rig.check_clean()
+
+    run(main)

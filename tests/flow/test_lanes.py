@@ -1,0 +1,156 @@
+"""Lanes in the gateway: short prompts do not wait for long ones, waits are told, and nothing is left behind."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.core.errors import Shed, StayfastError
+from stayfast.core.events import RequestDone
+from stayfast.core.types import Request
+from stayfast.pipeline.stages.admit import Admission
+from stayfast.policy.admission import AdmissionConfig
+from stayfast.policy.lanes import LanesConfig
+from stayfast.policy.predict import Predictor
+from stayfast.policy.priority import Urgency
+from stayfast.policy.queue import QueueConfig
+from stayfast.testing import Say, SimLoop, Wait, run
+from tests.flow.admission_rig import Admitting
+from tests.flow.rig import Rig, chat
+
+QUEUE = QueueConfig(max_wait_s=30, target_wait_s=30)
+LANES = LanesConfig(long_input=1000, max_prefills=1)
+N_LONG = 5000  # bytes
+
+
+def long() -> Request:
+    """A prompt of more than a thousand tokens."""
+    return chat(messages=[{"role": "user", "content": "x" * N_LONG}])
+
+
+class Laned(Admitting):
+    """Eight places: five short, two long, one batch. Answers take two times half a second."""
+
+    def __init__(self, loop: SimLoop, lanes: LanesConfig = LANES) -> None:
+        super().__init__(loop)
+        self.admission = Admission(AdmissionConfig(8, QUEUE, hold_back=0.0, lanes=lanes), {}, loop, Random(3))
+        self.rig = Rig(loop, [[Wait(0.5), Say("hello"), Wait(0.5), Say("world")]], admit=self.admission)
+
+    def assert_empty(self) -> None:
+        """Neither in the lanes."""
+        assert (self.admission.places.n_taken, self.rig.n_in_flight, self.rig.n_open) == (0, 0, 0)
+        assert self.admission.places.lanes is not None
+        lanes = self.admission.places.lanes.all
+        assert [(lane.n_running, lane.n_prefilling, lane.queue.n) for lane in lanes] == [(0, 0, 0)] * 3
+
+
+def test_the_request_of_a_test_is_long() -> None:
+    """Or nothing here means anything."""
+    assert len(long().body) > N_LONG
+
+
+def test_short_ones_do_not_wait_for_long_ones() -> None:
+    """Four long prompts are read one after the other, each to its first token; the short ones go on at once."""
+    async def main(loop: SimLoop) -> None:
+        it = Laned(loop)
+        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert await asyncio.gather(*[it.outcome() for _ in range(5)]) == ["1"] * 5
+        assert await asyncio.gather(*asking) == ["1", "1.5", "2", "2.5"]
+        it.assert_empty()
+        notes = [fact.notes for fact in it.rig.sink.of(RequestDone) if fact.notes]
+        assert notes[0] == ("queued 500 ms in lane long, band realtime: 1 of 8 places were taken, 0 others waiting",)
+
+    run(main)
+
+
+def test_depths_are_told_by_lane() -> None:
+    """As lane/band."""
+    async def main(loop: SimLoop) -> None:
+        it = Laned(loop)
+        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
+        asking.append(asyncio.ensure_future(it.outcome(urgency=Urgency.BATCH)))
+        await asyncio.sleep(0.1)
+        assert {name: n for name, n in it.admission.places.depths() if n} == {"long/realtime": 2, "batch/batch": 1}
+        await asyncio.gather(*asking)
+        it.assert_empty()
+
+    run(main)
+
+
+def test_a_lane_may_have_a_patience_of_its_own() -> None:
+    """Long ones wait for as long as they may, and no longer; short ones have their own bound."""
+    async def main(loop: SimLoop) -> None:
+        it = Laned(loop, replace(LANES, long_wait_s=0.7))
+        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
+        assert await asyncio.gather(*asking) == ["1", "1.5", "503 waited at 0.7"]
+        it.assert_empty()
+
+    run(main)
+
+
+def test_lanes_may_come_and_go_with_a_reload() -> None:
+    """Whoever waits goes on waiting, in the queue that there is then; the books close."""
+    async def main(loop: SimLoop) -> None:
+        it = Laned(loop)
+        config = AdmissionConfig(8, QUEUE, hold_back=0.0, lanes=LANES)
+        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        it.admission.configure(replace(config, max_in_flight=3, lanes=None), {})
+        assert (it.admission.places.n_waiting, it.admission.places.queue.n) == (2, 2)
+        asking += [asyncio.ensure_future(it.outcome()) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        it.admission.configure(config, {})
+        await asyncio.gather(*asking)
+        await asyncio.gather(*[it.outcome(request=long()) for _ in range(3)])
+        it.assert_empty()
+
+    run(main)
+
+
+def test_a_wait_that_leaves_no_time_for_this_prompt_is_refused() -> None:
+    """Where first tokens are foreseen, a long prompt is told at once what a short one need not be."""
+    async def main(loop: SimLoop) -> None:
+        it = Admitting(loop, 1, max_wait_s=30, target_wait_s=30)
+        predictor = Predictor()
+        for n in range(40):
+            n_tokens = 100 + n * 100
+            predictor.began(n_tokens).answered(n_tokens * 1e-3, None)
+        it.admission.places.predict = lambda asked: predictor.predicted_s(asked.n_input)
+        await it.ask()
+        first = asyncio.ensure_future(it.outcome())
+        await asyncio.sleep(0)
+        with pytest.raises(Shed) as shed:
+            await it.ask(request=long(), total_s=2.0)  # 1 s for the place, 1.2 s for the prompt
+        assert shed.value.reason == "predicted_wait"
+        assert await it.outcome(total_s=2.5) == "3"
+        assert await first == "2"
+        it.assert_empty()
+
+    run(main)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(("short", "long", "batch")), st.floats(0, 3), st.floats(0, 4)), max_size=25),
+       st.booleans())
+def test_nothing_is_left_behind(asks: list[tuple[str, float, float]], apart: bool) -> None:
+    """Whoever comes and leaves when: no place, no count and nobody in a queue is left."""
+    async def main(loop: SimLoop) -> None:
+        it = Laned(loop, replace(LANES, apart=apart))
+
+        async def one(kind: str, comes_at: float, leaves_after: float) -> None:
+            await asyncio.sleep(comes_at)
+            try:
+                async with asyncio.timeout(leaves_after + 0.01):
+                    await it.ask(request=long() if kind == "long" else None,
+                                 urgency=Urgency.BATCH if kind == "batch" else None)
+            except (StayfastError, TimeoutError):
+                pass
+
+        await asyncio.gather(*[one(*ask) for ask in asks])
+        it.assert_empty()
+
+    run(main)

@@ -1,0 +1,292 @@
+"""Routes with several upstreams on virtual time: prompts and sessions stay together, outliers are left out, tiers follow."""
+
+import asyncio
+from collections import Counter
+from random import Random
+
+import msgspec
+import pytest
+
+from stayfast.compose.system import Observers, System, build
+from stayfast.compose.virtual import virtual
+from stayfast.core.types import Api
+from stayfast.observe.families import AFFINITY, EJECTED, PREFIX_TOKENS, TOKENS
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.testing import SimLoop, run
+from stayfast.upstreams.simulated import Simulated
+from stayfast.wire.decode import decode
+from tests.flow.rig import read
+
+SYSTEM = "You are one of the assistants that this test speaks to. " * 80  # about 1,100 tokens
+ENGINE = ("{kind: simulated, ttft: {median_s: 0.01}, fills_max_tokens: true, "
+          "engine: {prefill_tokens_per_s: 8000, cache_tokens: 60000}}")
+QUICK = "{kind: simulated, ttft: {median_s: 0.1}, fills_max_tokens: true}"
+
+
+def settings_of(route: str, **upstreams: str) -> Settings:
+    """A settings file with one route, `chat`."""
+    lines = [f"  {name}: {its}" for name, its in upstreams.items()]
+    text = "\n".join(["upstreams:", *lines, "defaults: {hedge: {mode: \"off\"}}", "routes:", f"  chat: {route}"])
+    return load(Source("test", text), {})
+
+
+class Client:
+    """Asks one system, and keeps count of who answered."""
+
+    def __init__(self, system: System, loop: SimLoop) -> None:
+        self.system = system
+        self.loop = loop
+        self.by: Counter[str] = Counter()
+        self.waits_s: list[float] = []
+        self.notes: list[str] = []
+
+    async def ask(self, *texts: str, api: Api = Api.CHAT, headers: tuple[tuple[str, str], ...] = (), n: int = 8,
+                  **fields: object) -> Reply:
+        """One streamed request, read to its end: turns of user and assistant after the system prompt."""
+        if api is Api.RESPONSES:
+            said: dict[str, object] = {"input": texts[0], "max_output_tokens": n}
+        else:
+            turns = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(texts)]
+            said = {"messages": [{"role": "system", "content": SYSTEM}, *turns], "max_tokens": n}
+        request = decode(api, msgspec.json.encode({"model": "chat", "stream": True, **said, **fields}))
+        began_at = self.loop.now()
+        reply = await self.system.gateway.serve(request, Arrival("req_1", began_at, headers=headers))
+        self.waits_s.append(self.loop.now() - began_at)
+        await read(reply)
+        self.by[reply.upstream] += 1
+        self.notes += reply._ex.notes
+        return reply
+
+    def counted(self, name: str) -> Counter[str]:
+        """A counter by its last label."""
+        self.system.together.catch_up()
+        found = Counter[str]()
+        for labels, n in self.system.together.seen.snapshot().counters[name]:
+            found[labels[-1]] += int(n)
+        return found
+
+    async def talk(self, n_turns: int, seed: int, think_s: float = 2.0) -> list[str]:
+        """A conversation; who answered each turn."""
+        rng, said, answered_by = Random(seed), [], []
+        for turn in range(n_turns):
+            said.append(f"{seed} {turn} " + "word " * rng.randrange(200, 900))
+            reply = await self.ask(*said)
+            answered_by.append(reply.upstream)
+            said.append("answer " * 40)
+            await asyncio.sleep(rng.expovariate(1 / think_s))
+        return answered_by
+
+
+def client_of(settings: Settings, loop: SimLoop, seed: int = 1) -> Client:
+    """A client of a system in virtual time."""
+    return Client(virtual(settings, loop, seed), loop)
+
+
+def test_a_conversation_stays_where_its_beginning_is() -> None:
+    """All turns but the first go to one of four engines; metrics and notes say so."""
+    async def main(loop: SimLoop) -> tuple[list[str], Counter[str], Client]:
+        client = client_of(settings_of("{upstreams: [a, b, c, d], affinity: {mode: prefix}}", a=ENGINE, b=ENGINE, c=ENGINE,
+                                       d=ENGINE), loop)
+        for seed in range(12):  # until first tokens can be predicted everywhere
+            await client.talk(4, seed)
+        before = client.counted(PREFIX_TOKENS.name)
+        answered_by = await client.talk(8, 99)
+        return answered_by, client.counted(PREFIX_TOKENS.name) - before, client
+
+    answered_by, tokens, client = run(main)
+    assert len(set(answered_by[1:])) == 1
+    assert tokens["known"] > 3 * tokens["new"]
+    assert client.counted(AFFINITY.name).keys() >= {"kept", "new"}
+    assert client.notes[-1].startswith(f"picked {answered_by[-1]}: about ")
+
+
+def test_affinity_pays_where_prefixes_are_cached() -> None:
+    """Forty conversations on four engines: more of the prompts is cached, the median falls to a third, p99 by a fifth."""
+    def figures(mode: str) -> tuple[float, float, float]:
+        async def main(loop: SimLoop) -> tuple[float, float, float]:
+            settings = settings_of(f"{{upstreams: [a, b, c, d], affinity: {{mode: {mode}}}}}", a=ENGINE, b=ENGINE, c=ENGINE,
+                                   d=ENGINE)
+            client = client_of(settings, loop)
+            async with asyncio.TaskGroup() as group:
+                for seed in range(40):
+                    group.create_task(client.talk(5, seed, think_s=4.0))
+                    await asyncio.sleep(0.4)
+            tokens, waits_s = client.counted(TOKENS.name), sorted(client.waits_s)
+            n = len(waits_s)
+            return tokens["cached"] / tokens["input"], waits_s[n // 2], waits_s[n * 99 // 100]
+
+        return run(main)
+
+    share_off, p50_off_s, p99_off_s = figures("off")
+    share, p50_s, p99_s = figures("prefix")
+    assert share > share_off + 0.2
+    assert p50_s < p50_off_s / 3
+    assert p99_s < 0.8 * p99_off_s
+
+
+def test_a_popular_prompt_is_spread() -> None:
+    """One long prompt that everybody sends at once does not queue at the one engine that knows it."""
+    async def main(loop: SimLoop) -> Counter[str]:
+        client = client_of(settings_of("{upstreams: [a, b, c], affinity: {mode: prefix, max_load: 3}}", a=ENGINE, b=ENGINE,
+                                       c=ENGINE), loop)
+        for seed in range(30):
+            await client.talk(1, seed)
+        client.by.clear()
+        async with asyncio.TaskGroup() as group:
+            for n in range(60):
+                group.create_task(client.ask("the same for all " * 300, str(n), n=50))
+                await asyncio.sleep(0.01)
+        return client.by
+
+    by = run(main)
+    assert min(by.values()) > 5
+
+
+@pytest.mark.parametrize("said", [
+    {"headers": (("x-session-id", "s-{n}"),)}, {"user": "u-{n}"}, {"prompt_cache_key": "k-{n}"}, {"session_id": "i-{n}"},
+    {"metadata": {"user_id": "m-{n}"}}])
+def test_a_session_has_one_home(said: dict[str, object]) -> None:
+    """Whatever names it; ten sessions are at home at more than one upstream."""
+    async def main(loop: SimLoop) -> list[set[str]]:
+        settings = settings_of("{upstreams: [a, b, c], affinity: {mode: sessions}}", a=QUICK, b=QUICK, c=QUICK)
+        client = client_of(settings, loop)
+        for _ in range(9):
+            await client.ask("hello")  # who has not been heard of gets one request before anybody's session
+        found: list[set[str]] = []
+        for n in range(10):
+            its = msgspec.json.decode(msgspec.json.encode(said).replace(b"{n}", b"%d" % n))
+            if "headers" in its:
+                its["headers"] = tuple(tuple(header) for header in its["headers"])
+            found.append({(await client.ask(f"turn {turn}", **its)).upstream for turn in range(6)})
+        return found
+
+    found = run(main)
+    assert [len(homes) for homes in found] == [1] * 10
+    assert len(set.union(*found)) > 1
+
+
+def test_a_response_is_gone_on_from_where_it_is_stored() -> None:
+    """previous_response_id is known at one upstream only, so load does not matter."""
+    async def main(loop: SimLoop) -> list[str]:
+        client = client_of(settings_of("{upstreams: [a, b, c, d], affinity: {mode: sessions}}", a=QUICK, b=QUICK, c=QUICK,
+                                       d=QUICK), loop)
+        reply = await client.ask("first", api=Api.RESPONSES)
+        answered_by = [reply.upstream]
+        for _ in range(8):
+            reply = await client.ask("next", api=Api.RESPONSES, previous_response_id=reply.sight.response_id)
+            answered_by.append(reply.upstream)
+        return answered_by
+
+    assert len(set(run(main))) == 1
+
+
+def test_an_outlier_is_left_out() -> None:
+    """One in four of its calls fails: it is out after some dozens, and the notes and a gauge say so."""
+    bad = QUICK[:-1] + ", faults: [{kind: status, status: 500, rate: 0.25}], breaker: {enabled: false}}"
+
+    async def main(loop: SimLoop) -> Client:
+        route = "{upstreams: [bad, a, c], pick: order, retry: {budget: 1}, eject: {enabled: true}}"
+        client = client_of(settings_of(route, a=QUICK, bad=bad, c=QUICK), loop)
+        for _ in range(150):
+            await client.ask("hello")
+        client.by.clear()
+        for _ in range(60):
+            await client.ask("hello")
+        return client
+
+    client = run(main)
+    assert client.by["bad"] == 0
+    assert client.notes[-1].startswith("left out bad: ")
+    gauges = dict(client.system.together.seen.snapshot().gauges[EJECTED.name])
+    assert gauges == {("chat", "a"): 0.0, ("chat", "bad"): 1.0, ("chat", "c"): 0.0}
+
+
+def test_weights_are_shares() -> None:
+    """Nine to one, as long as both keep up."""
+    async def main(loop: SimLoop) -> Counter[str]:
+        client = client_of(settings_of("{upstreams: [a, b], weights: {a: 9}}", a=QUICK, b=QUICK), loop)
+        for _ in range(600):
+            await client.ask("hello")
+        return client.by
+
+    assert run(main)["a"] == pytest.approx(540, abs=30)
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    """Who answered each of a hundred requests is a function of the seed."""
+    async def main(loop: SimLoop) -> list[str]:
+        route = "{upstreams: [a, b, c], weights: {a: 3}, affinity: {mode: both}, eject: {enabled: true}}"
+        client = client_of(settings_of(route, a=ENGINE, b=ENGINE, c=ENGINE), loop, seed=5)
+        return [name for seed in range(25) for name in await client.talk(4, seed)]
+
+    assert run(main) == run(main)
+
+
+DOWN = "{kind: simulated, faults: [{kind: refused, rate: 1}]}"
+STUCK = "{kind: simulated, ttft: {median_s: 100}}"
+
+
+def test_tiers_are_asked_in_order() -> None:
+    """Each when the one before has failed or used its part of the reserve; who answers is a fallback."""
+    async def main(loop: SimLoop) -> tuple[Reply, Counter[str], float]:
+        route = ("{upstreams: [a], deadline: 10, retry: {max_attempts: 1}, "
+                 "on_overrun: {fallback: {upstreams: [b], reserve: 60%, then: [[c], {upstreams: [d], model: small}]}}}")
+        client = client_of(settings_of(route, a=DOWN, b=STUCK, c=DOWN, d=QUICK), loop)
+        reply = await client.ask("hello")
+        asked = Counter({member.upstream.name: member.upstream.counts.n_asked for member in client.system.registry
+                         if isinstance(member.upstream, Simulated)})
+        return reply, asked, client.waits_s[0]
+
+    reply, asked, wait_s = run(main)
+    assert (reply.upstream, reply.degraded) == ("d", "fallback")
+    assert asked == Counter(a=1, b=1, c=1, d=1)
+    assert wait_s == pytest.approx(10 - 10 * 0.6 * 2 / 3 + 0.1, abs=0.2)  # b may not use what is kept for two more tiers
+
+
+def test_further_tiers_are_asked_only_within_the_budget_of_extra_attempts() -> None:
+    """In an outage of the first tier, too, the second one is not met by everybody."""
+    async def main(loop: SimLoop) -> tuple[int, int]:
+        route = ("{upstreams: [a], retry: {max_attempts: 1, budget: 0.05}, "
+                 "on_overrun: {template: Later., fallback: {upstreams: [b], then: [[c]]}}}")
+        down = DOWN[:-1] + ", breaker: {enabled: false}}"  # else the last tier would soon go first
+        client = client_of(settings_of(route, a=down, b=down, c=QUICK), loop)
+        for _ in range(200):
+            await client.ask("hello")
+        return client.by["c"], client.by.total()
+
+    n_of_c, n = run(main)
+    assert n == 200
+    assert 0 < n_of_c < 100
+
+
+def test_an_upstream_that_a_reload_brings_begins_slowly() -> None:
+    """It gets a tenth of what it would at first; what is known of the others, and of their prompts, goes on."""
+    async def main(loop: SimLoop) -> None:
+        def built(names: str, old: System | None, **upstreams: str) -> System:
+            settings = settings_of(f"{{upstreams: [{names}], affinity: {{mode: prefix}}}}", **upstreams)
+            return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
+
+        before = built("a, b", None, a=QUICK, b=QUICK)
+        assert [member.breaker.share(loop.now()) for member in before.registry] == [1.0, 1.0]
+        after = built("a, b, c", before, a=QUICK, b=QUICK, c=QUICK)
+        assert [member.breaker.share(loop.now()) for member in after.registry] == [1.0, 1.0, pytest.approx(0.1)]
+        assert after.gateway.router.routes["chat"].picking is before.gateway.router.routes["chat"].picking
+        await asyncio.sleep(10)
+        assert after.registry["c"].breaker.share(loop.now()) == 1.0
+
+    run(main)
+
+
+@pytest.mark.parametrize(("route", "why"), [
+    ("{upstreams: [a, b], weights: {z: 1}}", "weights.z: is not one of the route's upstreams"),
+    ("{upstreams: [a, b], weights: {a: 0}}", "weights.a: must be from 0.001 to 1000"),
+    ("{upstreams: [a, b], pick: order, affinity: {mode: prefix}}", "pick: must be balance"),
+    ("{upstreams: [a, b], affinity: {max_load: 0.5}}", "affinity.max_load: must be a number"),
+    ("{upstreams: [a, b], on_overrun: {fallback: {upstreams: [a], then: [[y]]}}}", "there is no upstream \"y\""),
+])
+def test_what_cannot_be_is_refused(route: str, why: str) -> None:
+    """With its place."""
+    with pytest.raises(SettingsError, match=why.replace(".", r"\.")):
+        settings_of(route, a=QUICK, b=QUICK)

@@ -1,0 +1,53 @@
+"""The proof about leaks: it holds in a short run that reaches every state, and sees each kind of leak when there is one."""
+
+from typing import Any
+
+import pytest
+
+from stayfast.pipeline.attempt import Attempt
+from stayfast.pipeline.places import Places
+from stayfast.pipeline.race import Race
+from stayfast.policy.breaker import Breaker
+from stayfast.policy.extra import ExtraBudget
+from stayfast.policy.quota import Quota
+from stayfast.prove import leaks
+from stayfast.upstreams.registry import Member
+
+N = 4000
+
+
+def test_nothing_leaks() -> None:
+    """Some thousand schedules, of which every one of the states is reached."""
+    finding = leaks.in_virtual_time(N, 1)
+    assert [figure for figure in finding.figures if not figure.holds] == [], finding.notes
+
+
+@pytest.mark.parametrize(("of", "method", "leak"), [
+    (Places, "give_back", "places"), (Member, "left", "upstream places"), (Quota, "reconcile", "quota of tokens"),
+    (ExtraBudget, "take_hedge", "budget of hedges"), (Breaker, "forgotten", "probes")])
+def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
+    """One thing in twenty is forgotten."""
+    right, calls = getattr(of, method), iter(range(10**9))
+    monkeypatch.setattr(of, method, lambda *args, **more: None if next(calls) % 20 == 7 else right(*args, **more))
+    finding = leaks.in_virtual_time(400, 1)
+    assert not finding.holds
+    assert any(note.startswith(f"{leak}: ") for note in finding.notes), finding.notes
+
+
+def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts that end without closing theirs."""
+    right = Attempt.end
+
+    def end(attempt: Attempt, *args: Any, **more: Any) -> None:
+        if attempt.done is None and attempt.began_at % 0.2 < 0.02:
+            attempt.stream = None
+        right(attempt, *args, **more)
+
+    monkeypatch.setattr(Attempt, "end", end)
+    assert any(note.startswith("streams: ") for note in leaks.in_virtual_time(400, 1).notes)
+
+
+def test_a_task_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second attempts that go on when the race is over."""
+    monkeypatch.setattr(Race, "end", lambda *_: None)
+    assert any(note.startswith("tasks: ") for note in leaks.in_virtual_time(400, 1).notes)

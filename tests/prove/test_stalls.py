@@ -1,0 +1,31 @@
+"""The proof about stalls: it holds in a short run, and sees a character that is lost or said twice."""
+
+import pytest
+
+from stayfast.prove import stalls
+from stayfast.wire.seam import Seam
+
+N = 200
+
+
+def test_rescues_shorten_the_longest_wait() -> None:
+    """From half a minute to about a second, and every answer is right."""
+    waited, rescued = (stalls.in_virtual_time(N, 1, mode) for mode in ("wait", "rescue"))
+    assert (waited.n_wrong, rescued.n_wrong) == (0, 0)
+    assert waited.gap_p99_s > stalls.HALT_S - 1.0
+    assert rescued.gap_p99_s < stalls.GAP_P99_S
+    assert waited.calls == 1.0 < rescued.calls < stalls.CALLS + 0.02
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_wrong_seam_is_seen(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """One character less, or one twice."""
+    right = Seam.take
+
+    def take(seam: Seam, text: str, *, is_last: bool = False) -> str:
+        was_over = seam._is_over
+        said = right(seam, text, is_last=is_last)
+        return said if was_over or not said else said[1:] if more < 0 else said[0] + said
+
+    monkeypatch.setattr(Seam, "take", take)
+    assert stalls.in_virtual_time(N, 1, "rescue").n_wrong > 0

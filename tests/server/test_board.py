@@ -1,0 +1,38 @@
+"""Numbers that several workers see."""
+
+from pathlib import Path
+
+import pytest
+
+from stayfast.server import board
+from stayfast.server.board import Board, BoardFull, prepare
+
+
+def test_all_see_the_same_numbers(tmp_path: Path) -> None:
+    """By name, whoever asks first; names that nobody wrote are 0."""
+    prepare(tmp_path)
+    one, two = Board(tmp_path), Board(tmp_path)
+    names = [f"name {n}" for n in range(1000)]
+    for n, name in enumerate(names):
+        one.numbers[one.cell(name)] = n + 0.5
+    assert [two.numbers[two.cell(name)] for name in reversed(names)] == [n + 0.5 for n in reversed(range(1000))]
+    assert len({two.cell(name) for name in names}) == 1000
+    assert two.numbers[two.cell("another")] == 0.0
+
+
+def test_a_board_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And names that it has are still found."""
+    monkeypatch.setattr(board, "N_CELLS", 8)
+    prepare(tmp_path)
+    full = Board(tmp_path)
+    cells = [full.cell(str(n)) for n in range(8)]
+    assert sorted(cells) == list(range(8))
+    with pytest.raises(BoardFull):
+        full.cell("9")
+    assert Board(tmp_path).cell("3") == cells[3]
+
+
+def test_without_memory_there_is_no_board(tmp_path: Path) -> None:
+    """Where the file could not be made, workers learn it at their start."""
+    with pytest.raises(OSError, match="No such file"):
+        Board(tmp_path)

@@ -1,0 +1,75 @@
+"""What a client at the edge says to a cache, and what it is told."""
+
+import pytest
+import uvloop
+
+from stayfast.core.errors import Rejected
+from stayfast.core.types import Api, CacheControl, Request
+from stayfast.pipeline.exchange import Arrival
+from stayfast.server.inbound import cache_control
+from stayfast.wire.decode import decode
+from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
+
+
+class Remembering(FakeGateway):
+    """Answers out of its memory."""
+
+    async def serve(self, request: Request, arrival: Arrival) -> FakeReply:
+        await super().serve(request, arrival)
+        steps: list[Step] = [b"data: a\n\n"] if request.stream else [ANSWER]
+        reply = FakeReply(steps)
+        reply.cache = "hit; kind=exact; age=12"
+        return reply
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+def test_answers_say_where_they_came_from(body: bytes) -> None:
+    """Whole ones and streams; and what the client said has come through."""
+    async def main() -> None:
+        gateway = Remembering()
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            client = await running.connect()
+            client.send(post(body, "/v1/chat/completions", "Cache-Control: max-age=60"))
+            assert b"\r\nx-cache: hit; kind=exact; age=12\r\n" in await client.until(b"\r\n\r\n")
+        (seen,) = gateway.seen
+        assert seen[1].cache == CacheControl(max_age_s=60)
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(("said", "meant"), [
+    (b"no-store", CacheControl(no_store=True)),
+    (b"No-Cache, no-transform", CacheControl(no_cache=True)),
+    (b"only-if-cached,max-age=0", CacheControl(only_if_cached=True, max_age_s=0)),
+    (b"max-stale=5, x", CacheControl()),
+])
+def test_the_words_of_the_header(said: bytes, meant: CacheControl) -> None:
+    """In any case and company; words of others mean nothing."""
+    assert cache_control({b"cache-control": said}) == meant
+    assert cache_control({}) is None
+
+
+@pytest.mark.parametrize("said", [b"max-age", b"max-age=", b"max-age=-1", b"max-age=1.5", b"max-age=99999999999"])
+def test_an_age_that_is_none(said: bytes) -> None:
+    """400, by the header's name."""
+    with pytest.raises(Rejected) as refused:
+        cache_control({b"cache-control": said})
+    assert (refused.value.status, refused.value.param) == (400, "cache-control")
+
+
+def test_the_same_words_in_a_body() -> None:
+    """In the member `stayfast`, which no upstream sees."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"a"}],"stayfast":{"cache":{"no-cache":true,"max-age":5}}}'
+    request = decode(Api.CHAT, body)
+    assert request.cache == CacheControl(no_cache=True, max_age_s=5)
+    assert b"stayfast" not in request.body
+
+
+@pytest.mark.parametrize(("cache", "param"), [
+    (b'{"no-cash":true}', "stayfast.cache"), (b'{"max-age":-1}', "stayfast.cache.max-age"), (b'"off"', "stayfast.cache")])
+def test_a_wrong_word_in_a_body_is_refused(cache: bytes, param: str) -> None:
+    """400, by its path."""
+    with pytest.raises(Rejected) as refused:
+        decode(Api.CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}],"stayfast":{"cache":%b}}' % cache)
+    assert (refused.value.status, refused.value.param) == (400, param)

@@ -1,0 +1,207 @@
+"""What workers hold as one, on a clock of the test's: several in one process, over one board."""
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stayfast.compose.as_one import LOOK_EVERY_S, STUCK_S, AsOne
+from stayfast.core.types import Outcome
+from stayfast.policy.breaker import BreakerConfig, State
+from stayfast.policy.extra import ExtraBudget
+from stayfast.policy.limits import LimitConfig
+from stayfast.server.board import Board, prepare
+from stayfast.testing import Say, Scripted, SimLoop
+from stayfast.upstreams.registry import Member
+
+
+class Worker:
+    """One of them: an upstream and a budget."""
+
+    def __init__(self, folder: Path, n: int, n_workers: int, loop: SimLoop, limit: LimitConfig) -> None:
+        self.loop = loop
+        breaker = BreakerConfig(failures_in_row=3, open_s=10.0)
+        self.member = Member(Scripted("up", [[Say("x")]], loop), limit, breaker, Random(n))
+        self.budget = ExtraBudget(0.1, 0.05)
+        self.as_one = AsOne(Board(folder), n, n_workers, loop)
+        self.as_one.attach([("up", self.member)], [("m", self.budget)])
+
+    def call(self, outcome: Outcome) -> None:
+        """An attempt, to its end."""
+        self.loop.stall(0.001)
+        now = self.loop.now()
+        place = self.member.enter(self.member.usual.norm("m", 1, False), now)
+        if outcome is Outcome.SUCCESS:
+            place.answered(now)
+        place.leave(outcome, now)
+
+
+class Workers(list[Worker]):
+    """All of them."""
+
+    def pass_time(self, seconds: float, *dead: int) -> None:
+        """Everybody but the dead looks as often as it does."""
+        for _ in range(round(seconds / LOOK_EVERY_S)):
+            self[0].loop.stall(LOOK_EVERY_S)
+            for n, worker in enumerate(self):
+                if n not in dead:
+                    worker.as_one.look()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a board in it."""
+    prepare(tmp_path)
+    return tmp_path
+
+
+def _workers(folder: Path, n: int, limit: LimitConfig | None = None) -> Workers:
+    loop = SimLoop()
+    loop.stall(1000.0)
+    loop.close()
+    found = Workers(Worker(folder, each, n, loop, limit or LimitConfig("fixed", 1, 10)) for each in range(n))
+    found.pass_time(0.1)
+    return found
+
+
+def test_failures_of_all_open_all_and_probes_of_one_close_all(folder: Path) -> None:
+    """Three in a row, each at another worker; after the pause two good calls anywhere."""
+    workers = _workers(folder, 3)
+    for worker in workers:
+        assert worker.member.breaker.state is State.CLOSED
+        worker.call(Outcome.DROPPED)
+        workers.pass_time(0.1)
+    assert {worker.member.breaker.state for worker in workers} == {State.OPEN}
+    workers.pass_time(13.0)
+    for _ in range(2):
+        workers[1].call(Outcome.SUCCESS)
+    workers.pass_time(0.1)
+    assert {worker.member.breaker.state for worker in workers} == {State.CLOSED}
+    workers.pass_time(1.0)
+    assert {worker.member.breaker.state for worker in workers} == {State.CLOSED}
+
+
+def test_failures_between_successes_of_others_open_nothing(folder: Path) -> None:
+    """In a row means in a row of all."""
+    workers = _workers(folder, 2)
+    for _ in range(6):
+        workers[0].call(Outcome.DROPPED)
+        workers[1].call(Outcome.SUCCESS)
+        workers[1].call(Outcome.SUCCESS)
+        workers.pass_time(0.1)
+    assert {worker.member.breaker.state for worker in workers} == {State.CLOSED}
+
+
+def test_who_comes_later_hears_of_an_open_breaker(folder: Path) -> None:
+    """A worker that takes a crashed one's place."""
+    workers = _workers(folder, 2)
+    for _ in range(3):
+        workers[0].call(Outcome.DROPPED)
+    workers.pass_time(0.1)
+    again = Worker(folder, 1, 2, workers[0].loop, LimitConfig())
+    again.as_one.look()
+    assert again.member.breaker.state is State.OPEN
+
+
+def test_one_learns_the_limit_and_all_have_it(folder: Path) -> None:
+    """The busy one leads; when it has had nothing for two seconds, another does."""
+    workers = _workers(folder, 3, LimitConfig("gradient", 2, 100))
+    norm = workers[1].member.usual.norm("m", 1, False)
+    place = workers[1].member.enter(norm, workers[1].loop.now())
+    workers.pass_time(0.1)
+    workers[1].member.limit.follow(40.0)
+    workers.pass_time(0.1)
+    assert [worker.member.limit.value for worker in workers] == [40.0] * 3
+    workers[0].member.limit.follow(77.0)
+    workers.pass_time(0.1)
+    assert [worker.member.limit.value for worker in workers] == [40.0] * 3
+    place.leave(Outcome.IGNORED, workers[1].loop.now())
+    workers.pass_time(3.0)
+    workers[2].member.enter(norm, workers[2].loop.now())
+    workers.pass_time(0.1)
+    workers[2].member.limit.follow(20.0)
+    workers.pass_time(0.1)
+    assert [worker.member.limit.value for worker in workers] == [20.0] * 3
+
+
+def test_one_budget_of_extra_attempts(folder: Path) -> None:
+    """The share of all traffic, wherever it came and whoever retries; after a crash nothing is counted twice."""
+    workers = _workers(folder, 4)
+    for worker in workers:
+        for _ in range(250):
+            worker.budget.request(1.0, worker.loop.now())
+    workers.pass_time(0.1)
+    now = workers[0].loop.now()
+    n = 0
+    while workers[0].budget.may_retry(1.0, now):
+        workers[0].budget.take_retry(1.0, now)
+        n += 1
+    assert 100 <= n <= 125
+    workers.pass_time(0.1)
+    assert not any(worker.budget.may_retry(1.0, now) for worker in workers)
+    shares = {round(worker.budget.extra_share(now), 9) for worker in workers}
+    assert shares == {n / 1000}
+    again = Worker(folder, 0, 4, workers[0].loop, LimitConfig())
+    again.budget.request(1.0, now)
+    again.as_one.look()
+    workers.pass_time(0.1, 0)
+    assert workers[3].budget.extra_share(now) == pytest.approx(n / 1001)
+
+
+def test_what_a_dead_or_stuck_worker_held_is_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is gone: half a second later; one that says nothing: after five; and it is back when it looks."""
+    workers = _workers(folder, 2)
+    member = workers[0].member
+    places = [workers[1].member.enter(member.usual.norm("m", 1, False), workers[1].loop.now()) for _ in range(10)]
+    common = member.common
+    assert common is not None
+    assert common.n_seen(0, 10) == 10
+    workers.pass_time(STUCK_S - 0.2, 1)
+    assert common.n_seen(0, 10) == 10
+    workers.pass_time(0.3, 1)
+    assert common.n_seen(0, 10) == 0
+    places[0].leave(Outcome.IGNORED, workers[1].loop.now())
+    workers.pass_time(0.1)
+    assert common.n_elsewhere() == 9
+
+    def gone(pid: int, _: int) -> None:
+        raise ProcessLookupError(pid)
+
+    monkeypatch.setattr(os, "kill", gone)
+    workers.pass_time(0.6, 1)
+    assert common.n_elsewhere() == 0
+
+
+def test_a_reload_goes_on_with_what_is_the_same(folder: Path) -> None:
+    """A member that stays keeps its places; one that is replaced counts no more, and its breaker was not its successor's."""
+    one, two = _workers(folder, 2)
+    now = one.loop.now()
+    norm = one.member.usual.norm("m", 1, False)
+    one.member.enter(norm, now)
+    one.as_one.attach([("up", one.member)], [("m", one.budget)])
+    two.as_one.look()
+    common = two.member.common
+    assert common is not None
+    assert common.n_elsewhere() == 1
+    for _ in range(3):
+        one.call(Outcome.DROPPED)
+    fresh = Member(one.member.upstream, LimitConfig("fixed", 1, 10), BreakerConfig(), Random(1))
+    one.as_one.attach([("up with another url", fresh)], [("m", one.budget)])
+    assert one.member.common is None
+    Workers([one, two]).pass_time(0.2)
+    assert (fresh.breaker.state, fresh.has_room) == (State.CLOSED, True)
+
+
+def test_a_quota_is_one(folder: Path) -> None:
+    """Whoever takes, takes from all; what comes back comes back to all."""
+    one, two = (worker.as_one.bucket("t", "requests_per_minute", 60.0, 1.0, 1000.0) for worker in _workers(folder, 2))
+    taken = [bucket.take(1.0, 1000.0) for _ in range(40) for bucket in (one, two)]
+    assert sum(taken) == 60
+    assert two.wait_s(1.0, 1000.0) == pytest.approx(1.0)
+    one.charge(-5.0, 1000.0)
+    assert two.level(1000.0) == pytest.approx(5.0)
+    assert two.level(2000.0) == 60.0
+    one.charge(70.0, 2000.0)
+    assert not two.take(1.0, 2010.0)
+    assert two.take(1.0, 2011.0)

@@ -1,0 +1,85 @@
+"""Where requests queue, first tokens are foreseen: learned from what was answered, told as a metric."""
+
+from random import Random
+
+import pytest
+
+from stayfast.compose.foresight import errors
+from stayfast.compose.system import Observers, System, build
+from stayfast.observe.families import PREDICTOR_ERROR
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.places import Asked
+from stayfast.pipeline.stages.admit import Admission
+from stayfast.settings import Source, load
+from stayfast.testing import SimLoop, run
+from tests.flow.rig import chat, read
+
+TEXT = """
+upstreams:
+  a: {kind: simulated, ttft: {median_s: 0.4}, probe: false}
+  b: {kind: simulated, ttft: {median_s: 0.2}, probe: false}
+routes: {m: {upstreams: [a], hedge: {mode: "off"}}, both: {upstreams: [a, b], hedge: {mode: "off"}}}
+log: {level: error, requests: false}
+"""
+
+
+def system(text: str, loop: SimLoop, old: System | None = None) -> System:
+    """Built."""
+    settings = load(Source("test", text), {})
+    return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
+
+
+async def ask(it: System, model: str, n: int, loop: SimLoop, *, stream: bool = True) -> None:
+    """One after the other."""
+    for _ in range(n):
+        reply = await it.gateway.serve(chat(model=model, stream=stream), Arrival("req_1", loop.now()))
+        await read(reply)
+        reply.close()
+
+
+def test_first_tokens_are_learned_and_told() -> None:
+    """By upstream; a route is as quick as its quickest, and of one that nobody knows nothing is said."""
+    async def main(loop: SimLoop) -> None:
+        it = system(TEXT + "admission: {max_in_flight: 4}", loop)
+        admit = it.gateway.admit
+        assert isinstance(admit, Admission)
+        predict = admit.places.predict
+        assert predict is not None
+
+        def foreseen(model: str) -> float | None:
+            return predict(Asked(0, 0, 20, 20, 20, 1e9, 1e9, model))
+
+        assert foreseen("m") is None
+        await ask(it, "m", 40, loop)
+        assert foreseen("m") == pytest.approx(0.4, rel=0.1)
+        await ask(it, "both", 60, loop)
+        assert foreseen("both") == pytest.approx(0.2, rel=0.1)
+        assert foreseen("nobody's") is None
+        rows = errors(it.registry)[PREDICTOR_ERROR.name]
+        assert [labels for labels, _ in rows] == [("a",), ("b",)]
+        assert all(ratio < 0.1 for _, ratio in rows)
+
+    run(main)
+
+
+def test_whole_answers_teach_nothing() -> None:
+    """Their first token comes with their last."""
+    async def main(loop: SimLoop) -> None:
+        it = system(TEXT + "admission: {max_in_flight: 4}", loop)
+        await ask(it, "m", 20, loop, stream=False)
+        predictor = it.registry["a"].predictor
+        assert predictor is not None
+        assert (predictor.predicted_s(20), predictor.n_ahead) == (None, 0)
+
+    run(main)
+
+
+def test_nothing_is_foreseen_where_nobody_queues() -> None:
+    """No ceiling, no predictor; with one after a reload, there is."""
+    async def main(loop: SimLoop) -> None:
+        old = system(TEXT, loop)
+        assert old.registry["a"].predictor is None
+        assert errors(old.registry) == {PREDICTOR_ERROR.name: []}
+        assert system(TEXT + "admission: {max_in_flight: 4}", loop, old).registry["a"].predictor is not None
+
+    run(main)

@@ -1,0 +1,83 @@
+"""policy/affinity: blocks of a prompt's beginning, what was sent where, the homes of sessions."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
+
+KNOWN_S = 600.0
+
+
+def prefixes(most: int = 10_000) -> Prefixes:
+    """Empty."""
+    return Prefixes(most, KNOWN_S)
+
+
+@given(head=st.integers(0, 6000), one=st.binary(max_size=3000), other=st.binary(max_size=3000))
+def test_prompts_share_the_blocks_of_what_they_share(head: int, one: bytes, other: bytes) -> None:
+    """Blocks that lie in the common beginning are the same; only whole blocks count."""
+    shared = (b"%d " * head)[:head]
+    first, second = blocks_of(shared + one), blocks_of(shared + other)
+    n_shared = head // BLOCK_BYTES
+    assert first[:n_shared] == second[:n_shared]
+    assert len(first) == min(MAX_BLOCKS, (head + len(one)) // BLOCK_BYTES)
+
+
+def test_a_block_stands_for_all_before_it() -> None:
+    """The same text after another beginning, or for another model, is another block."""
+    text = b"x" * BLOCK_BYTES
+    assert blocks_of(text * 2)[1] != blocks_of(b"y" + text * 2)[1]
+    assert blocks_of(text, "a") != blocks_of(text, "b")
+
+
+@given(sent=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=30), most=st.integers(1, 60))
+def test_what_is_known_is_a_beginning(sent: list[tuple[int, int]], most: int) -> None:
+    """Whatever was evicted, what is left of a chain is its beginning: halving finds the same as walking. Never too many."""
+    known = prefixes(most)
+    chains = [list(range(chain * 100, chain * 100 + 40)) for chain in range(4)]
+    for at, (number, n) in enumerate(sent):
+        known.sent(chains[number][:n], float(at))
+    total = 0
+    for chain in chains:
+        walked = 0
+        while walked < len(chain) and known.n_known(chain[walked:walked + 1], 30.0):
+            walked += 1
+        assert known.n_known(chain, 30.0) == walked
+        assert not any(known.n_known([block], 30.0) for block in chain[walked:])
+        total += walked
+    assert total <= most
+
+
+def test_it_is_forgotten_in_time() -> None:
+    """A cache keeps nothing for ever; what is sent again is known again."""
+    known = prefixes()
+    known.sent([1, 2, 3], 0.0)
+    assert (known.n_known([1, 2, 3], KNOWN_S - 1), known.n_known([1, 2, 3], KNOWN_S)) == (3, 0)
+    known.sent([1, 2], KNOWN_S)
+    assert known.n_known([1, 2, 3], KNOWN_S + 1) == 2
+
+
+def test_sessions_are_shared_out_by_weight() -> None:
+    """A home is the same wherever it is asked for; one of weight 2 is home to twice as many."""
+    names, weights = ["a", "b", "c"], {"a": 2.0}
+    homes = Counter(home(b"%d" % n, names, weights) for n in range(4000))
+    assert homes["a"] == pytest.approx(2000, rel=0.1)
+    assert homes["b"] == pytest.approx(1000, rel=0.1)
+
+
+def test_a_new_upstream_takes_only_what_becomes_its_own() -> None:
+    """All other sessions stay where their cache is."""
+    for n in range(500):
+        before, after = home(b"%d" % n, ["a", "b", "c"], {}), home(b"%d" % n, ["c", "d", "b", "a"], {})
+        assert after in (before, "d")
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "on"}, {"max_load": 0.5}, {"known_s": 0}, {"known_tokens": 10}])
+def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    """Each with its own name first."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        AffinityConfig(**wrong)

@@ -1,0 +1,86 @@
+"""Places that several processes share: never more than there are, none idle while somebody waits, nobody without any."""
+
+from collections import deque
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.policy.common import Common
+
+
+def _processes(n: int) -> list[Common]:
+    """Views of the same cells."""
+    cells = [0.0] * (2 * n)
+    pairs = [(2 * each, 2 * each + 1) for each in range(n)]
+    return [Common(cells, pairs[each], pairs[:each] + pairs[each + 1:]) for each in range(n)]
+
+
+def test_counts_of_all() -> None:
+    """What the others have taken counts, and what they give back does not."""
+    one, two, three = _processes(3)
+    two.taken(4)
+    three.taken(5)
+    assert (one.n_seen(1, 20), one.n_elsewhere()) == (10, 9)
+    two.taken(0)
+    assert one.n_seen(1, 20) == 6
+
+
+def test_whoever_has_its_part_leaves_the_rest_to_those_who_wait() -> None:
+    """All at one process; one waits at another: the place that comes free is not for the first, and is for the other."""
+    one, two = _processes(2)
+    one.taken(19)
+    one.waiting(50)
+    two.waiting(1)
+    assert one.n_seen(19, 20) == 20
+    assert two.n_seen(0, 20) == 19
+
+
+def test_a_fraction_of_a_place_is_no_place() -> None:
+    """A limit of 19.7 is full to whoever must leave the rest, too."""
+    one, two = _processes(2)
+    one.taken(19)
+    two.waiting(1)
+    assert one.n_seen(19, 19.7) >= 19.7
+
+
+@settings(max_examples=200)
+@given(seed=st.integers(0, 2**32), n=st.integers(2, 6), n_places=st.integers(1, 30))
+def test_full_never_over_and_fair(seed: int, n: int, n_places: int) -> None:
+    """Whatever comes where: places are never overdrawn, none stays free while somebody waits, and whoever waits gets one
+    before all others have had thirty.
+    """
+    rng = Random(seed)
+    processes = _processes(n)
+    taken, waiting = [0] * n, [rng.choice((0, 1, 40)) for _ in range(n)]
+    held: deque[int] = deque()
+    since = [0] * n  # places taken by others since this one waits without any
+
+    def turn(each: int) -> None:
+        while waiting[each] and processes[each].n_seen(taken[each], n_places) < n_places:
+            taken[each] += 1
+            waiting[each] -= 1
+            held.append(each)
+            processes[each].taken(taken[each])
+            for other in range(n):
+                since[other] = since[other] + 1 if waiting[other] and not taken[other] and other != each else 0
+        processes[each].waiting(waiting[each])
+
+    for each in range(n):
+        processes[each].waiting(waiting[each])
+    for _ in range(300):
+        for each in range(n):  # the polls, in a fixed order
+            turn(each)
+        assert sum(taken) <= n_places
+        assert sum(taken) == n_places or not any(waiting)
+        if held:
+            held.rotate(rng.randrange(3))
+            each = held.popleft()
+            taken[each] -= 1
+            processes[each].taken(taken[each])
+            turn(each)  # whoever gives one back is the first to look
+        each = rng.randrange(n)
+        waiting[each] += rng.choice((0, 0, 1, 3))
+        processes[each].waiting(waiting[each])
+        if n <= n_places:
+            assert max(since) <= 60 * n_places

@@ -1,0 +1,115 @@
+"""The predictor: what it learns, from whom, and how wrong it says it is."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.predict import N_WARM, Predictor
+
+
+def taught(n: int = 400, seed: int = 1, *, noise: float = 0.0) -> Predictor:
+    """Of an upstream that takes 100 ms, and 50 us for every token of the prompt and of those before it."""
+    predictor, rng = Predictor(), Random(seed)
+    waiting = []
+    for _ in range(n):
+        guess = predictor.began(rng.choice([100, 400, 2000, 20_000]))
+        waiting.append((guess, 0.1 + 5e-5 * predictor.n_ahead))
+        if len(waiting) > rng.randrange(4):
+            guess, ttft_s = waiting.pop(0)
+            guess.answered(ttft_s * rng.lognormvariate(0, noise), None)
+    for guess, ttft_s in waiting:
+        guess.answered(ttft_s, None)
+    return predictor
+
+
+def test_it_says_nothing_before_it_knows() -> None:
+    """Not a word until ten first tokens have come."""
+    predictor = Predictor()
+    for _ in range(N_WARM):
+        assert predictor.predicted_s(100) is None
+        predictor.began(100).answered(0.2, None)
+    assert predictor.predicted_s(100) == pytest.approx(0.2, rel=0.1)
+
+
+def test_it_learns_size_and_queue() -> None:
+    """Within 5 % for a short prompt, a long one, and a short one behind a long one."""
+    predictor = taught()
+    assert predictor.predicted_s(100) == pytest.approx(0.105, rel=0.05)
+    assert predictor.predicted_s(20_000) == pytest.approx(1.1, rel=0.05)
+    predictor.began(20_000)
+    assert predictor.predicted_s(100) == pytest.approx(1.105, rel=0.05)
+
+
+def test_it_says_how_wrong_it_is() -> None:
+    """Near nothing where waits are a line, about their own spread where they are not; None before a prediction was made."""
+    assert Predictor().error_ratio is None
+    exact, vague = taught().error_ratio, taught(2000, noise=0.3).error_ratio
+    assert exact is not None
+    assert exact < 0.05
+    assert vague is not None
+    assert 0.15 < vague < 0.4
+
+
+def test_a_heavy_tail_moves_it_little() -> None:
+    """A wait a hundred times as long as predicted: by less than half of what is usual."""
+    predictor = taught()
+    before_s = predictor.predicted_s(400) or 0.0
+    predictor.began(400).answered(100 * before_s, None)
+    assert predictor.predicted_s(400) == pytest.approx(before_s, rel=0.5)
+
+
+def test_it_follows_an_upstream_that_changes() -> None:
+    """Three times as slow: within 20 % after a few hundred answers."""
+    predictor = taught()
+    for _ in range(600):
+        predictor.began(400).answered(0.36, None)
+    assert predictor.predicted_s(400) == pytest.approx(0.36, rel=0.2)
+
+
+def test_it_recovers_from_a_line_that_was_wrong() -> None:
+    """Long prompts that were quick, then are not: no answer is taken for an outlier for ever."""
+    predictor = Predictor()
+    for n in range(300):
+        predictor.began(20_000 if n % 50 == 0 else 100).answered(0.01, None)
+    for n in range(4000):
+        predictor.began(20_000 if n % 50 == 0 else 100).answered(1.0 if n % 50 == 0 else 0.01, None)
+    assert predictor.predicted_s(20_000) == pytest.approx(1.0, rel=0.3)
+
+
+def test_what_is_cached_is_not_read() -> None:
+    """Upstreams that count half of what was estimated, at the first token or at the end, halve what a prompt weighs."""
+    for is_early in (True, False):
+        predictor = Predictor()
+        for _ in range(200):
+            guess = predictor.began(1000)
+            guess.answered(0.1, 500 if is_early else None)
+            guess.ended(500)
+        predictor.began(1000)
+        assert predictor.n_ahead == pytest.approx(500, rel=0.02)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("begin", "first", "end")), st.integers(0, 5), st.integers(0, 100_000),
+                          st.floats(0.0, 1e4)), max_size=60))
+def test_its_books_close(events: list[tuple[str, int, int, float]]) -> None:
+    """Whatever happens, in any order and twice: nothing is predicted below 0, and nothing is ahead when all is over."""
+    predictor, guesses = Predictor(), []
+    for what, which, n_tokens, seconds in events:
+        if what == "begin":
+            guesses.append(predictor.began(n_tokens))
+        elif guesses and what == "first":
+            guesses[which % len(guesses)].answered(seconds, n_tokens)
+        elif guesses:
+            guesses[which % len(guesses)].ended(None)
+        assert predictor.n_ahead >= 0
+        assert (predictor.predicted_s(n_tokens) or 0.0) >= 0
+    for guess in guesses:
+        guess.ended(None)
+    assert predictor.n_ahead == pytest.approx(0, abs=1e-3)
+
+
+def test_its_repr_is_for_people() -> None:
+    """The line, and its error."""
+    assert repr(Predictor()) == "<Predictor 0 ms + 0 own + 0 ahead of each 1,000 tokens; no error known>"
+    assert "off by" in repr(taught())

@@ -1,0 +1,87 @@
+"""policy/verdicts: calls are judged when a slow one is known, in the order in which they began."""
+
+from math import inf, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.usual import N_WARM, Norm, Usual
+from stayfast.policy.verdicts import ANSWERED, FAILED, JUDGED, LOST, NOTHING, REFUSED, WAITING, Became, Call, Wheel, tally
+
+MARK = 7
+
+
+def call(norm: Norm, became: Became, took_s: float | None = None, slow_s: float = 3.0, *, mark: int = MARK,
+         n_beside: int = 1, real: Norm | None = None) -> Call:
+    """One that began at 100."""
+    made = Call()
+    made.norm, made.mark, made.n_beside, made.began_at, made.slow_at = norm, mark, n_beside, 100.0, 100.0 + slow_s
+    made.became, made.took_s, made.real = became, took_s, real
+    return made
+
+
+def warm(usual: Usual, n_tokens: int = 1, seconds: float = 1.0) -> Norm:
+    """A class of which it is known that this is usual."""
+    norm = usual.norm("m", n_tokens, False)
+    usual.learn(norm, N_WARM * log(seconds), N_WARM)
+    return norm
+
+
+def test_each_is_counted_by_what_became_of_it() -> None:
+    """Answered in time, late, not at all; lost; failed, refused; and what says nothing."""
+    usual = Usual()
+    norm = warm(usual)
+    calls = [call(norm, ANSWERED, 0.5), call(norm, ANSWERED, 3.5), call(norm, WAITING, n_beside=9), call(norm, LOST, 1.8),
+             call(norm, FAILED), call(norm, REFUSED), call(norm, NOTHING)]
+    found = tally(calls, usual, MARK)
+    assert (found.n, found.n_dropped, found.n_peak, found.n_slow, found.n_quick) == (6, 2, 9, 3, 1)
+    assert found.samples == [(pytest.approx(0.55 / 1.05), 1), (pytest.approx(3.55 / 1.05), 1), (inf, 9),
+                             (pytest.approx(1.85 / 1.05), 1)]
+    assert {each.became for each in calls} == {JUDGED}
+
+
+def test_a_breaker_hears_of_its_own_times_only() -> None:
+    """Calls that began before its last change are limits' and norms' alone."""
+    norm = warm(Usual())
+    found = tally([call(norm, WAITING, mark=MARK - 1), call(norm, ANSWERED, 1.0, mark=MARK - 1)], None, MARK)
+    assert (found.n_slow, found.n_quick, len(found.samples)) == (0, 0, 2)
+
+
+def test_where_nobody_knows_what_is_slow() -> None:
+    """They count as calls and say no more; in seconds, what there is."""
+    norm = Norm()
+    calls = [call(norm, ANSWERED, 2.0, inf), call(norm, WAITING, None, inf), call(norm, REFUSED, None, inf)]
+    assert tally(calls, None, MARK) == (3, 1, 1, [], 0, 0)
+    calls = [call(norm, ANSWERED, 2.0, inf), call(norm, WAITING, None, inf)]
+    assert tally(calls, None, MARK, wants_seconds=True).samples == [(2.0, 1), (inf, 1)]
+
+
+def test_what_is_usual_is_learned_up_to_what_is_slow() -> None:
+    """An answer after a minute, and one that never came, are as long as a slow one."""
+    usual = Usual()
+    norm, real = warm(usual), warm(usual, 1000, 2.0)
+    calls = [call(norm, ANSWERED, 0.5, real=real), call(norm, ANSWERED, 60.0), call(norm, WAITING)]
+    assert tally(calls, usual, MARK).samples[0][0] == pytest.approx(0.55 / 2.05)
+    assert norm.usual_s == pytest.approx((0.5 * 3 * 3) ** (1 / 13))
+    assert real.usual_s == pytest.approx((2.0**10 * 0.5) ** (1 / 11))
+
+
+@given(steps=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 30)), max_size=100))
+def test_all_come_due_once_in_order_and_not_before(steps: list[tuple[float, float]]) -> None:
+    """At most an eighth of a second late, whenever somebody looks; `next_at` says when to look."""
+    wheel: Wheel[tuple[int, float]] = Wheel()
+    now, seen = 0.0, []
+    for number, (gap_s, wait_s) in enumerate(steps):
+        now += gap_s
+        wheel.add((number, now + wait_s), now + wait_s)
+        is_due = now >= wheel.next_at
+        found = wheel.due(now)
+        assert bool(found) == is_due
+        for at, items in found:
+            assert all(due_at <= at <= now and at - due_at <= 0.125 for _, due_at in items)
+            seen += items
+        assert [at for at, _ in found] == sorted(at for at, _ in found)
+    seen += [item for _, items in wheel.due(inf if not steps else now + 100) for item in items] if steps else []
+    assert sorted(number for number, _ in seen) == list(range(len(steps)))
+    assert wheel.next_at == inf

@@ -1,0 +1,56 @@
+"""Stalls in a settings file, and what they become."""
+
+from random import Random
+
+import pytest
+
+from stayfast.compose.system import Observers, System, build
+from stayfast.pipeline.rescue import Guarded
+from stayfast.pipeline.stages.call import Caller
+from stayfast.settings import SettingsError, Source, load
+from stayfast.testing import SimLoop
+
+UPSTREAMS = """
+upstreams:
+  plain: {kind: openai, base_url: "http://plain"}
+  able: {kind: openai, base_url: "http://able", continues: true}
+"""
+
+
+def system(text: str) -> System:
+    """The system of a text."""
+    settings = load(Source("f.yaml", UPSTREAMS + text), {})
+    loop = SimLoop()
+    try:
+        return build(settings, Observers(settings, loop), {}, loop, Random(1))
+    finally:
+        loop.close()
+
+
+def test_by_default_nothing_stands_on_the_way() -> None:
+    """No route asks for it: the caller is the plain one."""
+    gateway = system("routes: {m: [plain, able]}").gateway
+    assert type(gateway.caller) is Caller
+    assert gateway.router.routes["m"].on_stall == "wait"
+
+
+def test_a_route_that_rescues() -> None:
+    """Its targets say who can go on, those of its fallback too."""
+    gateway = system("routes: {m: {upstreams: [plain], on_stall: rescue, on_overrun: {fallback: [able]}}}").gateway
+    assert type(gateway.caller) is Guarded
+    route = gateway.router.routes["m"]
+    assert route.on_stall == "rescue"
+    assert [target.continues for target in route.targets] == [False]
+    assert [target.continues for tier in route.fallback for target in tier] == [True]
+
+
+@pytest.mark.parametrize(("route", "message"), [
+    ("{upstreams: [plain], on_stall: rescue}", "rescue needs an upstream that says continues: true"),
+    ("{upstreams: [plain], on_stall: later}", "wait, end, rescue"),
+])
+def test_what_cannot_be_is_refused(route: str, message: str) -> None:
+    """With the place of the setting."""
+    with pytest.raises(SettingsError) as refused:
+        system(f"routes: {{m: {route}}}")
+    assert message in str(refused.value)
+    assert "on_stall" in str(refused.value)

@@ -1,0 +1,116 @@
+"""upstreams/registry: what a place teaches, by how it is left."""
+
+from random import Random
+from types import SimpleNamespace
+from typing import cast
+
+from stayfast.core.types import Outcome
+from stayfast.policy.breaker import State
+from stayfast.policy.common import Common
+from stayfast.policy.limits import LimitConfig
+from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.registry import Member, Place
+
+
+def member(limit: LimitConfig | None = None) -> Member:
+    """One of which it is known that a first token takes a second: at 100 s, with nothing in flight."""
+    made = Member(cast("Upstream", SimpleNamespace(name="up")), limit, rng=Random(1))
+    for _ in range(20):
+        place = enter(made, 0.0)
+        place.answered(1.0)
+        place.leave(Outcome.SUCCESS, 1.0)
+    enter(made, 100.0).leave(Outcome.IGNORED, 100.0)
+    return made
+
+
+def enter(of: Member, now: float) -> Place:
+    """A call begins."""
+    return of.enter(of.usual.norm("m", 20, False), now)
+
+
+def test_who_leaves_before_it_is_slow_says_nothing() -> None:
+    """A storm of hang-ups after two seconds; after four, each was a slow call, whoever left."""
+    for left_after_s, state in ((2.0, State.CLOSED), (4.0, State.OPEN)):
+        made = member()
+        places = [enter(made, 100.0) for _ in range(50)]
+        for place in places:
+            place.leave(Outcome.IGNORED, 100.0 + left_after_s)
+        enter(made, 110.0)
+        assert made.breaker.state is state
+
+
+def test_races_that_are_lost_late_count_as_slow() -> None:
+    """At 1.6 times the usual, not at 1.2."""
+    for lost_after_s, state in ((1.2, State.CLOSED), (1.7, State.OPEN)):
+        made = member()
+        for place in [enter(made, 100.0) for _ in range(50)]:
+            place.outlasted(100.0 + lost_after_s)
+            place.leave(Outcome.IGNORED, 100.0 + lost_after_s)
+        enter(made, 110.0)
+        assert made.breaker.state is state
+
+
+def test_an_answer_that_breaks_off_long_after_counts_as_dropped() -> None:
+    """Sixty calls were answered in time, judged, and then cut in the middle."""
+    made = member()
+    places = [enter(made, 100.0 + number / 60) for number in range(60)]
+    for place in places:
+        place.answered(place.began_at + 1.0)
+    enter(made, 110.0).leave(Outcome.IGNORED, 110.0)
+    assert made.limit.value == 10_000
+    for place in places:
+        place.leave(Outcome.DROPPED, 111.0, is_endpoint=False)
+    for now in (112.0, 113.0):
+        enter(made, now).leave(Outcome.IGNORED, now)
+    assert made.limit.value < 10_000
+
+
+def test_a_second_answer_or_end_counts_for_nothing() -> None:
+    """Whoever comes first has said it."""
+    made = member()
+    place = enter(made, 100.0)
+    place.answered(101.0)
+    place.answered(150.0)
+    place.outlasted(150.0)
+    place.leave(Outcome.SUCCESS, 150.0)
+    place.leave(Outcome.DROPPED, 150.0)
+    assert (made.n_in_flight, len(made.pending), made.n_failed_in_row) == (0, 0, 0)
+
+
+def test_aimd_waits_until_it_is_known_who_is_over_its_bound() -> None:
+    """A bound of five seconds where three are slow: calls of four seconds are none of its business, those of six are."""
+    for seconds, is_cut in ((4.0, False), (6.0, True)):
+        made = member(LimitConfig("aimd", most=500, good_s=2.0, bad_s=5.0))
+        for number in range(120):
+            now = 100.0 + number / 20
+            place = enter(made, now)
+            if number >= 60:
+                place.leave(Outcome.IGNORED, now)
+                continue
+            place.answered(now + seconds)
+            place.leave(Outcome.SUCCESS, now + seconds)
+        for now in (115.0, 120.0):
+            enter(made, now).leave(Outcome.IGNORED, now)
+        assert (made.limit.value < 500) is is_cut
+
+
+def test_what_runs_in_other_processes_counts() -> None:
+    """Ten here and ninety elsewhere are a hundred: slow beside so many is no sign that they would be with few."""
+    for n_elsewhere, is_cut in ((90, True), (10, False)):
+        made = member()
+        cells = [0.0, 0.0, 10.0, 0.0]
+        made.common = Common(cells, (0, 1), [(2, 3)])
+        now = 100.0
+        for is_slow, n_others in ((False, 10), (True, n_elsewhere)):
+            cells[2] = float(n_others)
+            for _ in range(120):
+                place = enter(made, now)
+                if is_slow:
+                    place.outlasted(now + 2.9)
+                else:
+                    place.answered(now + 1.0)
+                place.leave(Outcome.IGNORED, now + 2.9)
+                now += 1 / 30
+            now += 10.0
+            enter(made, now).leave(Outcome.IGNORED, now)
+        assert (made.limit.value < 10_000) is is_cut

@@ -1,0 +1,77 @@
+"""wire/prompt: the prompt in the order in which engines read it, and whose conversation it is, of all dialects."""
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.core.errors import Rejected
+from stayfast.core.types import Api
+from stayfast.wire.decode import decode
+from stayfast.wire.prompt import asked
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+                    max_leaves=8)
+FIELDS = ("tools", "system", "messages", "input", "session_id", "conversation", "prompt_cache_key", "metadata", "user",
+          "safety_identifier", "previous_response_id")
+
+
+def body(**fields: object) -> bytes:
+    """As a client sends it."""
+    return msgspec.json.encode({"model": "m", **fields})
+
+
+def test_the_next_turn_begins_as_this_one() -> None:
+    """Whatever else is said, and wherever the system prompt stands in the body."""
+    messages = [{"role": "user", "content": "one"}]
+    turn = asked(body(max_tokens=5, messages=messages, system="be brief", tools=[{"name": "f"}])).prompt
+    later = [*messages, {"role": "assistant", "content": "1"}, {"role": "user", "content": "two"}]
+    following = asked(body(tools=[{"name": "f"}], system="be brief", user="u", messages=later)).prompt
+    assert turn.startswith(b'[{"name":"f"}]"be brief"')
+    assert following.startswith(turn[:-1])
+
+
+@pytest.mark.parametrize(("fields", "session"), [
+    ({"user": "u"}, b'"u"'), ({"metadata": {"user_id": "m"}, "user": "u"}, b"m"),
+    ({"prompt_cache_key": "k", "metadata": {"user_id": "m"}}, b'"k"'), ({"conversation": {"id": "c"}}, b'{"id":"c"}'),
+    ({"session_id": "s", "prompt_cache_key": "k"}, b'"s"'), ({"safety_identifier": "i", "user": ""}, b'"i"'),
+    ({"user": None, "metadata": {"other": "x"}}, b""), ({}, b"")])
+def test_what_names_a_session(fields: dict[str, object], session: bytes) -> None:
+    """What names the conversation before what names its user; nothing where nothing does."""
+    assert asked(body(messages=[], **fields)).session == session
+
+
+def test_what_it_goes_on_from() -> None:
+    """Of the responses API."""
+    assert asked(body(input="x", previous_response_id="resp_1")).previous == "resp_1"
+    assert asked(body(input="x")).previous == ""
+
+
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON))
+def test_whatever_is_accepted_can_be_asked(fields: dict[str, object]) -> None:
+    """No type of any field is a surprise."""
+    found = asked(body(**fields))
+    assert isinstance(found.previous, str)
+    assert isinstance(found.session, bytes)
+
+
+@given(api=st.sampled_from([Api.CHAT, Api.RESPONSES, Api.MESSAGES]), user_id=st.text(min_size=1))
+def test_a_decoded_body_can_be_asked(api: Api, user_id: str) -> None:
+    """Also one with characters that are no UTF-8."""
+    said = body(messages=[{"role": "user", "content": "x"}], input="x", max_tokens=1, metadata={"user_id": user_id})
+    assert asked(decode(api, said).body).session == user_id.encode()
+
+
+@pytest.mark.parametrize("said", [rb'"\ud800"', rb'"\q"', b'"\xff"', b'"\x01"', b"tru", b"01", b"[1,]", rb'"\u12"',
+                                  b'{"user_id":[]}'])
+@pytest.mark.parametrize("field", ["metadata", "previous_response_id", "user", "session_id"])
+def test_what_is_no_text_is_refused_before_or_read(said: bytes, field: str) -> None:
+    """Whatever `decode` lets through can be asked; the rest is a 400."""
+    for api in (Api.CHAT, Api.RESPONSES, Api.MESSAGES):
+        text = (b'{"model":"m","max_tokens":1,"input":"x","messages":[{"role":"user","content":"x"}],"%b":%b}'
+                % (field.encode(), said))
+        with suppress(Rejected):
+            asked(decode(api, text).body)
