@@ -46,8 +46,8 @@ def run_faults(given: argparse.Namespace, ready: Callable[[], None]) -> int:
     if given.simulator_key_env is not None and not (key := variables.get(given.simulator_key_env)):
         raise Misused(f"the environment variable {given.simulator_key_env} of --simulator-key-env is not set")
     try:
-        config = FaultsConfig(given.simulator, float(given.rate), *(seconds_in(text) for text in (
-            given.duration, given.warmup, given.timeout)), int(given.seed))
+        config = FaultsConfig(given.simulator, float(given.rate), seconds_in(given.duration), seconds_in(given.warmup),
+                              seconds_in(given.timeout), int(given.seed))
         targets = subjects(given, variables)
     except ValueError as why:
         raise Misused(str(why)) from None
