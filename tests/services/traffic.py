@@ -38,12 +38,23 @@ upstreams:
     probe: false
     ttft: {median_s: 0.5}
     limit: {mode: fixed, least: 1, most: 1, max_waiting: 0}
+  torn:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.02}
+    gaps: {median_s: 0.001}
+    faults: [{kind: truncated, rate: 0.8}]
+  dead: {kind: openai, base_url: "http://127.0.0.1:1/v1", key: none, probe: false}
+  mending: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, continues: true}
   self: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, keepalive_s: 0.1}
 routes:
   chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01}}}
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
   through: {upstreams: [self], model: chat}
   narrow: {upstreams: [narrow]}
+  torn: {upstreams: [torn]}
+  mended: {upstreams: [mending], model: torn, on_stall: rescue}
+  makeshift: {upstreams: [dead], on_overrun: {fallback: {upstreams: [quick]}}}
   kept: {upstreams: [quick], cache: {mode: exact, max_temperature: 1}}
 """
 
@@ -75,7 +86,8 @@ def traffic(port: int) -> Iterator[None]:
                 for model, stream, leaves_after in (
                         ("chat", True, None), ("chat", False, None), ("chat", True, 1), ("chat", True, 0),
                         ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None),
-                        ("narrow", True, None), ("narrow", True, None), ("kept", True, None)):
+                        ("narrow", True, None), ("narrow", True, None), ("kept", True, None),
+                        ("mended", True, None), ("makeshift", True, None)):
                     pool.submit(one, model, stream, leaves_after)
 
     thread = threading.Thread(target=rounds, name="traffic")

@@ -31,7 +31,7 @@ When wrong: it takes attempts as independent draws. Two keys of one provider in 
 just now after some dozen requests. Below a request a second or so no upstream is ever slow just now.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf, log
 
@@ -141,8 +141,8 @@ class FirstTokens:
 
     def add_last(self, seconds: float, now: float, ended: LogHistogram, cut_off: LogHistogram) -> None:
         """Add what is known of the last `seconds`."""
-        ended.merge(self._ended.last(seconds, now))
-        cut_off.merge(self._cut_off.last(seconds, now))
+        self._ended.add_last(seconds, now, ended)
+        self._cut_off.add_last(seconds, now, cut_off)
         for began_at in self._running.values():
             cut_off.add(now - began_at)
 
@@ -150,22 +150,16 @@ class FirstTokens:
         return f"<FirstTokens: {self._ended!r}, {len(self._running)} running>"
 
 
-def last(of: Iterable[FirstTokens], seconds: float, now: float) -> Survival:
-    """The distribution of the last `seconds`, of several together."""
-    ended, cut_off = LogHistogram(), LogHistogram()
-    for one in of:
-        one.add_last(seconds, now, ended, cut_off)
-    return Survival(ended, cut_off)
-
-
 def live(of: Sequence[FirstTokens], now: float) -> Survival:
     """The distribution of now: the last minute's, or of more where there is little traffic."""
-    survival = last(of, WINDOWS_S[0], now)
-    for seconds in WINDOWS_S[1:]:
-        if survival.n >= ENOUGH_SAMPLES:
+    ended, cut_off = LogHistogram(), LogHistogram()
+    for seconds in WINDOWS_S:
+        ended, cut_off = LogHistogram(), LogHistogram()
+        for one in of:
+            one.add_last(seconds, now, ended, cut_off)
+        if ended.n + cut_off.n >= ENOUGH_SAMPLES:
             break
-        survival = last(of, seconds, now)
-    return survival
+    return Survival(ended, cut_off)
 
 
 @dataclass(frozen=True, slots=True)

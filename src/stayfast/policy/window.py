@@ -36,15 +36,19 @@ class Window:
 
     def last(self, seconds: float, now: float) -> LogHistogram:
         """The values of the last `seconds`, at most KEPT_S."""
-        since = now - seconds
         whole = LogHistogram()
+        self.add_last(seconds, now, whole)
+        return whole
+
+    def add_last(self, seconds: float, now: float, whole: LogHistogram) -> None:
+        """Add the values of the last `seconds` to those of `whole`."""
+        since = now - seconds
         for began_at, values in self._coarse:
             if began_at + COARSE_S > since:
                 whole.merge(values)
         for began_at, values in self._fine:
             if began_at + FINE_S > since:
                 whole.merge(values)
-        return whole
 
     def _turn(self, now: float) -> None:
         """Open the slot of `now`; fold away what is older than a minute, forget what is older than an hour."""
