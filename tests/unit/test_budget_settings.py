@@ -7,7 +7,7 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Stage
 from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.settings.tree import Tier
+from stayfast.settings.routes import Tier
 from stayfast.testing import SimLoop
 
 UPSTREAMS = """

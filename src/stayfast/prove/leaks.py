@@ -35,7 +35,7 @@ from stayfast.policy.quota import QuotaConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.prove.claim import Conditions, Figure, Finding, Sense
 from stayfast.settings import Log, Route, Settings, SimulatedUpstream
-from stayfast.settings.tree import Fallback, OnOverrun
+from stayfast.settings.routes import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait

@@ -4,19 +4,10 @@ from stayfast.settings.environment import environment, overrides
 from stayfast.settings.load import BUILT_IN, Source, find, load, why_not_embedded
 from stayfast.settings.nodes import Override
 from stayfast.settings.problems import Problem, SettingsError
+from stayfast.settings.routes import Route
 from stayfast.settings.secret import Secret
-from stayfast.settings.tree import (
-    Defaults,
-    EmbeddedUpstream,
-    HttpUpstream,
-    Log,
-    Metrics,
-    Route,
-    Settings,
-    SimulatedUpstream,
-    Tracing,
-    Upstream,
-)
+from stayfast.settings.tree import Defaults, Log, Metrics, Settings, Tracing
+from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, SimulatedUpstream, Upstream
 
 __all__ = ["BUILT_IN", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override", "Problem", "Route",
            "Secret", "Settings", "SettingsError", "SimulatedUpstream", "Source", "Tracing", "Upstream", "environment",

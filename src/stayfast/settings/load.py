@@ -25,7 +25,9 @@ from stayfast.settings.nodes import Listing, Node, Override, Scalar, parse, plac
 from stayfast.settings.nodes import Mapping as Tree
 from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean, quoted
 from stayfast.settings.references import expand
-from stayfast.settings.tree import Defaults, EmbeddedUpstream, HttpUpstream, OnOverrun, Settings
+from stayfast.settings.routes import OnOverrun
+from stayfast.settings.tree import Defaults, Settings
+from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream
 
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"

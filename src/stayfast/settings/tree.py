@@ -2,291 +2,27 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from re import fullmatch
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Literal
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.observe.rules.config import AlertsConfig
 from stayfast.observe.trace.config import ENDPOINT, TraceConfig
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.affinity import AffinityConfig
 from stayfast.policy.breaker import BreakerConfig
-from stayfast.policy.budget import PART, BudgetConfig, share_out
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.eject import EjectConfig
+from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.limits import LimitConfig
 from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
-from stayfast.policy.size import SizeConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About
 from stayfast.settings.declare import check_bounds
+from stayfast.settings.routes import OnOverrun, Route, Tier
 from stayfast.settings.secret import Secret
-from stayfast.upstreams.simulated import ProviderConfig
-
-PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
-NATIVE_APIS: Mapping[str, frozenset[Api]] = {
-    "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
-    "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
-}
-URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
-PROBE = About("One token at start-up (and while it has never answered) tells whether it works; readiness waits for one "
-              "such answer.")
-MODELS = About("Names of models here: what the client or the route calls it, and what this upstream calls it.")
-LIMIT = About("How many requests it may have at a time; what is unset comes from defaults.limit.")
-BREAKER = About("When it is left alone; what is unset comes from defaults.breaker.")
-PRICES = About('What tokens cost here, by the model\'s name here; "*" stands for every other model.')
-
-
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
-def _check_headers(headers: Mapping[str, Secret]) -> None:
-    for name, value in headers.items():
-        if not fullmatch(r"[A-Za-z0-9_-]+", name):
-            raise ValueError(f"headers: {name!r} is not a header's name")
-        if not fullmatch(r"[ -~\t]*", value.reveal()):
-            raise ValueError(f"headers.{name} must be ASCII characters on one line")
-
-
-@dataclass(frozen=True, slots=True)
-class HttpUpstream:
-    """An endpoint on the network that speaks OpenAI's or Anthropic's protocol: a provider, or an engine of one's own."""
-
-    kind: Annotated[Literal["openai", "anthropic"], About("The protocol that it speaks.")]
-    base_url: Annotated[str, About(
-        "Where it is, up to what stands before /chat/completions or /messages; a host alone gets /v1. "
-        "Empty: the provider's own address.",
-        pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
-    key: Annotated[Secret | None, About("Its API key; by reference: ${OPENAI_API_KEY}.")] = None
-    headers: Annotated[Mapping[str, Secret], About("Headers sent with every request to it.")] = field(
-        default_factory=_nothing)
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
-    prices: Annotated[Prices, PRICES] = field(default_factory=_nothing)
-    apis: Annotated[tuple[Api, ...], About(
-        "What it speaks natively; the rest is translated. Empty: by kind, and responses only at api.openai.com.")] = ()
-    asks_usage: Annotated[bool, About(
-        "Ask streams for token counts even when the client did not; the client never sees them.")] = False
-    continues: Annotated[bool, About(
-        "It goes on with an answer whose first part ends the request as the assistant's message: prefill in messages, "
-        "continue_final_message of vLLM and SGLang in chat. Routes with on_stall: rescue need such an upstream."
-    )] = False
-    sends_deadline: Annotated[bool, About(
-        "Tell it how many seconds a request has left, as x-request-timeout: for another Stayfast, and engines that read it."
-    )] = False
-    probe: Annotated[bool, PROBE] = True
-    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
-    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
-    http: Annotated[Literal["auto", "1.1", "2"], About("HTTP version.")] = "auto"
-    max_connections: Annotated[int, About("Most connections to it at a time.", minimum=1, maximum=100_000)] = 1000
-    keepalive_s: Annotated[float, About("Idle connections are closed after this.", more_than=0, maximum=3600)] = 50.0
-    ca_file: Annotated[str | None, About("PEM file of the authorities to trust instead of the system's.")] = None
-    verify: Annotated[bool, About("Whether its certificate is checked. false: anybody on the way can read along.")] = True
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-        object.__setattr__(self, "base_url", self._checked_url())
-        allowed = NATIVE_APIS[self.kind]
-        for api in self.apis:
-            if api not in allowed:
-                names = ", ".join(sorted(allowed))
-                raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
-        _check_headers(self.headers)
-        self._check_key()
-
-    def _check_key(self) -> None:
-        if self.key is None or not self.key.reveal():
-            object.__setattr__(self, "key", None)
-            if self.base_url == PROVIDERS[self.kind]:
-                variable = f"{self.kind.upper()}_API_KEY"
-                raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{variable}}}")
-        elif not fullmatch(r"[!-~]+", self.key.reveal()):
-            raise ValueError("key must be visible ASCII characters, without blanks or line ends")
-
-    def _checked_url(self) -> str:
-        if not fullmatch(URL, self.base_url):
-            raise ValueError("base_url must be like https://host/v1, without user, password, ? and #")
-        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
-        if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
-            url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
-        return url
-
-    @property
-    def host(self) -> str:
-        """The host's name alone."""
-        return urlsplit(self.base_url).hostname or ""
-
-    @property
-    def native_apis(self) -> frozenset[Api]:
-        """What it speaks natively, as given or by kind."""
-        if self.apis:
-            return frozenset(self.apis)
-        everything = NATIVE_APIS[self.kind]
-        return everything if self.kind == "anthropic" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedUpstream:
-    """A model that the gateway runs by itself, in a process beside it."""
-
-    kind: Annotated[Literal["embedded"], About("A model that the gateway runs by itself.")] = "embedded"
-    engine: Annotated[EngineConfig, About("The engine's own settings.", is_inline=True)] = field(
-        default_factory=EngineConfig)
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
-    probe: Annotated[bool, PROBE] = True
-    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
-    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedUpstream:
-    """A provider that is played, by a script or by a model of a real one: no network, no key."""
-
-    kind: Annotated[Literal["simulated"], About("A provider that is played.")] = "simulated"
-    script: Annotated[Literal["jagged", "steady"], About(
-        "Played where no setting of the model is given. jagged: mostly quick, sometimes slow to start, sometimes halting. "
-        "steady: always quick.")] = "jagged"
-    provider: Annotated[ProviderConfig, About("The model's own settings.", is_inline=True)] = field(
-        default_factory=ProviderConfig)
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=_nothing)
-    prices: Annotated[Prices, PRICES] = field(default_factory=_nothing)
-    probe: Annotated[bool, PROBE] = True
-    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
-    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
-
-
-Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream
-
-
-@dataclass(frozen=True, slots=True)
-class Tier:
-    """Who answers when those before have not. A list alone means `upstreams`."""
-
-    SHORTHAND: ClassVar[str] = "upstreams"
-
-    upstreams: Annotated[tuple[str, ...], About("Names of upstreams, the first that is well first; may be the route's own.")]
-    model: Annotated[str | None, About("The model's name at these upstreams. Unset: as for the route's own.")] = None
-
-    def __post_init__(self) -> None:
-        if not self.upstreams:
-            raise ValueError("upstreams must name at least one upstream")
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """Who answers when a route's own upstreams failed or took too long. A list alone means `upstreams`."""
-
-    SHORTHAND: ClassVar[str] = "upstreams"
-
-    upstreams: Annotated[tuple[str, ...], About("Names of upstreams, the first that is well first; may be the route's own.")]
-    model: Annotated[str | None, About(
-        "The model's name at these upstreams, a smaller one for example. Unset: as for the route's own.")] = None
-    reserve: Annotated[str, About(
-        "Time kept for them: the route's own upstreams have what is left of the model's.",
-        pattern=PART[1:], form="seconds, or a share of the model's time like 30%", or_number=True)] = "30%"
-    then: Annotated[tuple[Tier, ...], About(
-        "Further tiers, each asked when the one before has not answered and the budget of extra attempts allows it. All "
-        "share the reserve.")] = ()
-
-    def __post_init__(self) -> None:
-        if not self.upstreams:
-            raise ValueError("upstreams must name at least one upstream")
-
-    @property
-    def tiers(self) -> tuple[Tier, ...]:
-        """All of them, in order."""
-        return (Tier(self.upstreams, self.model), *self.then)
-
-
-@dataclass(frozen=True, slots=True)
-class OnOverrun:
-    """What is done instead of failing, when time runs out or all upstreams failed. Nothing: the request fails, at once."""
-
-    fallback: Annotated[Fallback | None, About("Others answer: before the first token.")] = None
-    template: Annotated[str, About(
-        "The answer given when nothing else is left, before the first token. Marked by x-stayfast-degraded.")] = ""
-    partial: Annotated[bool, About(
-        "An answer that has begun ends in its protocol, with the reason of a met length limit, instead of breaking off."
-    )] = False
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A name that clients send as `model`, and where such requests go. A list alone means `upstreams`."""
-
-    SHORTHAND: ClassVar[str] = "upstreams"
-
-    upstreams: Annotated[tuple[str, ...], About("Names of upstreams that may answer; `pick` says which of them does.")]
-    pick: Annotated[Literal["balance", "order"], About(
-        "balance: the less busy of two drawn at random, another one when it fails. order: the first of the list that is "
-        "well, the next ones only when it fails.")] = "balance"
-    weights: Annotated[Mapping[str, float], About(
-        "Shares of the requests by upstream, as long as all keep up; who is not named has 1. More than 0.")] = field(
-        default_factory=_nothing)
-    affinity: Annotated[AffinityConfig, About("What draws a request to one of several upstreams.")] = field(
-        default_factory=AffinityConfig)
-    eject: Annotated[EjectConfig, About("When one of several upstreams is left out as an outlier.")] = field(
-        default_factory=EjectConfig)
-    model: Annotated[str | None, About(
-        "The model's name at these upstreams, where their own `models` do not say. Unset: the name that the client sent."
-    )] = None
-    deadline: Annotated[float | None, About(
-        "Seconds from accept to the last byte. Unset: timeouts.total_s.", more_than=0, maximum=86_400)] = None
-    budget: Annotated[BudgetConfig, About("How that time is shared; what is unset comes from defaults.budget.")] = field(
-        default_factory=BudgetConfig)
-    on_overrun: Annotated[OnOverrun, About(
-        "What is done instead of failing; what is unset comes from defaults.on_overrun.")] = field(default_factory=OnOverrun)
-    timeouts: Annotated[Timeouts, About("How long to wait; what is unset comes from defaults.timeouts.")] = field(
-        default_factory=Timeouts)
-    retry: Annotated[RetryConfig, About("When to try again; what is unset comes from defaults.retry.")] = field(
-        default_factory=RetryConfig)
-    hedge: Annotated[HedgeConfig, About(
-        "Second attempts beside slow ones; what is unset comes from defaults.hedge.")] = field(default_factory=HedgeConfig)
-    on_stall: Annotated[Literal["wait", "end", "rescue"], About(
-        "When a stream halts in its middle, by the live gaps of its upstream. wait: as long as timeouts.idle_s says. end: "
-        "it ends there as at a length limit. rescue: an upstream with `continues` goes on with it, in the same answer."
-    )] = "wait"
-    cache: Annotated[CacheConfig, About("Answers that may be given twice (docs/concepts/cache.md).")] = field(
-        default_factory=CacheConfig)
-    size: Annotated[SizeConfig, About("How long prompts may be.", is_inline=True)] = field(default_factory=SizeConfig)
-    slo: Annotated[Slo, About("What its users are promised; what is unset comes from defaults.slo.")] = field(
-        default_factory=Slo)
-
-    def __post_init__(self) -> None:
-        if not self.upstreams:
-            raise ValueError("upstreams must name at least one upstream")
-        if len(set(self.upstreams)) < len(self.upstreams):
-            raise ValueError("upstreams must name each upstream once")
-        check_bounds(self)
-        self._check_weights()
-        share_out(self.budget, self.total_s)
-        if self.on_overrun.fallback is not None:
-            try:
-                share_out(self.budget, self.total_s, self.on_overrun.fallback.reserve)
-            except ValueError as error:
-                raise ValueError(f"on_overrun fallback.{error}") from None
-
-    def _check_weights(self) -> None:
-        for name, weight in self.weights.items():
-            if name not in self.upstreams:
-                raise ValueError(f"weights.{name} is not one of the route's upstreams")
-            if not 0.001 <= weight <= 1000:
-                raise ValueError(f"weights.{name} must be from 0.001 to 1000, not {weight}")
-        if self.pick == "order" and (self.weights or self.affinity.mode != "off"):
-            raise ValueError("pick must be balance where there are weights or affinity, not order")
-
-    @property
-    def total_s(self) -> float:
-        """The time of a request, from accept to its last byte."""
-        return self.timeouts.total_s if self.deadline is None else self.deadline
+from stayfast.settings.upstreams import EmbeddedUpstream, Upstream, check_headers, nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +67,7 @@ class Tracing:
         "The collector's address; /v1/traces is added unless it stands there.",
         pattern=r"https?://[^\s@]+", form="like http://host:4318, without user and password",
         is_secret=True)] = ENDPOINT
-    headers: Annotated[Mapping[str, Secret], About("Headers sent to the collector.")] = field(default_factory=_nothing)
+    headers: Annotated[Mapping[str, Secret], About("Headers sent to the collector.")] = field(default_factory=nothing)
     sample: Annotated[float, About(
         "The share of requests that is traced, where the caller has not decided already: its own decision is kept.",
         minimum=0, maximum=1)] = 1.0
@@ -340,7 +76,7 @@ class Tracing:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        _check_headers(self.headers)
+        check_headers(self.headers)
         TraceConfig(self.endpoint)
 
 
@@ -351,17 +87,17 @@ class Settings:
     server: Annotated[ServerConfig, About("The edge: where it listens, what it accepts, who may come in.")] = field(
         default_factory=ServerConfig)
     upstreams: Annotated[Mapping[str, Upstream], About("Who can answer, by a name of your choice.")] = field(
-        default_factory=_nothing)
+        default_factory=nothing)
     routes: Annotated[Mapping[str, Route], About(
         'What clients may send as `model`. The route "*" takes every other name, and passes it on as it is.')] = field(
-        default_factory=_nothing)
+        default_factory=nothing)
     defaults: Annotated[Defaults, About("What routes and upstreams have where they say nothing else.")] = field(
         default_factory=Defaults)
     admission: Annotated[AdmissionConfig, About("Who comes in when not everybody can.")] = field(
         default_factory=AdmissionConfig)
     tenants: Annotated[Mapping[str, TenantConfig], About(
         'On what terms, by the names in server.keys. "*" stands for every other tenant, each on its own.')] = field(
-        default_factory=_nothing)
+        default_factory=nothing)
     log: Annotated[Log, About("What is logged.")] = field(default_factory=Log)
     metrics: Annotated[Metrics, About("What is measured.")] = field(default_factory=Metrics)
     tracing: Annotated[Tracing, About("What is traced, and where to.")] = field(default_factory=Tracing)

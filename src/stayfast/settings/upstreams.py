@@ -1,0 +1,154 @@
+"""What a settings file says of those who can answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from re import fullmatch
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from stayfast.core.types import Api
+from stayfast.engine.config import EngineConfig
+from stayfast.policy.breaker import BreakerConfig
+from stayfast.policy.limits import LimitConfig
+from stayfast.policy.price import Prices
+from stayfast.settings.about import About
+from stayfast.settings.declare import check_bounds
+from stayfast.settings.secret import Secret
+from stayfast.upstreams.simulated import ProviderConfig
+
+PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
+NATIVE_APIS: Mapping[str, frozenset[Api]] = {
+    "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
+    "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
+}
+URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
+PROBE = About("One token at start-up (and while it has never answered) tells whether it works; readiness waits for one "
+              "such answer.")
+MODELS = About("Names of models here: what the client or the route calls it, and what this upstream calls it.")
+LIMIT = About("How many requests it may have at a time; what is unset comes from defaults.limit.")
+BREAKER = About("When it is left alone; what is unset comes from defaults.breaker.")
+PRICES = About('What tokens cost here, by the model\'s name here; "*" stands for every other model.')
+
+
+def nothing() -> Mapping[str, Any]:
+    """The default of a mapping."""
+    return MappingProxyType({})
+
+
+def check_headers(headers: Mapping[str, Secret]) -> None:
+    """Raises ValueError for what could not be sent."""
+    for name, value in headers.items():
+        if not fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise ValueError(f"headers: {name!r} is not a header's name")
+        if not fullmatch(r"[ -~\t]*", value.reveal()):
+            raise ValueError(f"headers.{name} must be ASCII characters on one line")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpUpstream:
+    """An endpoint on the network that speaks OpenAI's or Anthropic's protocol: a provider, or an engine of one's own."""
+
+    kind: Annotated[Literal["openai", "anthropic"], About("The protocol that it speaks.")]
+    base_url: Annotated[str, About(
+        "Where it is, up to what stands before /chat/completions or /messages; a host alone gets /v1. "
+        "Empty: the provider's own address.",
+        pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
+    key: Annotated[Secret | None, About("Its API key; by reference: ${OPENAI_API_KEY}.")] = None
+    headers: Annotated[Mapping[str, Secret], About("Headers sent with every request to it.")] = field(
+        default_factory=nothing)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
+    prices: Annotated[Prices, PRICES] = field(default_factory=nothing)
+    apis: Annotated[tuple[Api, ...], About(
+        "What it speaks natively; the rest is translated. Empty: by kind, and responses only at api.openai.com.")] = ()
+    asks_usage: Annotated[bool, About(
+        "Ask streams for token counts even when the client did not; the client never sees them.")] = False
+    continues: Annotated[bool, About(
+        "It goes on with an answer whose first part ends the request as the assistant's message: prefill in messages, "
+        "continue_final_message of vLLM and SGLang in chat. Routes with on_stall: rescue need such an upstream."
+    )] = False
+    sends_deadline: Annotated[bool, About(
+        "Tell it how many seconds a request has left, as x-request-timeout: for another Stayfast, and engines that read it."
+    )] = False
+    probe: Annotated[bool, PROBE] = True
+    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+    http: Annotated[Literal["auto", "1.1", "2"], About("HTTP version.")] = "auto"
+    max_connections: Annotated[int, About("Most connections to it at a time.", minimum=1, maximum=100_000)] = 1000
+    keepalive_s: Annotated[float, About("Idle connections are closed after this.", more_than=0, maximum=3600)] = 50.0
+    ca_file: Annotated[str | None, About("PEM file of the authorities to trust instead of the system's.")] = None
+    verify: Annotated[bool, About("Whether its certificate is checked. false: anybody on the way can read along.")] = True
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        object.__setattr__(self, "base_url", self._checked_url())
+        allowed = NATIVE_APIS[self.kind]
+        for api in self.apis:
+            if api not in allowed:
+                names = ", ".join(sorted(allowed))
+                raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
+        check_headers(self.headers)
+        self._check_key()
+
+    def _check_key(self) -> None:
+        if self.key is None or not self.key.reveal():
+            object.__setattr__(self, "key", None)
+            if self.base_url == PROVIDERS[self.kind]:
+                variable = f"{self.kind.upper()}_API_KEY"
+                raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{variable}}}")
+        elif not fullmatch(r"[!-~]+", self.key.reveal()):
+            raise ValueError("key must be visible ASCII characters, without blanks or line ends")
+
+    def _checked_url(self) -> str:
+        if not fullmatch(URL, self.base_url):
+            raise ValueError("base_url must be like https://host/v1, without user, password, ? and #")
+        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
+        if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
+            url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
+        return url
+
+    @property
+    def host(self) -> str:
+        """The host's name alone."""
+        return urlsplit(self.base_url).hostname or ""
+
+    @property
+    def native_apis(self) -> frozenset[Api]:
+        """What it speaks natively, as given or by kind."""
+        if self.apis:
+            return frozenset(self.apis)
+        everything = NATIVE_APIS[self.kind]
+        return everything if self.kind == "anthropic" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedUpstream:
+    """A model that the gateway runs by itself, in a process beside it."""
+
+    kind: Annotated[Literal["embedded"], About("A model that the gateway runs by itself.")] = "embedded"
+    engine: Annotated[EngineConfig, About("The engine's own settings.", is_inline=True)] = field(
+        default_factory=EngineConfig)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
+    probe: Annotated[bool, PROBE] = True
+    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedUpstream:
+    """A provider that is played, by a script or by a model of a real one: no network, no key."""
+
+    kind: Annotated[Literal["simulated"], About("A provider that is played.")] = "simulated"
+    script: Annotated[Literal["jagged", "steady"], About(
+        "Played where no setting of the model is given. jagged: mostly quick, sometimes slow to start, sometimes halting. "
+        "steady: always quick.")] = "jagged"
+    provider: Annotated[ProviderConfig, About("The model's own settings.", is_inline=True)] = field(
+        default_factory=ProviderConfig)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
+    prices: Annotated[Prices, PRICES] = field(default_factory=nothing)
+    probe: Annotated[bool, PROBE] = True
+    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+
+
+Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream
