@@ -27,7 +27,7 @@ from stayfast.testing.simloop import SimLoop, run
 SCENARIO = Source("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
                   'routes: {"*": [provider]}\n')
 TOLD_EVERY_S = 60.0  # of virtual time
-_GC_THRESHOLDS = (50_000, 20, 50)  # at Python's 700, the collector walks through the samples again and again
+_GC_THRESHOLDS = (200_000, 20, 1000)  # at Python's 700, the collector walks through the samples again and again
 
 
 class VirtualSession:

@@ -48,9 +48,9 @@ class Answering:
     """
 
     __slots__ = (
-        "_answer", "_break_at", "_due_at", "_is_left", "_n_chunks", "_n_said", "_name", "_opening", "_pace", "_pieces",
-        "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at", "charge", "ended_at",
-        "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "sequence")
+        "_answer", "_break_at", "_due_at", "_is_left", "_loop", "_n_chunks", "_n_said", "_name", "_opening", "_pace",
+        "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at",
+        "charge", "ended_at", "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "sequence")
 
     def __init__(self, provider: "Provider", ask: Ask, number: int, asked_at: float) -> None:
         self.ask = ask
@@ -65,6 +65,7 @@ class Answering:
         self.charge: Charge | None = None  # what the quota was charged in advance
         self.sequence: Sequence | None = None  # its place in the engine
         self._provider = provider
+        self._loop = asyncio.get_running_loop()
         self._name = f"{provider.tag}{number:08x}"
         self._pace: Pace | None = None
         self._rng = provider.dice.of_request(number)
@@ -348,9 +349,16 @@ class Answering:
             self.on_end()
 
     async def _sleep_until(self, at: float) -> None:
+        """`asyncio.sleep`, without asking which loop this is at every chunk."""
         delay_s = at - self._provider.clock.now()
         if delay_s > 0:
-            await asyncio.sleep(delay_s)
+            over: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+            timer = self._loop.call_later(delay_s, over.set_result, None)
+            try:
+                await over
+            except asyncio.CancelledError:
+                timer.cancel()
+                raise
 
     async def _for_ever(self) -> None:
         """Until the caller's task is cancelled."""
