@@ -30,6 +30,10 @@ class Ticking:
     def wall(self) -> float:
         return self.now()
 
+    def cpu(self) -> float:
+        """None."""
+        return 0.0
+
 
 def reader(config: ServerConfig | None = None) -> Reader:
     """A reader that refuses nothing."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two readings of time. Task-safe: reading changes nothing."""
+    """Three readings of time. Task-safe: reading changes nothing."""
 
     def now(self) -> float:
         """Monotonic seconds, on the same axis as the event loop's timers."""
@@ -13,6 +13,10 @@ class Clock(Protocol):
 
     def wall(self) -> float:
         """Seconds since the Unix epoch; for people and logs, never for arithmetic on durations."""
+        ...
+
+    def cpu(self) -> float:
+        """Seconds of a core that this process has used."""
         ...
 
 
@@ -23,3 +27,4 @@ class SystemClock:
 
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
+    cpu = staticmethod(time.process_time)

@@ -9,7 +9,7 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Word
-from stayfast.policy.admission import AdmissionConfig
+from stayfast.policy.admission import AdmissionConfig, Strain
 from stayfast.policy.common import LOOK_ELSEWHERE_S, Common
 from stayfast.policy.fair import Share, Sharing
 from stayfast.policy.lanes import LEAST_PLACES, Lane, Lanes
@@ -71,8 +71,8 @@ class Places:
     `predict`, where it is set, says how long a first token will take; None: not known.
     """
 
-    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_late_s", "_sharing", "_timer", "_timer_at", "common", "lanes",
-                 "n_taken", "predict", "queue")
+    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "common", "lanes",
+                 "n_taken", "predict", "queue", "strain")
 
     def __init__(self, config: AdmissionConfig, clock: Clock) -> None:
         self._clock = clock
@@ -80,7 +80,7 @@ class Places:
         self.common: Common | None = None  # the places are shared with other processes
         self.n_taken = 0
         self._first_s = 0.0  # about how long a request that is in waits for its first token
-        self._late_s = 0.0  # how late the loop ran the timer
+        self.strain = Strain()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.predict: Callable[[Asked], float | None] | None = None
@@ -152,7 +152,7 @@ class Places:
             self._turn_away(gone, Why.QUEUE_FULL)
         self._let_in(now)
         if self._timer is None and self.n_waiting:
-            self._late_s = 0.0
+            self.strain.begin(now, self._clock.cpu())
             self._arm(now)
         if self.common is not None and self.n_waiting and not self.common.is_watched:
             self._look_elsewhere(self.common)
@@ -240,7 +240,7 @@ class Places:
         latest_at = min(asked.ends_at, asked.deadline_at - (self._first_s if first_s is None else first_s))
         if wait_s > queue.config.max_wait_s or now + wait_s > latest_at:
             raise Refused(Why.PREDICTED_WAIT, wait_s)
-        if not self._config.spares(asked.band, queue.config, queue.n, wait_s, self._late_s):
+        if not self._config.spares(asked.band, queue.config, queue.n, wait_s, self.strain):
             raise Refused(Why.OVERLOADED, wait_s)
 
     def _let_in(self, now: float) -> None:
@@ -282,7 +282,7 @@ class Places:
     def _look(self) -> None:
         """Shed what has waited too long; let in whom ceilings held back that are no more."""
         now = self._clock.now()
-        self._late_s = max(now - self._timer_at, self._late_s / 2)
+        self.strain.look(self._timer_at, now, self._clock.cpu())
         self._timer = None
         queues = (self.queue,) if self.lanes is None else [lane.queue for lane in self.lanes.all]
         for queue in queues:

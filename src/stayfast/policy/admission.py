@@ -1,11 +1,14 @@
 """The terms on which requests come in, and which of them overload spares.
 
 Problem: a gateway that sheds by one sign of overload sheds by accident: a burst makes a long queue, a slow disk a late
-loop, a few long answers a long predicted wait. Rule: three signs are looked at, and bands are refused before they queue by
-two of them (low and batch) or by all three (all but premium and realtime, for which somebody waits in person):
+loop, a few long answers a long predicted wait, a reload a busy core. Rule: four signs are looked at, and bands are refused
+before they queue by two of them (low and batch) or by three (all but premium and realtime, for which somebody waits in
+person):
 
-    queue half full,   predicted wait >= target_wait,   event loop later than lag
-Source: that no sign counts alone is from operators' practice (DAGOR uses queueing time, never CPU); the steps are ours.
+    queue half full,   predicted wait >= target_wait,   event loop later than lag,   this process's core busier than `busy`
+
+Lateness and busyness are looked at while anybody waits, every half target_wait; half of a past lateness still counts.
+    queue half full,   predicted wait >= target_wait,   event loop later than lag_s,   this process busier than `busy`
 When wrong: behind a balancer that does not see them, refused requests come back at once, from clients without a back-off.
 """
 
@@ -16,7 +19,33 @@ from stayfast.policy.priority import BANDS, MAX_POINTS, Points, Tier
 from stayfast.policy.queue import QueueConfig
 from stayfast.policy.quota import QuotaConfig
 
-_FIRST_REFUSED = {2: BANDS.index("low"), 3: BANDS.index("standard")}  # by the number of signs
+_FIRST_REFUSED = {2: BANDS.index("low"), 3: BANDS.index("standard"), 4: BANDS.index("standard")}  # by the number of signs
+
+
+class Strain:
+    """How hard it is for this process to keep up. Pure state; changed only by its owner. Instants and CPU are seconds."""
+
+    __slots__ = ("_at", "_cpu_s", "busy", "late_s")
+
+    def __init__(self) -> None:
+        self.late_s = 0.0  # how late the loop ran a timer
+        self.busy = 0.0  # share of one core
+        self._at = self._cpu_s = 0.0
+
+    def begin(self, now: float, cpu_s: float) -> None:
+        """Nothing is known yet; from here on it is looked at."""
+        self.late_s = self.busy = 0.0
+        self._at, self._cpu_s = now, cpu_s
+
+    def look(self, due_at: float, now: float, cpu_s: float) -> None:
+        """A timer that was due at `due_at` ran now, with so much CPU used so far."""
+        self.late_s = max(now - due_at, self.late_s / 2)
+        if now > self._at:
+            self.busy = (cpu_s - self._cpu_s) / (now - self._at)
+            self._at, self._cpu_s = now, cpu_s
+
+    def __repr__(self) -> str:
+        return f"<Strain {self.late_s * 1000:.0f} ms late, {self.busy:.0%} of a core>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +56,7 @@ class AdmissionConfig:
     queue: QueueConfig = field(default_factory=QueueConfig)
     hold_back: float = 0.1  # share of the places kept for each band above that has traffic
     lag_s: float = 0.05  # an event loop this late is a sign of overload
+    busy: float = 0.95  # so is a process that uses this share of a core
     points: Points = field(default_factory=Points)
     lanes: LanesConfig | None = None  # None: all share all places
 
@@ -37,15 +67,16 @@ class AdmissionConfig:
             raise ValueError(f"hold_back must be from 0 to 0.2, not {self.hold_back}")
         if not 0.001 <= self.lag_s <= 10:
             raise ValueError(f"lag_s must be from 0.001 to 10, not {self.lag_s}")
+        if not 0.1 <= self.busy <= 1:
+            raise ValueError(f"busy must be from 0.1 to 1, not {self.busy}")
         if self.lanes is not None and (self.max_in_flight is None or self.max_in_flight < LEAST_PLACES):
             raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, "
                              f"not {self.max_in_flight}")
 
-    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, late_s: float) -> bool:
-        """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`, the loop being
-        `late_s` late.
-        """
-        n_signs = (n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s) + (late_s >= self.lag_s)
+    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: Strain) -> bool:
+        """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`."""
+        n_signs = ((n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s)
+                   + (strain.late_s >= self.lag_s) + (strain.busy >= self.busy))
         return band < _FIRST_REFUSED.get(n_signs, len(BANDS))
 
 

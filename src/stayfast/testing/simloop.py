@@ -107,6 +107,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the epoch."""
         return WALL_AT_ZERO + self._now
 
+    def cpu(self) -> float:
+        """Nothing: work takes no virtual time."""
+        return 0.0
+
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts,
                 context: Context | None = None) -> asyncio.TimerHandle:
         """See asyncio."""

@@ -20,6 +20,10 @@ class Still:
     def wall(self) -> float:
         return 100.0
 
+    def cpu(self) -> float:
+        """None."""
+        return 0.0
+
 
 def test_results_are_counted_by_route() -> None:
     """Only where a route has a cache."""

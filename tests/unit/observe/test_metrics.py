@@ -32,6 +32,10 @@ class Still:
         """The epoch."""
         return 0.0
 
+    def cpu(self) -> float:
+        """None."""
+        return 0.0
+
 
 def attempt(**changes: object) -> AttemptDone:
     """A good attempt of 0.4 s at u, whose first token came after 0.1 s."""

@@ -20,6 +20,10 @@ class SetClock:
         """The set instant."""
         return self.at
 
+    def cpu(self) -> float:
+        """None."""
+        return 0.0
+
 
 class FakeTransport(asyncio.Transport):
     """Remembers what was written and whether reading is paused; calls nothing back."""
