@@ -34,7 +34,8 @@ class Bucket:
     def level(self, now: float) -> float:
         """What is there; negative while a debt is paid off."""
         if now > self._at:
-            self._level = min(self.capacity, self._level + (now - self._at) * self.per_s)
+            level = self._level + (now - self._at) * self.per_s
+            self._level = level if level < self.capacity else self.capacity
             self._at = now
         return self._level
 
@@ -44,14 +45,15 @@ class Bucket:
 
     def take(self, cost: float, now: float) -> bool:
         """Take `cost` (0 or more) if it is there; whether it was."""
-        if not self.has(cost, now):
+        if cost > self.level(now):
             return False
         self._level -= cost
         return True
 
     def charge(self, cost: float, now: float) -> None:
         """Correct an estimate: take `cost` whether it is there or not; what is negative comes back, up to the capacity."""
-        self._level = min(self.capacity, self.level(now) - cost)
+        level = self.level(now) - cost
+        self._level = level if level < self.capacity else self.capacity
 
     def wait_s(self, cost: float, now: float) -> float | None:
         """Seconds until `cost` will be there if nothing else is taken; None: it never will, it is above the capacity."""
