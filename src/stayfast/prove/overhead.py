@@ -30,6 +30,15 @@ FLOORS_GOAL = 8.0  # CPU of a whole answer, in bare proxies
 WARMUP_S = 1.0
 PROVIDER: Mapping[str, Any] = {"preset": "instant", "fills_max_tokens": True}
 GATEWAY, FLOOR, DIRECT = "gateway", "bare proxy", "direct"
+PLAIN, EVERY = "gateway without policies of the tail", "gateway with every policy of the tail"
+POLICIES_GOAL_US = 30.0
+NO_POLICY: Mapping[str, Any] = {
+    "defaults": {"hedge": {"mode": "off"}, "limit": {"mode": "off"}, "breaker": {"enabled": False}}}
+ADMISSION: Mapping[str, Any] = {
+    "admission": {"max_in_flight": 1000, "lanes": {}},
+    "tenants": {"*": {"quota": {"requests_per_minute": 1e9, "tokens_per_minute": 1e12, "tokens_per_day": 1e13}}}}
+ROUTING: Mapping[str, Any] = {
+    "affinity": {"mode": "both"}, "eject": {"enabled": True}, "weights": {"one": 1.5}, "max_input_tokens": 100_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,8 @@ class Overhead:
 
     name = "overhead"
     says = (f"The gateway takes at most {CPU_GOAL_US:g} us of CPU for a whole answer and {CHUNK_GOAL_US:g} us for a chunk "
-            f"of a stream, and at most {FLOORS_GOAL:g} times what a bare proxy takes.")
+            f"of a stream, and at most {FLOORS_GOAL:g} times what a bare proxy takes. The policies of the tail that are on "
+            f"where nothing is set take at most {POLICIES_GOAL_US:g} us of that.")
 
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""
@@ -59,8 +69,10 @@ class Overhead:
             sim = await rig.simulator({"fast": self.provider}, conditions.seed)
             upstream = f"{sim.url}/fast/v1"
             canned = await rig.canned()
-            whole = {FLOOR: await rig.floor(canned.url),
-                     GATEWAY: await rig.gateway(gateway_settings({"canned": f"{canned.url}/v1"}))}
+            can = gateway_settings({"canned": f"{canned.url}/v1"})
+            two = gateway_settings({"one": f"{canned.url}/v1", "other": f"{canned.url}/v1"}, **ROUTING)
+            whole = {FLOOR: await rig.floor(canned.url), GATEWAY: await rig.gateway(can),
+                     PLAIN: await rig.gateway({**can, **NO_POLICY}), EVERY: await rig.gateway({**two, **ADMISSION})}
             streams = {FLOOR: await rig.floor(sim.url), GATEWAY: await rig.gateway(gateway_settings({"fast": upstream}))}
             urls = {DIRECT: upstream, FLOOR: f"{streams[FLOOR].url}/fast/v1", GATEWAY: f"{streams[GATEWAY].url}/v1"}
             if not rig.set_apart(*whole.values(), *streams.values()):
@@ -88,8 +100,9 @@ class _Meter:
 
     async def round(self, seconds: float, seed: int) -> None:
         """Whole answers, then streams, then an open loop that looks at the time."""
-        for name in self._whole:
-            self._whole_us[name].append(await self._answer_us(self._whole[name], seconds))
+        for name, server in self._whole.items():
+            self._whole_us[name].append(await self._answer_us(server, seconds))
+        for name in self._streams:
             self._chunk_us[name].append(await self._cpu_of_chunk_us(name, seconds, seed))
         timed = await ask(Load(seconds, RATE_RPS, n_output=4), self._urls, seed)
         doubt = why_spoiled(timed)
@@ -122,12 +135,16 @@ class _Meter:
         """The figures."""
         whole, chunk = self._whole_us, self._chunk_us
         floors = [ours / bare if bare else nan for ours, bare in zip(whole[GATEWAY], whole[FLOOR], strict=True)]
+        policies, every = ([with_it - without for with_it, without in zip(whole[name], whole[PLAIN], strict=True)]
+                           for name in (GATEWAY, EVERY))
         figures = [
             _figure("CPU of a whole answer, gateway", whole[GATEWAY], CPU_GOAL_US),
             _figure("CPU of a chunk of a stream, gateway", chunk[GATEWAY], CHUNK_GOAL_US),
             _figure("CPU of a whole answer, bare proxy", whole[FLOOR]),
             _figure("CPU of a chunk of a stream, bare proxy", chunk[FLOOR]),
             _figure("CPU of a whole answer, gateway over bare proxy", floors, FLOORS_GOAL, "x"),
+            _figure("CPU of the policies of the tail that are on by default", policies, POLICIES_GOAL_US),
+            _figure("the same, with admission, lanes, quotas, affinity, weights, ejection, a limit of size", every),
         ]
         for name in (FLOOR, GATEWAY):
             added = [through - direct for through, direct in zip(self._ttft_us[name], self._ttft_us[DIRECT], strict=True)]
