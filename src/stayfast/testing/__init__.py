@@ -9,6 +9,8 @@
 
 from stayfast.testing.recording import RecordingSink
 from stayfast.testing.simloop import Deadlocked, SimLoop, run
+from stayfast.testing.threads import VirtualThreads
 from stayfast.upstreams.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait
 
-__all__ = ["Cut", "Deadlocked", "Fail", "Raw", "RecordingSink", "Say", "Script", "Scripted", "SimLoop", "Wait", "run"]
+__all__ = ["Cut", "Deadlocked", "Fail", "Raw", "RecordingSink", "Say", "Script", "Scripted", "SimLoop", "VirtualThreads",
+           "Wait", "run"]

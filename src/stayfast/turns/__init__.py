@@ -1,1 +1,28 @@
-"""The budget layer: one deadline through retrieval, tools and the model, inside any framework."""
+"""The budget layer: one deadline through retrieval, tools and the model, inside any framework.
+
+    from stayfast.turns import budget
+
+    async with budget(total=2.5, reserve={"answer": 1.6}) as b:
+        found = await b.gather(kb=search(question), web=look_up(question), need=1, by=0.6)
+        text = await b.run(answer, question, found.done)
+
+Read `turns.budget` first, then `turns.answer` (partial answers and patches) and `turns.agent` (tools). Nothing here needs
+the server's dependencies.
+"""
+
+from stayfast.policy.breaker import BreakerConfig
+from stayfast.turns.agent import Agent, Outcome
+from stayfast.turns.answer import Answer
+from stayfast.turns.breaker import Breaker
+from stayfast.turns.budget import Budget, budget
+from stayfast.turns.cached import Cached
+from stayfast.turns.errors import OutOfTime, StepCancelled, StepFailed, StepSkipped, StepTimeout
+from stayfast.turns.hedge import Hedge
+from stayfast.turns.partial import Missing, Partial
+from stayfast.turns.scope import charge, current, remaining
+from stayfast.turns.step import Step, step
+from stayfast.turns.tools import ToolError, tool
+
+__all__ = ["Agent", "Answer", "Breaker", "BreakerConfig", "Budget", "Cached", "Hedge", "Missing", "OutOfTime", "Outcome",
+           "Partial", "Step", "StepCancelled", "StepFailed", "StepSkipped", "StepTimeout", "ToolError", "budget", "charge",
+           "current", "remaining", "step", "tool"]

@@ -1,0 +1,1 @@
+"""Programs to start from; tests/examples runs them with the real libraries."""

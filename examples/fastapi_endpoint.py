@@ -1,0 +1,60 @@
+"""A FastAPI endpoint that has as long as its caller waits.
+
+The caller says so in `x-stayfast-deadline-ms` (a Stayfast gateway, a turn's own HTTP client, or anybody); the endpoint's
+total is the most it takes. Run it with any ASGI server: `uvicorn examples.fastapi_endpoint:app`.
+"""
+
+import asyncio
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from stayfast.turns import Hedge, current, remaining, step
+from stayfast.turns.asgi import within
+
+app = FastAPI()
+searching = Hedge()  # learns from all requests when a second search is worth its while
+
+
+class Question(BaseModel):
+    """What is asked."""
+
+    text: str
+    customer: str
+
+
+class Answer(BaseModel):
+    """What is answered; `missing` says without what."""
+
+    text: str
+    missing: dict[str, str]
+    seconds_left: float
+
+
+async def search(text: str) -> list[str]:
+    """Stands for a vector search: a read, which may be asked twice."""
+    await asyncio.sleep(0.02)
+    return [f"a page about {text}"]
+
+
+def look_up(customer: str) -> str:
+    """Stands for a driver that blocks: it runs in a thread."""
+    return f"{customer} is a customer"
+
+
+async def model(text: str, pages: list[str]) -> str:
+    """Stands for a model's client, which gets what is left as its time-out."""
+    await asyncio.sleep(min(0.05, remaining()))
+    return f"{text}: see {len(pages)} page(s)"
+
+
+@app.post("/ask")
+@within(total=4.0, reserve={"answer": 1.6})
+async def ask(question: Question) -> Answer:
+    """One turn."""
+    b = current()
+    found = await b.gather(pages=step(search, question.text, cap=0.6, hedge=searching),
+                           customer=step(look_up, question.customer, cap=0.3), need=1, by=0.5)
+    text = await b.run(model, question.text, found.get("pages", []), name="answer", fallback="I do not know yet.")
+    missing = {name: f"{why.why}: {why.detail}" for name, why in found.missing.items()}
+    return Answer(text=text, missing=missing, seconds_left=b.remaining())

@@ -1,0 +1,280 @@
+"""An agent that ends: a model that may call tools, in as many rounds as fit, and then an answer within the deadline.
+
+    agent = Agent(ChatModel(client, "large"), [weather, orders], plan=ChatModel(client, "small"))      # made once
+
+    async with budget(total=4.0), Answer() as a:
+        outcome = await agent.run([{"role": "user", "content": question}], a)
+
+The story of a turn: while steps are left, `plan` is asked what to call; the calls run side by side, each with its own hard
+time-out; what they brought goes back to it, in the order of the calls. Then `answer` is asked, with no more calls allowed,
+in the time that is reserved for it. A step is taken only if there are fewer than `max_steps`, and the 95th percentile of
+these days' steps still fits in front of that reserve. What the model is told of a call that hung is
+`{"status": "timeout", "elapsed_ms": 800}`; nothing it or a tool does is raised, and nothing of it is waited for longer.
+
+Where the answer cannot be had in time, what was written of it stands (`how`: cut), or the apology does.
+When wrong: `step_s` is a guess until five steps are known. A planning step that hangs may take all that is in front of the
+reserve; it does not count as a long one, but after five failures in a row the planning is left alone by its breaker. And a
+single model that both plans and answers is read by the user as it plans.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from stayfast.policy.window import Window
+from stayfast.turns.answer import Answer
+from stayfast.turns.breaker import Breaker
+from stayfast.turns.budget import Budget, budget
+from stayfast.turns.errors import StepCancelled
+from stayfast.turns.model import Json, Model, Said
+from stayfast.turns.pace import Pace, slow_s
+from stayfast.turns.running import Running
+from stayfast.turns.step import Step
+from stayfast.turns.tools import Call, Tool, ToolError
+
+AnyTool = Tool[..., Any]
+APOLOGY = "I could not finish this in time."
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a turn. `how`: ok; cut, an answer that has no end; apology. `stopped_by`: what ended the planning:
+    answer (nothing more to call), steps, time, failed or none (no tools). `missing`: calls that brought nothing of their
+    own, by tool, and why. `messages`: the conversation, this turn included.
+    """
+
+    text: str
+    how: str
+    stopped_by: str
+    n_steps: int = 0
+    n_calls: int = 0
+    n_wasted: int = 0  # calls that were begun early and then not made
+    missing: Mapping[str, str] = field(default_factory=dict)
+    messages: Sequence[Json] = ()
+
+
+class Agent:
+    """See the module. Share it among turns: it learns how long steps take. Raises ValueError for what cannot be."""
+
+    def __init__(self, answer: Model, tools: Sequence[AnyTool] = (), *, plan: Model | None = None, answer_s: float = 1.5,
+                 step_s: float = 1.0, max_steps: int = 2, max_calls: int = 8, max_tokens: int = 800,
+                 pace: Pace | None = None, apology: str = APOLOGY) -> None:
+        """`answer_s`: reserved for the answer. `step_s`: of a planning step, before it is known. `max_calls`: of a turn.
+        `pace`: how fast `answer` is, to fit `max_tokens` into the time that is left.
+        """
+        if not answer_s > 0 or not step_s > 0:
+            raise ValueError(f"answer_s={answer_s}, step_s={step_s}: both are seconds, more than 0")
+        if max_steps < 0 or max_calls < 0 or max_tokens < 1 or not apology:
+            raise ValueError("max_steps and max_calls must be 0 or more, max_tokens 1 or more, and apology some words")
+        self.tools = {tool.name: tool for tool in tools}
+        if len(self.tools) != len(tools):
+            raise ValueError("two tools have the same name; a model could not tell one from the other")
+        self.functions = [tool.as_function() for tool in tools]
+        self.answer = answer
+        self.plan = answer if plan is None else plan
+        self.answer_s = answer_s
+        self.max_steps = max_steps
+        self.max_calls = max_calls
+        self.max_tokens = max_tokens
+        self.pace = pace
+        self.apology = apology
+        self.planning = Breaker()  # of the planning steps
+        self._step_s = step_s
+        self._steps = Window()
+
+    async def run(self, messages: Sequence[Json], a: Answer | None = None) -> Outcome:
+        """One turn, inside the budget around it; `a` is told of text, tools and what is missing. Raises RuntimeError
+        where there is no budget.
+        """
+        turn = _Turn(self, messages, a)
+        async with budget(reserve={"answer": self.answer_s}) as b:
+            stopped_by = await turn.plan(b)
+            how = "ok" if turn.has_answered else await turn.answer(b)
+        return turn.outcome(how, stopped_by)
+
+    def step_s(self, now: float) -> float:
+        """How long a planning step takes, 19 times of 20."""
+        return slow_s(self._steps, now) or self._step_s
+
+    def stepped(self, seconds: float, now: float) -> None:
+        """A planning step took so long."""
+        self._steps.add(seconds, now)
+
+
+class _Turn:
+    """One turn while it runs."""
+
+    def __init__(self, of: Agent, messages: Sequence[Json], a: Answer | None) -> None:
+        self._of = of
+        self._messages = list(messages)
+        self._a = a
+        self._heard: list[str] = []
+        self._listens_to = 0  # the number of the step that may still be heard
+        self._early: dict[Call, Running] = {}
+        self._n_steps = self._n_calls = self._n_wasted = self._n_asked = 0
+        self._missing: dict[str, str] = {}
+        self.has_answered = False
+
+    def outcome(self, how: str, stopped_by: str) -> Outcome:
+        """All that came of it."""
+        text = "".join(self._heard)
+        messages = (*self._messages, {"role": "assistant", "content": text})
+        return Outcome(text, how, stopped_by, self._n_steps, self._n_calls, self._n_wasted, self._missing, messages)
+
+    async def plan(self, b: Budget) -> str:
+        """Rounds of calls, as many as may be; what ended them."""
+        of = self._of
+        if not of.tools:
+            return "none"
+        while self._n_steps < of.max_steps:
+            if b.remaining() < of.step_s(b.now()):
+                return "time"
+            if of.planning.why_not(b.now()):
+                self._lacks("plan", "unavailable")
+                return "failed"
+            running = await self._planned(b)
+            said: Said = running.result() if running.how == "ok" else Said()
+            if said.calls:
+                await self._call(b, said)
+            self._drop_early()
+            if running.how != "ok":
+                self._lacks("plan", running.how)
+                return "failed"
+            if not said.calls:
+                self.has_answered = of.plan is of.answer and bool(said.text)
+                return "answer"
+        return "steps"
+
+    async def _planned(self, b: Budget) -> Running:
+        """One planning step, over; agent and breaker have learned from it."""
+        of, is_good = self._of, None
+        self._n_steps += 1
+        mark = of.planning.began()
+        try:
+            running = await self._asked(b, of.plan, f"plan {self._n_steps}", of.max_tokens, may_call=True)
+            is_good = running.how == "ok"
+        finally:
+            of.planning.ended(mark, b.now(), is_good=is_good)
+        if is_good:
+            of.stepped(running.spent_s, b.now())
+        return running
+
+    async def answer(self, b: Budget) -> str:
+        """The answer, or as much of it as there is; how it ended."""
+        of, n_heard, began_at = self._of, len(self._heard), b.now()
+        n_tokens = of.max_tokens
+        if of.pace is not None:
+            n_tokens = of.pace.max_tokens(b.deadline_at - began_at, n_tokens, began_at)
+        running = await self._asked(b, of.answer, "answer", n_tokens, may_call=False)
+        has_text = len(self._heard) > n_heard
+        if running.how == "ok" and has_text:
+            return "ok"
+        self._lacks("answer", running.how if running.how != "ok" else "empty")
+        if has_text:
+            return "cut"
+        self._say(of.apology)
+        return "apology"
+
+    async def _asked(self, b: Budget, model: Model, name: str, n_tokens: int, *, may_call: bool) -> Running:
+        """One step of a model, over; its text was said."""
+        of = self._of
+        is_shown = model is of.answer
+        self._n_asked += 1
+        number, began_at, n_heard = self._n_asked, b.now(), len(self._heard)
+        first_s: list[float] = []
+
+        def hear(piece: str | Call) -> None:
+            if number != self._listens_to:
+                return  # a step that goes on although it was cancelled
+            if isinstance(piece, Call):
+                if may_call:
+                    self._begin_early(b, piece)
+            elif is_shown and piece:
+                first_s.append(b.now() - began_at)
+                self._say(piece)
+
+        self._listens_to = number
+        ask = partial(model.ask, tuple(self._messages), of.functions, hear, may_call=may_call, max_tokens=n_tokens)
+        running = await _over(b.begun(Step(ask, ()), name))
+        self._listens_to = 0
+        if running.how == "ok":
+            said = running.result()
+            if not isinstance(said, Said):
+                raise TypeError(f"{type(model).__name__}.ask returned a {type(said).__name__}: return Said(text, calls)")
+            if is_shown and said.text and len(self._heard) == n_heard:
+                self._say(said.text)
+            if not may_call and of.pace is not None and first_s and said.n_tokens:
+                of.pace.answered(first_s[0], running.spent_s, said.n_tokens, b.now())
+        return running
+
+    def _begin_early(self, b: Budget, call: Call) -> None:
+        tool = self._of.tools.get(call.name)
+        if tool is not None and tool.is_speculative and call not in self._early:
+            begun = self._begun(b, call)
+            if isinstance(begun, Running):
+                self._early[call] = begun
+
+    def _drop_early(self) -> None:
+        """What was begun and then not asked for is not wanted."""
+        for call, running in self._early.items():
+            self._n_wasted += 1
+            running.end("cancelled", StepCancelled(call.name, "the model did not ask for it"))
+        self._early.clear()
+
+    async def _call(self, b: Budget, said: Said) -> None:
+        """Run the calls side by side and add what they brought to the conversation, in their order."""
+        begun = [self._early.pop(call) if call in self._early else self._begun(b, call) for call in said.calls]
+        functions = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                     for call in said.calls]
+        self._messages.append({"role": "assistant", "content": said.text or None, "tool_calls": functions})
+        for call, running in zip(said.calls, begun, strict=True):
+            result = running
+            if isinstance(running, Running):
+                result = self._of.tools[call.name].result(call.arguments, await _over(running))
+            assert isinstance(result, dict)
+            if result["status"] != "ok":
+                self._lacks(call.name, result["status"])
+            self._messages.append({"role": "tool", "tool_call_id": call.id,
+                                   "content": msgspec.json.encode(result).decode()})
+
+    def _begun(self, b: Budget, call: Call) -> Running | Json:
+        """A call that runs, or what the model is told instead."""
+        tool = self._of.tools.get(call.name)
+        if tool is None:
+            return {"status": "error", "error": f"there is no such tool; there are {', '.join(self._of.tools)}"}
+        if self._n_calls >= self._of.max_calls:
+            return {"status": "cancelled", "error": "no more calls fit into this turn: answer with what there is"}
+        try:
+            step = tool.step(call.arguments)
+        except ToolError as error:
+            return {"status": "error", "error": str(error)}
+        self._n_calls += 1
+        running = b.begun(step, tool.name)
+        if self._a is not None:
+            self._a.progress(tool.name, "begun")
+            if not running.is_over:
+                running.over().add_done_callback(lambda _: self._progress(tool.name, running))
+        return running
+
+    def _progress(self, name: str, running: Running) -> None:
+        if self._a is not None and self._a.is_open:
+            self._a.progress(name, running.how)
+
+    def _say(self, text: str) -> None:
+        self._heard.append(text)
+        if self._a is not None:
+            self._a.delta(text)
+
+    def _lacks(self, part: str, why: str) -> None:
+        self._missing[part] = why
+        if self._a is not None:
+            self._a.degraded(part, why)
+
+
+async def _over(running: Running) -> Running:
+    if not running.is_over:
+        await running.over()
+    return running

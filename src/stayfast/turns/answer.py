@@ -1,0 +1,271 @@
+"""The answer of a turn as it is written, and as it is read: from the start, late, again after a cut, by several at once.
+
+    async with budget(30) as afterwards:
+        async with budget(2.5) as b, Answer() as a:
+            a.prefix("Let me see. ")                    # there at once
+            found = await b.gather(orders=..., weather=..., by=0.6, late=afterwards)
+            a.later("weather", found.late["weather"])   # a placeholder in the state; a patch when the straggler returns
+            a.delta("Your order has left.")
+        await a.settled()                               # the final event is out; patches follow
+
+    async for event in a.read(after=last_event_id(header), late=True):
+        write(event.sse())
+
+The last N_KEPT events are kept; older ones are folded into one snapshot, so that what is kept does not grow with the number
+of events, and a reader that is too slow, or comes back too late, goes on from the snapshot. `final` and what follows are
+always kept. Written and read on one loop; nothing here waits but a reader.
+When wrong: the text itself is kept whole, once in the snapshot and once in the answer, as long as the Answer lives.
+"""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+from stayfast.turns import patch
+from stayfast.turns.errors import OutOfTime, StepTimeout
+from stayfast.turns.events import (
+    Citation,
+    Degraded,
+    Delta,
+    Event,
+    Final,
+    Patch,
+    Prefix,
+    Progress,
+    Snapshot,
+    Told,
+    json_value,
+)
+from stayfast.turns.patch import Json, Operation
+from stayfast.turns.running import Running
+
+N_KEPT = 512
+
+
+class Answer:
+    """See the module. One task enters it; steps of that turn may write as well. Raises ValueError for `n_kept` below 1."""
+
+    def __init__(self, n_kept: int = N_KEPT) -> None:
+        if n_kept < 1:
+            raise ValueError(f"n_kept={n_kept}: at least one event must be kept")
+        self._n_kept = n_kept
+        self._events: deque[Event] = deque()
+        self._n_told = 0
+        self._folded = _Folded()  # those that are not in `_events` any more
+        self._news = asyncio.Event()
+        self._state: dict[str, Json] = {}
+        self._texts: list[str] = []
+        self._missing: dict[str, None] = {}
+        self._pending: dict[str, None] = {}
+        self.is_open = False  # for writing
+        self.final_id = 0  # of the final event; 0 while there is none
+
+    @property
+    def text(self) -> str:
+        """What was written so far."""
+        return "".join(self._texts)
+
+    @property
+    def state(self) -> dict[str, Json]:
+        """What readers hold once they have read everything; replaced, never changed, by what follows."""
+        return self._state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can come, late patches included."""
+        return self.final_id > 0 and not self._pending
+
+    def prefix(self, text: str) -> None:
+        """Text that needs no model."""
+        self._say(Prefix, text)
+
+    def delta(self, text: str) -> None:
+        """A piece of the answer; nothing where it is empty."""
+        self._say(Delta, text)
+
+    def progress(self, stage: str, status: str) -> None:
+        """How far a stage is."""
+        self._tell(Progress(stage, status))
+
+    def cite(self, source: str, start: int | None = None, end: int | None = None) -> None:
+        """A source of characters `start` to `end` of the text, or of all of it."""
+        self._tell(Citation(source, start, end))
+
+    def degraded(self, part: str, reason: str) -> None:
+        """The answer is without this part, or has it in a lesser form."""
+        self._missing[part] = None
+        self._tell(Degraded(part, reason))
+
+    def put(self, name: str, value: Any) -> None:
+        """Set one field of the state; readers get what differs. Raises ValueError where it is no JSON."""
+        self._check_open()
+        self._put(name, json_value(value))
+
+    def later(self, name: str, straggler: Running) -> None:
+        """Put a placeholder into the state, `{"status": "pending"}`, and what the straggler brings when it is over:
+        `{"status": "ok", "value": ..., "elapsed_ms": ...}`, or the status timeout, failed, skipped or cancelled.
+        Raises ValueError where that name is pending already.
+        """
+        self._check_open()
+        if name in self._pending:
+            raise ValueError(f"{name!r} is pending already: each straggler needs a name of its own")
+        if straggler.is_over:
+            self._returned(name, straggler)
+            return
+        self._pending[name] = None
+        self._missing[name] = None
+        self._put(name, {"status": "pending"})
+        straggler.over().add_done_callback(lambda _: self._returned(name, straggler))
+
+    def read(self, after: int = 0, *, late: bool = False) -> "Reader":
+        """The events after that id, as they come, to `final`; with `late` the patches that follow it, too.
+
+        Raises ValueError where no such event was told.
+        """
+        if not 0 <= after <= self._n_told:
+            raise ValueError(f"Last-Event-ID: {after} was not told yet; this turn is at {self._n_told}")
+        return Reader(self, after, late=late)
+
+    async def settled(self) -> None:
+        """Wait until nothing more can come: inside the budget that the stragglers go on under, which ends what does not."""
+        while not self.is_over:
+            await self._news.wait()
+
+    async def __aenter__(self) -> "Answer":
+        if self.is_open or self.final_id:
+            raise RuntimeError("an answer is written once: write `async with Answer() as a:` for each turn")
+        self.is_open = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        where: TracebackType | None) -> None:
+        match error:
+            case None:
+                how = "ok"
+            case OutOfTime() | StepTimeout():
+                how = "timeout"
+            case asyncio.CancelledError():
+                how = "cancelled"
+            case _:
+                how = "failed"
+        self.final_id = self._n_told + 1
+        detail = type(error).__name__ if how == "failed" else ""
+        self._tell(Final(how, detail, tuple(self._missing), tuple(self._pending)))
+        self.is_open = False
+
+    def event_after(self, seen: int) -> Event | None:
+        """The next one for whoever has seen so many; None where there is none yet."""
+        n_gone = self._folded.n
+        if seen < n_gone:
+            return Event(n_gone, self._folded.snapshot())
+        return self._events[seen - n_gone] if seen < self._n_told else None
+
+    async def news(self) -> None:
+        """Wait for one more event."""
+        await self._news.wait()
+
+    def _returned(self, name: str, straggler: Running) -> None:
+        said: dict[str, Json] = {"status": straggler.how}
+        if straggler.how == "ok":
+            try:
+                said["value"] = json_value(straggler.result())
+            except ValueError:
+                said = {"status": "failed", "detail": "what it brought cannot be said in JSON"}
+        said["elapsed_ms"] = round(straggler.spent_s * 1e3)
+        self._pending.pop(name, None)
+        if not self.final_id and said["status"] == "ok":
+            self._missing.pop(name, None)
+        self._put(name, said)
+
+    def _put(self, name: str, value: Json) -> None:
+        new = {**self._state, name: value}
+        operations = patch.diff(self._state, new)
+        self._state = new
+        if operations:
+            self._told(Patch(operations))
+
+    def _say(self, kind: type[Prefix | Delta], text: str) -> None:
+        if text:
+            whole = text if text.isascii() else text.encode("utf-8", "replace").decode()  # half of a pair is no JSON
+            self._tell(kind(whole))
+            self._texts.append(whole)
+
+    def _tell(self, told: Told) -> None:
+        self._check_open()
+        self._told(told)
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise RuntimeError("this answer is not being written: write inside `async with Answer() as a:`, and give what "
+                               'comes after it to a.later("weather", found.late["weather"])')
+
+    def _told(self, told: Told) -> None:
+        self._n_told += 1
+        self._events.append(Event(self._n_told, told))
+        if len(self._events) > self._n_kept and not self.final_id:
+            self._folded.add(self._events.popleft())
+        self._news.set()
+        self._news.clear()
+
+    def __repr__(self) -> str:
+        return f"<Answer: {self._n_told} events, {'final' if self.final_id else 'open'}, {len(self._pending)} pending>"
+
+
+class Reader:
+    """One reader's way through an answer. Closing it leaves the answer alone."""
+
+    def __init__(self, of: Answer, seen: int, *, late: bool) -> None:
+        self._of = of
+        self._late = late
+        self.seen = seen  # the id of the last event that it gave
+
+    def __aiter__(self) -> "Reader":
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Raises StopAsyncIteration after the last one that this reader wants."""
+        of = self._of
+        while True:
+            if of.final_id and self.seen >= of.final_id and not self._late:
+                raise StopAsyncIteration
+            event = of.event_after(self.seen)
+            if event is not None:
+                self.seen = event.id
+                return event
+            if of.is_over:
+                raise StopAsyncIteration
+            await of.news()
+
+
+class _Folded:
+    """Events that were told and are not kept one by one."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._texts: list[str] = []
+        self._state: dict[str, Json] = {}
+        self._citations: list[Citation] = []
+        self._degraded: list[Degraded] = []
+
+    def add(self, event: Event) -> None:
+        self.n = event.id
+        match event.told:
+            case Prefix(text) | Delta(text):
+                self._texts.append(text)
+            case Patch(operations):
+                self._state = _patched(self._state, operations)
+            case Citation() as citation:
+                self._citations.append(citation)
+            case Degraded() as degraded:
+                self._degraded.append(degraded)
+
+    def snapshot(self) -> Snapshot:
+        text = "".join(self._texts)
+        self._texts = [text]
+        return Snapshot(text, self._state, tuple(self._citations), tuple(self._degraded))
+
+
+def _patched(state: dict[str, Json], operations: list[Operation]) -> dict[str, Json]:
+    new: dict[str, Json] = patch.patched(state, operations)
+    return new

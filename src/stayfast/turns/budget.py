@@ -1,0 +1,300 @@
+"""One deadline through a turn: retrieval, tools and the model each get what is left, and nothing outlives it.
+
+    async with budget(total=2.5, reserve={"answer": 1.6}) as b:
+        found = await b.gather(kb=step(search, question, cap=0.4), web=look_up(question), need=1, by=0.6)
+        text = await b.run(answer, question, found.done, fallback="I do not know yet.")
+
+Rules. The deadline is an absolute instant; nested budgets take the earlier one. A step may take what is left, less what is
+reserved for stages that have not begun, and never more than its cap; what it does not use is there for the next one. A step
+that is not done by then is cancelled, given CLEANUP_S to close what it holds, and its fallback takes its place. What cannot
+be cancelled (a thread, a step that swallows it) is abandoned, and counted. The body of the `async with` has BODY_GRACE_S
+more than its steps, to say what it has; if it still waits for something then, it is cancelled, and OutOfTime is raised.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import inf
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar, overload
+
+from stayfast.core.clock import SystemClock
+from stayfast.turns.breaker import Breaker
+from stayfast.turns.errors import OutOfTime, StepCancelled
+from stayfast.turns.gather import Gathering
+from stayfast.turns.hedge import Hedge
+from stayfast.turns.partial import Partial
+from stayfast.turns.report import written
+from stayfast.turns.running import CLEANUP_S, Running
+from stayfast.turns.scope import Scope, here
+from stayfast.turns.step import RAISE, AsyncStep, Step, name_of
+from stayfast.turns.threads import StartThread, start_thread
+
+T = TypeVar("T")
+F = TypeVar("F")
+BODY_GRACE_S = 0.01
+LEAST_CLEANUP_S = 0.001
+_SAME_INSTANT_S = 1e-3  # uvloop rounds its timers to milliseconds
+
+
+class Budget:
+    """See the module. Made by `budget`; one task enters it, any may run steps in it until it ends."""
+
+    __slots__ = ("_alarm", "_alarm_at", "_behind_s", "_is_open", "_kept_s", "_outer", "_patience_s", "_reserve", "_root",
+                 "_threads", "_timeout", "_total_s", "began_at", "deadline_at", "ended_at", "loop", "now", "rows",
+                 "start_thread", "tasks")
+
+    loop: asyncio.AbstractEventLoop
+    _outer: Scope | None
+    _timeout: asyncio.Timeout
+    start_thread: StartThread  # what starts the plain functions
+
+    def __init__(self, total_s: float | None, reserve: Mapping[str, float], patience_s: float,
+                 threads: StartThread | None) -> None:
+        self._patience_s = patience_s
+        self._total_s = total_s
+        self._reserve = reserve
+        self._threads = threads
+        self.tasks: dict[asyncio.Task[Any], Running] = {}  # every call that has not ended
+        self._behind_s: dict[str, float] = {}  # of each reserved stage: what is reserved for those behind it
+        self._kept_s = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = inf
+        self._is_open = False
+        self._root: Scope | None = None  # of the body; None before it is entered
+        self.now: Callable[[], float] = SystemClock.now  # monotonic seconds
+        self.began_at = self.ended_at = self.deadline_at = inf
+        self.rows: list[Running] = []  # the steps, in the order in which they began
+
+    async def __aenter__(self) -> "Budget":
+        if self.began_at < inf:
+            raise RuntimeError("a budget is entered once: write `async with budget(total=2.5) as b:` for each turn")
+        self.loop = loop = asyncio.get_running_loop()
+        self.now = getattr(loop, "now", SystemClock.now)  # a loop in virtual time is a clock
+        self.began_at = now = self.now()
+        self._outer = outer = here.get()
+        self.start_thread = self._threads or (start_thread if outer is None else outer.budget.start_thread)
+        total_s = self._total_s
+        if outer is not None:
+            self.deadline_at = outer.ends_at if total_s is None else min(outer.ends_at, now + total_s)
+            if outer.inner is None:
+                outer.inner = []
+            outer.inner.append(self)
+        elif total_s is None:
+            raise RuntimeError("budget() without a total takes the deadline of the budget around it, and there is none: "
+                               "write budget(total=2.5)")
+        else:
+            self.deadline_at = now + total_s
+        if self._patience_s < inf:
+            self.deadline_at = min(self.deadline_at, now + self._patience_s)
+        if self._reserve:
+            self._share_out(max(0.0, self.deadline_at - now), total_s)
+        self._is_open = True
+        self._root = root = Scope(self, self.deadline_at - self._kept_s)
+        here.set(root)
+        self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S)
+        await self._timeout.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        where: TracebackType | None) -> None:
+        self._is_open = False
+        here.set(self._outer)
+        is_out_of_time = False
+        try:
+            await self._timeout.__aexit__(kind, error, where)
+        except TimeoutError:
+            is_out_of_time = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        try:
+            if self.tasks:
+                await self._end_all()
+        finally:
+            self.ended_at = self.now()
+        if is_out_of_time:
+            raise OutOfTime(f"the turn's {self.deadline_at - self.began_at:.3g} s were over while its body waited for what "
+                            "is no step: give what may take long to b.run(...) or b.gather(...)") from error
+
+    @overload
+    async def run(self, step: AsyncStep[T], *args: Any, name: str | None = ..., cap: float | None = ...,
+                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T: ...
+
+    @overload
+    async def run(self, step: AsyncStep[T], *args: Any, fallback: F, name: str | None = ..., cap: float | None = ...,
+                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T | F: ...
+
+    @overload
+    async def run(self, step: Callable[..., T], *args: Any, name: str | None = ..., cap: float | None = ...,
+                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T: ...
+
+    @overload
+    async def run(self, step: Callable[..., T], *args: Any, fallback: F, name: str | None = ..., cap: float | None = ...,
+                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T | F: ...
+
+    async def run(self, step: Any, *args: Any, name: str | None = None, cap: float | None = None,
+                  hedge: Hedge | None = None, fallback: Any = RAISE, breaker: Breaker | None = None) -> Any:
+        """Run one step and return what it returns: `await b.run(search, question, name="kb", cap=0.4, fallback=[])`.
+
+        `step` is an async function, a plain one (it runs in a thread) or a coroutine; keyword arguments go in by
+        `functools.partial`. `name` defaults to the function's; one that is in `reserve` may use what is reserved for it.
+        `cap`: the most seconds it may take. `hedge`: ask a second time when it is slow (reads only). `breaker`: leave it
+        alone while it fails. `fallback`: what to return where the step brings nothing; without one its own exception is
+        raised, or StepTimeout, StepSkipped or StepCancelled. Raises TypeError, ValueError and RuntimeError for wrong use.
+        """
+        running = self.begun(Step(step, args, cap, hedge=hedge, fallback=fallback, breaker=breaker),
+                             name_of(step) if name is None else name)
+        if not running.is_over:
+            try:
+                await running.over()
+            except asyncio.CancelledError:
+                running.end("cancelled", StepCancelled(running.name, "the turn was cancelled"))
+                await self.cleaned_up((running,))
+                raise
+        if running.how != "ok":
+            await self.cleaned_up((running,))
+        return running.result()
+
+    async def gather(self, /, *, need: int = 0, by: float | None = None, late: "Budget | None" = None,
+                     **calls: Step | Awaitable[Any] | Callable[[], Any]) -> Partial:
+        """Run several steps side by side, by name: `await b.gather(kb=step(search, q, cap=0.4), web=look_up(q))`.
+
+        Returns when all are over; with `need`, as soon as so many have succeeded, but with `by` (seconds) not before that;
+        with `by` alone, then. What is not done is cancelled, or goes on under `late`, a budget around this one. Never raises
+        for what a step does: the result says what is missing and why.
+        """
+        if not calls:
+            raise TypeError("gather has nothing to run: name each step, as in b.gather(kb=step(search, question), web=...)")
+        return await Gathering(self, need, by, late).result(calls)
+
+    def remaining(self) -> float:
+        """Seconds left for whoever asks, never negative: less what is reserved, and within the cap of the step it is in."""
+        root = self._root
+        if root is None:
+            raise RuntimeError("this budget has not begun: write `async with budget(...) as b:`")
+        if not self._is_open:
+            return 0.0
+        inside = here.get()
+        ends_at = root.ends_at if inside is None else min(root.ends_at, inside.ends_at)
+        return max(0.0, ends_at - self.now())
+
+    @property
+    def cost_usd(self) -> float:
+        """What all steps said they cost (`charge`), in dollars."""
+        scopes: list[Scope] = [*self.rows] if self._root is None else [self._root, *self.rows]
+        return sum(one.cost_usd + sum(inner.cost_usd for inner in one.inner or ()) for one in scopes)
+
+    @property
+    def inner(self) -> "list[Budget]":
+        """The budgets that its body opened itself, in no step."""
+        return (self._root.inner if self._root is not None else None) or []
+
+    @property
+    def abandoned(self) -> list[str]:
+        """The steps that were cancelled and go on all the same."""
+        return [row.name for row in self.rows if row.is_abandoned]
+
+    @property
+    def broken_by(self) -> str | None:
+        """The first step that used all that the turn had for it, not just its own cap."""
+        return next((row.name for row in self.rows if row.how == "timeout" and not row.is_capped), None)
+
+    def report(self) -> str:
+        """The turn as a waterfall, for people: its steps, what each took and cost, what was cut, what broke the budget."""
+        return written(self)
+
+    def begun(self, step: Step, name: str, tell: Callable[[], None] | None = None,
+              late: "Budget | None" = None) -> Running:
+        """A step that has begun, in this budget or in the one that it may go on under."""
+        of = self if late is None else late
+        root = of._root
+        if root is None or not of._is_open:
+            raise RuntimeError(f"step {name!r} was begun outside of its budget: await it inside `async with budget(...) as "
+                               "b:`, or keep it going after the turn with gather(..., late=outer)")
+        if asyncio.get_running_loop() is not of.loop:
+            raise RuntimeError(f"step {name!r} was begun in another event loop than its budget's: from a plain function, "
+                               "hand it over with asyncio.run_coroutine_threadsafe(b.run(...), b.loop).result()")
+        behind_s = of._behind_s.get(name)
+        if behind_s is not None and behind_s < of._kept_s:
+            of._kept_s = behind_s
+            root.ends_at = of.deadline_at - behind_s
+        ends_at = root.ends_at
+        if late is None:
+            inside = here.get()
+            if inside is not None and inside.ends_at < ends_at:
+                ends_at = inside.ends_at
+        running = Running(name, step, of, ends_at, tell)
+        running.begin(of.now())
+        self.rows.append(running)
+        return running
+
+    def watch(self, at: float) -> None:
+        """See to it that steps which must be over at this instant are."""
+        if at < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = self.loop.call_at(at, self._ring)
+            self._alarm_at = at
+
+    def _ring(self) -> None:
+        """End the steps whose time is over, and set the alarm for the others."""
+        self._alarm, self._alarm_at = None, inf
+        now = self.now()
+        for running in list(self.tasks.values()):
+            if running.is_over:
+                continue
+            if running.ends_at <= now + _SAME_INSTANT_S:
+                running.expire(now)
+            else:
+                self.watch(running.ends_at)
+
+    def _share_out(self, left_s: float, total_s: float | None) -> None:
+        """Fill `_behind_s`. In a shorter time than was asked for, every reserve is shorter in proportion."""
+        share = 1.0 if total_s is None else left_s / total_s
+        behind_s = 0.0
+        for name, reserve_s in reversed(list(self._reserve.items())):
+            self._behind_s[name] = behind_s
+            behind_s += reserve_s * share
+        self._kept_s = min(behind_s, left_s)
+
+    async def _end_all(self) -> None:
+        """Cancel what still runs and give it a moment; what is still there then is abandoned."""
+        for running in list(self.tasks.values()):
+            running.end("cancelled", StepCancelled(running.name, "the turn ended"))
+        try:
+            await self._wait_for(self.tasks)
+        finally:
+            for running in self.tasks.values():
+                running.is_abandoned = True
+
+    async def cleaned_up(self, steps: Iterable[Running]) -> None:
+        """Give cancelled steps a moment to close what they hold."""
+        calls = [call for running in steps for call in running.calls]
+        if calls:
+            await self._wait_for(calls)
+
+    async def _wait_for(self, calls: Iterable["asyncio.Task[Any]"]) -> None:
+        latest_s = self.deadline_at + BODY_GRACE_S + CLEANUP_S - self.now()
+        await asyncio.wait(list(calls), timeout=max(LEAST_CLEANUP_S, min(CLEANUP_S, latest_s)))
+
+    def __repr__(self) -> str:
+        left = f"{self.remaining():.3f} s left" if self._is_open else "not running"
+        return f"<Budget: {len(self.rows)} steps, {left}>"
+
+
+def budget(total: float | None = None, reserve: Mapping[str, float] = MappingProxyType({}), *,
+           patience: float = inf, threads: StartThread | None = None) -> Budget:
+    """A turn of `total` seconds, with `reserve` kept for stages by name, in their order: `budget(2.5, {"answer": 1.6})`.
+
+    Inside another one it ends with that at the latest, and without a total just then. `patience`: seconds that the caller
+    waits; they make it shorter, and every reserve in proportion. `threads` starts the plain functions; tests in virtual time
+    give their own. Raises ValueError for what cannot be.
+    """
+    if total is not None and not 0 < total < inf:
+        raise ValueError(f"total={total}: a budget is some seconds, as in budget(total=2.5)")
+    for name, reserve_s in reserve.items():
+        if not reserve_s > 0:
+            raise ValueError(f"reserve={{{name!r}: {reserve_s}}}: a reserve is seconds, kept for the step of that name, "
+                             f'as in reserve={{"answer": 1.6}}')
+    if total is not None and reserve and sum(reserve.values()) >= total:
+        raise ValueError(f"reserve comes to {sum(reserve.values()):g} s, which leaves nothing of total={total:g}")
+    return Budget(total, reserve, patience, threads)

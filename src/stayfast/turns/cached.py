@@ -1,0 +1,193 @@
+"""What a turn looks up is kept, by key and for a time; the same question in flight is asked once.
+
+    search = Cached(find, ttl_s=300, stale_while_revalidate_s=60)     # beside the function, once: all turns share it
+    found = await b.run(search, question, name="kb", cap=0.4, fallback=search.kept(question))
+
+    younger than ttl_s   given at once
+    older                by the gateway's own rules (`policy.cache`): by at most stale_while_revalidate_s, given at once and
+                         asked for again in the background, once; by at most stale_if_error_s, given where the call raises
+    in flight            waited for; the call ends with the last one who waits, never with the first
+    not kept             what raised, and what `keep` refuses: a search that found nothing because half of the index was
+                         down is not to be found for five minutes
+
+The key is made of the arguments (text, numbers, None, and tuples of those); whatever else the answer depends on belongs into
+it as well, first of all whose it is: `key=lambda question, user: f"{user.tenant} {question}"`. At most `max_entries` are
+kept, what is asked for often the longest (`policy.s3fifo`); with a `store` other processes share them.
+When wrong: values are handed out as they are. Whoever changes a list that was found changes it for everybody.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from stayfast.core.clock import SystemClock
+from stayfast.policy.cache import FRESH, SPARE, STALE, CacheConfig, use_of
+from stayfast.policy.s3fifo import OVERHEAD_BYTES, S3Fifo
+from stayfast.stores.base import Kept, Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_SIMPLE = (str, bytes, int, float, bool, type(None))
+
+
+class _Value(msgspec.Struct, frozen=True):
+    of: Any
+    kept_at: float  # wall seconds
+
+
+class _Asked:
+    """One call that is under way, and how many wait for it; nobody's, where it is made behind an old value's back."""
+
+    __slots__ = ("n_waiting", "task")
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self.task = task
+        self.n_waiting = 0
+
+
+class Counts(msgspec.Struct):
+    """What became of the questions so far."""
+
+    n_hits: int = 0
+    n_stale: int = 0  # of those, old ones
+    n_shared: int = 0  # waited for another one's call
+    n_misses: int = 0
+
+
+class Cached(Generic[P, T]):
+    """See the module. Call it as the function it stands for. One loop's; `store` is any of `stayfast.stores`."""
+
+    def __init__(self, function: Callable[P, Awaitable[T]], *, ttl_s: float, key: Callable[P, str] | None = None,
+                 stale_while_revalidate_s: float = 0.0, stale_if_error_s: float = 0.0,
+                 keep: Callable[[T], bool] | None = None, max_entries: int = 1000, renew_within_s: float = 30.0,
+                 store: Store | None = None, kind: Any = Any) -> None:
+        """`keep`: whether a value may be given again; all may without one. `renew_within_s`: time for a call in the
+        background. With a `store` values are written as MessagePack, and read back as `kind`. Raises ValueError.
+        """
+        self._config = CacheConfig("exact", ttl_s, stale_while_revalidate_s=stale_while_revalidate_s,
+                                   stale_if_error_s=stale_if_error_s)
+        if max_entries < 1 or renew_within_s <= 0:
+            raise ValueError("max_entries and renew_within_s must be more than 0")
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.counts = Counts()
+        self._function = function
+        self._key = key
+        self._keep = keep
+        self._renew_within_s = renew_within_s
+        self._values: S3Fifo[_Value] = S3Fifo(max_entries * OVERHEAD_BYTES)
+        self._asked: dict[bytes, _Asked] = {}
+        self._store = store
+        self._kind = kind
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What is kept, or what the function brings. Raises what that raises where nothing kept may stand in for it."""
+        key, wall = self._key_of(args, kwargs), _wall()
+        value = self._values.get(key) or await self._from_store(key)
+        use = use_of(self._config, wall() - value.kept_at, self._config.ttl_s) if value is not None else None
+        if value is not None and use in (FRESH, STALE):
+            self.counts.n_hits += 1
+            if use is STALE:
+                self.counts.n_stale += 1
+                if key not in self._asked:
+                    self._ask(key, self._in_time(key, *args, **kwargs))
+            kept: T = value.of
+            return kept
+        asked = self._asked.get(key)
+        if asked is None:
+            self.counts.n_misses += 1
+            asked = self._ask(key, self._made(key, *args, **kwargs))
+        else:
+            self.counts.n_shared += 1
+        try:
+            return await self._wait(asked)
+        except Exception:
+            if value is None or use is not SPARE:
+                raise
+            self.counts.n_stale += 1
+            spare: T = value.of
+            return spare
+
+    def kept(self, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What is kept in this process, however old, for a fallback; None where nothing is."""
+        value = self._values.peek(self._key_of(args, kwargs))
+        return value.of if value is not None else None
+
+    async def forget(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Keep nothing of this question."""
+        key = self._key_of(args, kwargs)
+        self._values.remove(key)
+        if self._store is not None:
+            await self._store.remove(key)
+
+    def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        if self._key is not None:
+            said = self._key(*args, **kwargs)
+        else:
+            said = repr((args, sorted(kwargs.items())))
+            if not all(_is_simple(each) for each in (*args, *kwargs.values())):
+                raise TypeError(f"{self.__name__}: its arguments are more than text and numbers: say what tells one question"
+                                f" from another, as in Cached({self.__name__}, ttl_s=300, key=lambda question, user: ...)")
+        return sha256(f"{self.__name__}\n{said}".encode()).digest()
+
+    def _ask(self, key: bytes, call: Any) -> _Asked:
+        asked = self._asked[key] = _Asked(asyncio.get_running_loop().create_task(call))
+        asked.task.add_done_callback(lambda task: self._over(key, asked))
+        return asked
+
+    def _over(self, key: bytes, asked: _Asked) -> None:
+        if self._asked.get(key) is asked:
+            del self._asked[key]
+        if not asked.task.cancelled():
+            asked.task.exception()  # whoever waits has it; behind an old value's back nobody does
+
+    async def _wait(self, asked: _Asked) -> T:
+        asked.n_waiting += 1
+        try:
+            made: T = await asyncio.shield(asked.task)
+            return made
+        finally:
+            asked.n_waiting -= 1
+            if not asked.n_waiting and not asked.task.done():
+                asked.task.cancel()
+
+    async def _in_time(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with asyncio.timeout(self._renew_within_s):
+            return await self._made(key, *args, **kwargs)
+
+    async def _made(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
+        made = await self._function(*args, **kwargs)
+        if self._keep is None or self._keep(made):
+            value = _Value(made, _wall()())
+            self._values.put(key, value, 0)
+            if self._store is not None:
+                drop_at = value.kept_at + self._config.keep_s
+                await self._store.put(key, Kept(msgspec.msgpack.encode(made), value.kept_at, drop_at=drop_at,
+                                                route=self.__name__))
+        return made
+
+    async def _from_store(self, key: bytes) -> _Value | None:
+        kept = await self._store.get(key) if self._store is not None else None
+        if kept is None:
+            return None
+        try:
+            value = _Value(msgspec.msgpack.decode(kept.body, type=self._kind), kept.kept_at)
+        except msgspec.DecodeError:  # of an older shape
+            return None
+        self._values.put(key, value, 0)
+        return value
+
+    def __repr__(self) -> str:
+        return f"<Cached {self.__name__}: {len(self._values)} kept, {len(self._asked)} asked for>"
+
+
+def _is_simple(argument: Any) -> bool:
+    return isinstance(argument, _SIMPLE) or (isinstance(argument, tuple) and all(_is_simple(each) for each in argument))
+
+
+def _wall() -> Callable[[], float]:
+    """The loop's own clock where it is in virtual time."""
+    wall: Callable[[], float] = getattr(asyncio.get_running_loop(), "wall", SystemClock.wall)
+    return wall

@@ -1,0 +1,108 @@
+"""A model for agents behind OpenAI's client: a gateway, or anything else that speaks its chat API.
+
+    client = AsyncOpenAI(base_url="http://127.0.0.1:8090/v1")
+    agent = Agent(ChatModel(client, "large"), tools, plan=ChatModel(client, "small", temperature=0))
+
+What the turn has left goes along with each request, as its time-out and as the header that a gateway takes for its deadline.
+The library is not imported here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stayfast.turns.http import sdk_options
+from stayfast.turns.model import Hear, Json, Said
+from stayfast.turns.tools import Call
+
+
+class ChatModel:
+    """See the module. `options`: more arguments of `chat.completions.create`, like temperature or tool_choice."""
+
+    def __init__(self, client: Any, model: str, **options: Any) -> None:
+        self._client = client
+        self._model = model
+        self._options = options
+
+    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+                  max_tokens: int) -> Said:
+        """See `Model`. Raises what the client raises."""
+        options = {"max_completion_tokens": max_tokens, "stream_options": {"include_usage": True}} | self._options
+        in_time = sdk_options()
+        if "extra_headers" in options and in_time:
+            in_time["extra_headers"] |= options.pop("extra_headers")
+        choice = options.pop("tool_choice", "auto")
+        if tools:
+            options |= {"tools": list(tools), "tool_choice": choice if may_call else "none"}
+        heard = _Heard(hear)
+        async with await self._client.chat.completions.create(model=self._model, messages=list(messages), stream=True,
+                                                              **options | in_time) as stream:
+            async for chunk in stream:
+                heard.chunk(chunk)
+        return heard.said()
+
+    def __repr__(self) -> str:
+        return f"<ChatModel {self._model}>"
+
+
+class _Writing:
+    """A call whose arguments are still coming."""
+
+    def __init__(self, index: int) -> None:
+        self.id = f"call_{index}"
+        self.name = ""
+        self.arguments = ""
+        self.is_told = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arguments are an object already; nothing can follow that."""
+        if not self.arguments.rstrip().endswith("}"):
+            return False
+        try:
+            msgspec.json.decode(self.arguments, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, ValueError):
+            return False
+        return True
+
+    def call(self) -> Call:
+        return Call(self.id, self.name, self.arguments.strip())
+
+
+class _Heard:
+    """What has come of one answer."""
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear = hear
+        self._texts: list[str] = []
+        self._calls: dict[int, _Writing] = {}
+        self._n_tokens = 0
+
+    def chunk(self, chunk: Any) -> None:
+        """One chunk of the stream."""
+        if chunk.usage is not None:
+            self._n_tokens = chunk.usage.completion_tokens
+        if not chunk.choices:
+            return
+        delta = chunk.choices[0].delta
+        if delta.content:
+            self._texts.append(delta.content)
+            self._hear(delta.content)
+        for piece in delta.tool_calls or ():
+            self._call(piece)
+
+    def _call(self, piece: Any) -> None:
+        writing = self._calls.setdefault(piece.index, _Writing(piece.index))
+        writing.id = piece.id or writing.id
+        if piece.function is not None:
+            writing.name += piece.function.name or ""
+            writing.arguments += piece.function.arguments or ""
+        if not writing.is_told and writing.is_whole:
+            writing.is_told = True
+            self._hear(writing.call())
+
+    def said(self) -> Said:
+        """All of it."""
+        calls = tuple(self._calls[index].call() for index in sorted(self._calls))
+        return Said("".join(self._texts), calls, self._n_tokens)

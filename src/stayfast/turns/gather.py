@@ -1,0 +1,107 @@
+"""A fan-out while it runs: several steps side by side, and when enough of them are done."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stayfast.turns.errors import StepCancelled, StepFailed, StepTimeout
+from stayfast.turns.partial import Missing, Partial
+from stayfast.turns.running import Running
+from stayfast.turns.step import Step
+
+if TYPE_CHECKING:
+    from stayfast.turns.budget import Budget
+
+
+class Gathering:
+    """One fan-out. Its task owns it. `need` and `by_s` as `Budget.gather` says. Raises ValueError for what cannot be."""
+
+    __slots__ = ("_by_s", "_is_due", "_late", "_need", "_of", "_steps", "_waiter")
+
+    def __init__(self, of: "Budget", need: int, by_s: float | None, late: "Budget | None") -> None:
+        if by_s is not None and not by_s > 0:
+            raise ValueError(f"by={by_s}: gather waits for by seconds from now, more than 0, as in by=0.6")
+        self._of = of
+        self._need = need
+        self._by_s = by_s
+        self._late = late
+        self._is_due = by_s is None  # the time has come from which `need` is enough
+        self._steps: dict[str, Running] = {}
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def result(self, calls: Mapping[str, Any]) -> Partial:
+        """Run them; see `Budget.gather`."""
+        if not 0 <= self._need <= len(calls):
+            raise ValueError(f"need={self._need}: of {len(calls)} steps, 0 to {len(calls)} can be needed")
+        loop, of = asyncio.get_running_loop(), self._of
+        timers: list[asyncio.TimerHandle] = []
+        try:
+            for name, call in calls.items():
+                made = call if isinstance(call, Step) else Step(call, ())
+                self._steps[name] = of.begun(made, name, self._look, self._late)
+            if not self._is_enough():
+                self._waiter = waiter = loop.create_future()
+                if self._by_s is not None:
+                    timers.append(loop.call_later(self._by_s, self._due))
+                if self._late is not None:
+                    timers.append(loop.call_later(of.remaining(), self._stop))
+                await waiter
+        except BaseException:
+            await self._cut("cancelled", "the turn was cancelled")
+            raise
+        finally:
+            for timer in timers:
+                timer.cancel()
+        if self._late is None:
+            if self._by_s is not None and self._is_due:
+                await self._cut("timeout", f"not done by {self._by_s:.3g} s")
+            else:
+                await self._cut("cancelled", "others were enough")
+        return self._partial()
+
+    def _look(self) -> None:
+        """A step is over."""
+        if self._waiter is not None and self._is_enough():
+            self._stop()
+
+    def _due(self) -> None:
+        self._is_due = True
+        self._look()
+
+    def _stop(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _is_enough(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        steps = self._steps.values()
+        if all(running.is_over for running in steps):
+            return True
+        n_good = sum(running.is_over and running.error is None for running in steps)
+        return self._is_due and n_good >= self._need and (self._need > 0 or self._by_s is not None)
+
+    async def _cut(self, how: str, why: str) -> None:
+        """End what still runs."""
+        left = [running for running in self._steps.values() if not running.is_over]
+        for running in left:
+            name = running.name
+            running.is_capped = how == "timeout"  # it was not the turn's end that it reached
+            running.end(how, StepTimeout(name, why) if how == "timeout" else StepCancelled(name, why))
+        await self._of.cleaned_up(running for running in self._steps.values() if running.how != "ok")
+
+    def _partial(self) -> Partial:
+        done: dict[str, Any] = {}
+        missing: dict[str, Missing] = {}
+        late: dict[str, Running] = {}
+        for name, running in self._steps.items():
+            error = running.error
+            if not running.is_over:
+                late[name] = running
+                missing[name] = Missing("late", "it goes on", self._of.now() - running.began_at)
+                continue
+            if error is None or running.used_fallback:
+                done[name] = running.result()
+            if error is not None:
+                own = None if isinstance(error, StepFailed) else error
+                missing[name] = Missing(running.how, running.detail, running.spent_s, own)
+        return Partial(done, missing, late)

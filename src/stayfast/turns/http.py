@@ -1,0 +1,68 @@
+"""The deadline on its way out: what a turn has left becomes the time-out of each HTTP request, and a header that tells it.
+
+    client = httpx.AsyncClient(event_hooks={"request": [httpx_hook]})                     # made once
+    session = aiohttp.ClientSession(middlewares=[aiohttp_middleware])
+    answer = await openai.chat.completions.create(..., **sdk_options())                   # the same for anthropic
+
+A Stayfast gateway, or whoever else reads the header, then works within the same deadline. Outside of a budget nothing is
+changed. None of these libraries is imported here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any, TypeVar
+
+from stayfast.turns.errors import OutOfTime
+from stayfast.turns.scope import remaining
+
+HEADER = "x-stayfast-deadline-ms"
+T = TypeVar("T")
+
+
+def deadline_headers() -> dict[str, str]:
+    """What is left, in whole milliseconds, as headers; empty outside of a budget. Raises OutOfTime where nothing is left."""
+    left_s = _left_s()
+    return {} if left_s == inf else {HEADER: _said(left_s)}
+
+
+def sdk_options() -> dict[str, Any]:
+    """Options of one call through the OpenAI or the Anthropic SDK: `create(..., **sdk_options())`. Raises OutOfTime."""
+    left_s = _left_s()
+    return {} if left_s == inf else {"timeout": left_s, "extra_headers": {HEADER: _said(left_s)}}
+
+
+async def httpx_hook(request: Any) -> None:
+    """A request hook of `httpx.AsyncClient`: no wait of a request is longer than what is left. Raises OutOfTime."""
+    httpx_sync_hook(request)
+
+
+def httpx_sync_hook(request: Any) -> None:
+    """The same of `httpx.Client`."""
+    left_s = _left_s()
+    if left_s < inf:
+        request.headers[HEADER] = _said(left_s)
+        waits_s = request.extensions.get("timeout", {})
+        request.extensions["timeout"] = {wait: min(left_s, waits_s.get(wait) or inf)
+                                         for wait in ("connect", "read", "write", "pool")}
+
+
+async def aiohttp_middleware(request: Any, handler: Callable[[Any], Awaitable[T]]) -> T:
+    """A client middleware of aiohttp: a response that has not begun when the time is over never will. Raises OutOfTime."""
+    left_s = _left_s()
+    if left_s == inf:
+        return await handler(request)
+    request.headers[HEADER] = _said(left_s)
+    async with asyncio.timeout(left_s):
+        return await handler(request)
+
+
+def _left_s() -> float:
+    left_s = remaining()
+    if left_s <= 0:
+        raise OutOfTime("no time is left in this turn for a request")
+    return left_s
+
+
+def _said(left_s: float) -> str:
+    return str(max(1, int(left_s * 1e3)))

@@ -1,0 +1,70 @@
+"""Tools of MCP servers, for agents: over stdio, where the server is started as a child, or over HTTP. Needs `stayfast[mcp]`.
+
+    async with mcp_tools(["python", "server.py"], timeout=2.0) as files, mcp_tools("http://127.0.0.1:8000/mcp") as pages:
+        agent = Agent(model, [*files, *pages])
+
+What a server says of a tool (`idempotentHint`, `readOnlyHint`) is a hint of a stranger: it counts only with `trust`. An open
+server is shared by turns; open it and close it in one task. A call that is cut off by its time-out is cancelled at the
+server, too; a server that has died answers every call by an error, which the breaker of the tool then spares.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult
+
+from stayfast.turns.tools import Tool, ToolError
+
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+
+
+@asynccontextmanager
+async def mcp_tools(server: Any, *, timeout: float = 5.0, trust: bool = False, prefix: str = "",
+                    environment: Mapping[str, str] = MappingProxyType({})) -> AsyncIterator[list[Tool[..., Any]]]:
+    """The tools of one server while it is open: a command and its arguments, a URL, or what `mcp.Client` takes.
+
+    `timeout`: the most seconds of one call. `trust`: tools that the server calls read-only or idempotent may be called
+    twice and, if read-only, be begun while the model still writes. `prefix`: of their names, where two servers have the
+    same. `environment`: more variables for a command. Raises what the package raises where the server cannot be reached.
+    """
+    if isinstance(server, Sequence) and not isinstance(server, str):
+        if not server:
+            raise ValueError('an empty command: a server is started as in mcp_tools(["python", "server.py"])')
+        server = StdioServerParameters(command=server[0], args=list(server[1:]), env=dict(environment))
+    async with Client(server) as client:
+        yield await _listed(client, timeout, prefix, trust=trust)
+
+
+async def _listed(client: Client, timeout_s: float, prefix: str, *, trust: bool) -> list[Tool[..., Any]]:
+    tools: list[Tool[..., Any]] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        for one in page.tools:
+            hints = one.annotations if trust else None
+            only_reads = hints is not None and bool(hints.read_only_hint)
+            tools.append(Tool(partial(_call, client, one.name, timeout_s), prefix + one.name,
+                              one.description or one.title or one.name, dict(one.input_schema), parse=_OBJECT.decode,
+                              timeout=timeout_s, speculative=only_reads,
+                              idempotent=only_reads or (hints is not None and bool(hints.idempotent_hint))))
+        cursor = page.next_cursor
+        if not cursor:
+            return tools
+
+
+async def _call(client: Client, name: str, timeout_s: float, /, **arguments: Any) -> Any:
+    """What the server says. Raises ToolError in its words where it could not do it."""
+    result = await client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
+    if result.is_error:
+        raise ToolError(_text(result) or "it failed")
+    return result.structured_content if result.structured_content is not None else _text(result)
+
+
+def _text(result: CallToolResult) -> str:
+    """Its text; of pictures and the like only the kind."""
+    return "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)

@@ -1,0 +1,76 @@
+"""How much of a model's answer fits into what a turn has left, by how fast that model answers these days.
+
+    large, small = Pace("large", tokens_per_s=40), Pace("small", tokens_per_s=150)          # made once
+
+    async with budget(total=4.0) as b:
+        pace = choose([large, small], 300, b.remaining(), b.now())                          # the first that fits
+        await b.run(ask, pace.name, question, pace.max_tokens(b.remaining(), 800, b.now()))
+
+Problem: a fixed `max_tokens` is cut off by the deadline in bad minutes, in the middle of a sentence, and wastes quality in
+good ones. Rule: of the last minutes' answers, the 95th percentile of the time to the first token and of the time for each
+further one; what is left, less the former, over the latter. Before MIN_ANSWERS are known, what the maker said.
+When wrong: the percentiles are added, which is late for both only where they are slow together.
+"""
+
+from collections.abc import Sequence
+
+from stayfast.policy.window import Window
+
+MIN_ANSWERS = 5
+LAST_S = 300.0
+QUANTILE = 0.95
+
+
+class Pace:
+    """Of one model. Share it among turns. Instants must not go back. Raises ValueError for rates that cannot be."""
+
+    __slots__ = ("_assumed_tpot_s", "_assumed_ttft_s", "_tpots", "_ttfts", "name")
+
+    def __init__(self, name: str, *, ttft_s: float = 1.0, tokens_per_s: float = 50.0) -> None:
+        if not ttft_s > 0 or not tokens_per_s > 0:
+            raise ValueError(f"ttft_s and tokens_per_s must be more than 0, not {ttft_s} and {tokens_per_s}")
+        self.name = name
+        self._assumed_ttft_s = ttft_s
+        self._assumed_tpot_s = 1.0 / tokens_per_s
+        self._ttfts = Window()
+        self._tpots = Window()
+
+    def answered(self, ttft_s: float, whole_s: float, n_tokens: int, now: float) -> None:
+        """An answer of so many tokens came: its first after `ttft_s`, its last after `whole_s`. `now`: as `Budget.now()`."""
+        self._ttfts.add(ttft_s, now)
+        if n_tokens > 1:
+            self._tpots.add((whole_s - ttft_s) / (n_tokens - 1), now)
+
+    def seconds(self, n_tokens: int, now: float) -> float:
+        """How long an answer of so many tokens takes, 19 times of 20."""
+        return self._ttft_s(now) + n_tokens * self._tpot_s(now)
+
+    def max_tokens(self, seconds: float, at_most: int, now: float) -> int:
+        """How many tokens come within `seconds`, 1 to `at_most`."""
+        n_fit = (seconds - self._ttft_s(now)) / self._tpot_s(now)
+        return max(1, min(at_most, int(n_fit)))
+
+    def _ttft_s(self, now: float) -> float:
+        return slow_s(self._ttfts, now) or self._assumed_ttft_s
+
+    def _tpot_s(self, now: float) -> float:
+        return slow_s(self._tpots, now) or self._assumed_tpot_s
+
+    def __repr__(self) -> str:
+        return f"<Pace of {self.name}: {self._ttfts!r}>"
+
+
+def choose(best_first: Sequence[Pace], n_tokens: int, seconds: float, now: float) -> Pace:
+    """The first whose answer of so many tokens fits into `seconds`; else the quickest. Raises ValueError for none."""
+    if not best_first:
+        raise ValueError("choose needs a model: choose([large, small], n_tokens=300, ...), the best one first")
+    for pace in best_first:
+        if pace.seconds(n_tokens, now) <= seconds:
+            return pace
+    return min(best_first, key=lambda pace: pace.seconds(n_tokens, now))
+
+
+def slow_s(values: Window, now: float) -> float | None:
+    """The QUANTILE of the last minutes' values; None before MIN_ANSWERS of them are known."""
+    lately = values.last(LAST_S, now)
+    return lately.quantile(QUANTILE) if lately.n >= MIN_ANSWERS else None

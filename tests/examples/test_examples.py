@@ -1,0 +1,35 @@
+"""The examples run, with the real libraries."""
+
+import asyncio
+
+import httpx
+
+from examples import fastapi_endpoint, langgraph_node, pydantic_ai_tool
+
+
+def test_langgraph() -> None:
+    """Both nodes are in one budget, the slow source is cut at its cap and named."""
+    said = asyncio.run(langgraph_node.main())
+    assert said.startswith("From 1 page(s), without account, with 2.")
+    assert "account" in said
+    assert "timeout, not done within its cap of 0.2 s" in said
+
+
+def test_pydantic_ai() -> None:
+    """The tool that hangs costs its cap, and the model hears of it."""
+    said = asyncio.run(pydantic_ai_tool.main())
+    assert said.startswith("The shop says: {'status': 'timeout'}")
+    assert "order" in said.splitlines()[3]
+
+
+def test_fastapi() -> None:
+    """The deadline comes from the caller."""
+    async def main() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(fastapi_endpoint.app), base_url="http://app") as client:
+            return await client.post("/ask", json={"text": "deadlines", "customer": "Ann"},
+                                     headers={"x-stayfast-deadline-ms": "1500"})
+
+    answer = asyncio.run(main()).json()
+    assert answer["text"] == "deadlines: see 1 page(s)"
+    assert answer["missing"] == {}
+    assert 0 < answer["seconds_left"] < 1.5

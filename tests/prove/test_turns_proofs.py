@@ -1,0 +1,86 @@
+"""The proofs about the budget layer: they hold in short runs, and fail where the thing on trial is missing."""
+
+import asyncio
+
+import pytest
+
+from stayfast.prove import agent, deadline, partial, tools
+from stayfast.prove.layer import Layer
+from stayfast.turns import patch
+from stayfast.turns.budget import Budget
+from tests.prove.running import figure_of, run, short_of
+
+
+def test_no_turn_outlives_its_budget() -> None:
+    """Five hundred of them."""
+    finding = deadline.in_virtual_time(500, 1)
+    assert short_of(finding) == []
+    assert finding.holds
+
+
+def test_a_layer_that_waits_for_cleaning_up_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a step that refuses to end is late."""
+    async def patient(of: Budget, calls: "set[asyncio.Task[object]]") -> None:
+        await asyncio.wait(list(calls), timeout=0.05)
+
+    monkeypatch.setattr(Budget, "_wait_for", patient)
+    assert not figure_of(deadline.in_virtual_time(300, 1), "latest end of a budget, past its deadline").holds
+
+
+def test_a_layer_that_forgets_its_steps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the clearing at the end, steps are left behind or never end."""
+    async def forgetful(of: Budget) -> None:
+        pass
+
+    monkeypatch.setattr(Budget, "_end_all", forgetful)
+    finding = deadline.in_virtual_time(300, 1)
+    assert not finding.holds
+    assert figure_of(finding, "steps that went on and were not named as abandoned").value > 0
+
+
+def test_answers_come_without_what_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand turns; where the answer waits for all, it is late."""
+    finding = partial.in_virtual_time(1000, 1)
+    assert short_of(finding) == []
+    assert finding.holds
+    monkeypatch.setattr(partial, "BY_S", 25.0)
+    monkeypatch.setattr(partial, "TOTAL_S", 28.0)
+    assert figure_of(partial.in_virtual_time(100, 1), "longest time to an answer, of a budget of 2.5 s").value > 2.5
+
+
+def test_a_wrong_patch_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers' states are not the turn's then."""
+    monkeypatch.setattr(patch, "diff", lambda old, new: [{"op": "add", "path": "/other", "value": 1}])
+    finding = partial.in_virtual_time(50, 1)
+    assert figure_of(finding, "readers whose state is not the turn's after the patch").value == 50
+
+
+def test_an_agent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand turns; without its reserve answers are cut off, with a layer that waits for what refuses it is late."""
+    assert short_of(agent.in_virtual_time(1000, 1)) == []
+    with monkeypatch.context() as without:
+        without.setattr(agent, "ANSWER_S", 0.001)
+        assert not figure_of(agent.in_virtual_time(200, 1), "answers that were whole").holds
+
+    async def patient(of: Budget, calls: "set[asyncio.Task[object]]") -> None:
+        await asyncio.wait(list(calls), timeout=0.05)
+
+    monkeypatch.setattr(Budget, "_wait_for", patient)
+    assert not agent.in_virtual_time(200, 1).holds
+
+
+def test_turns_with_tools() -> None:
+    """At less than half of the time; without hedges the goal is missed."""
+    finding = tools.in_virtual_time(3000, 1, hedges=True)
+    assert figure_of(finding, "with the layer: p95 of a turn").value < 2.4
+    assert figure_of(finding, "more spend").value < 15
+    without = tools.in_virtual_time(3000, 1, hedges=False)
+    assert not figure_of(without, "with the layer: p95 of a turn").holds
+    assert figure_of(without, "more spend").value <= 0.5
+
+
+def test_what_the_layer_costs_is_measured() -> None:
+    """The goals are for an idle machine; that a turn of steps costs more than an empty one is not."""
+    finding = run(Layer(n_stretches_quick=4, n_rounds=1))
+    assert len(finding.figures) == 6
+    assert all(0 < figure.value < 500 for figure in finding.figures)

@@ -1,0 +1,256 @@
+"""Agents end: what is called, in which order its results come, what is told of what hangs, and that there is an answer."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from stayfast.testing import SimLoop, run
+from stayfast.turns import Breaker, BreakerConfig, budget
+from stayfast.turns.agent import APOLOGY, Agent, Outcome
+from stayfast.turns.answer import Answer
+from stayfast.turns.model import Hear, Json, Said
+from stayfast.turns.pace import Pace
+from stayfast.turns.tools import Call, tool
+from tests.turns.agents import Scripted, breaks, calls, fails, hangs, quick
+
+ASK = [{"role": "user", "content": "What is the weather?"}]
+
+
+def turn(agent: Agent, total_s: float = 10.0, a: Answer | None = None) -> tuple[Outcome, float, str]:
+    """One turn: what came of it, when, and its waterfall."""
+    async def main(loop: SimLoop) -> tuple[Outcome, float, str]:
+        async with budget(total_s) as b, a or Answer() as writing:
+            outcome = await agent.run(ASK, writing)
+        return outcome, loop.now(), b.report()
+
+    return run(main)
+
+
+def results(outcome: Outcome) -> list[dict[str, Any]]:
+    """What the model was told of its calls."""
+    return [json.loads(message["content"]) for message in outcome.messages if message["role"] == "tool"]
+
+
+def test_tools_run_side_by_side_and_answer_in_order() -> None:
+    """Each with its own hard time-out; of what breaks the model learns the kind, of what says why its words."""
+    small = Scripted([calls("hangs", "quick", "fails", "breaks", "none"), Said("enough")])
+    large = Scripted([Said("It rains today.")])
+    outcome, ended_at, report = turn(Agent(large, [quick, hangs, fails, breaks], plan=small))
+    assert (outcome.text, outcome.how, outcome.stopped_by) == ("It rains today.", "ok", "answer")
+    assert ended_at == pytest.approx(0.2 + 0.8 + 0.2 + 0.2)
+    assert results(outcome) == [
+        {"status": "timeout", "elapsed_ms": 800}, {"status": "ok", "elapsed_ms": 100, "result": "quick"},
+        {"status": "error", "elapsed_ms": 50, "error": "there is no such city"},
+        {"status": "error", "elapsed_ms": 0, "error": "LookupError"},
+        {"status": "error", "error": "there is no such tool; there are quick, hangs, fails, breaks"}]
+    assert [message.get("tool_call_id") for message in outcome.messages][2:7] == [f"call_{n}" for n in range(5)]
+    assert outcome.missing == {"hangs": "timeout", "fails": "error", "breaks": "error", "none": "error"}
+    assert (outcome.n_steps, outcome.n_calls) == (2, 4)
+    assert [one["may_call"] for one in (*small.asked, *large.asked)] == [True, True, False]
+    assert outcome.messages[-1] == {"role": "assistant", "content": "It rains today."}
+    assert "plan 1" in report
+
+
+def test_the_number_of_steps_and_calls_is_bounded() -> None:
+    """A model that would call for ever is asked for an answer after two rounds, and told that no more calls fit."""
+    endless = Scripted([calls("quick", "quick", "quick")])
+    outcome, _, _ = turn(Agent(Scripted([Said("Done.")]), [quick], plan=endless, max_calls=5))
+    assert (outcome.text, outcome.stopped_by, outcome.n_steps, outcome.n_calls) == ("Done.", "steps", 2, 5)
+    assert [result["status"] for result in results(outcome)] == ["ok"] * 5 + ["cancelled"]
+    assert "no more calls" in results(outcome)[-1]["error"]
+
+
+def test_a_step_is_taken_only_if_it_fits() -> None:
+    """By the 95th percentile of the steps that were seen, in front of what is reserved for the answer."""
+    slow = Scripted([calls("quick")], takes_s=0.9)
+    agent = Agent(Scripted([Said("Done.")]), [quick], plan=slow, answer_s=1.0, step_s=0.05, max_steps=50)
+
+    async def main(_: SimLoop) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        while len(outcomes) < 4:
+            async with budget(4.1):
+                outcomes.append(await agent.run(ASK))
+        return outcomes
+
+    first, *_, last = run(main)
+    assert (first.stopped_by, first.n_steps) == ("failed", 4)  # the fourth was begun, and cut off
+    assert (last.stopped_by, last.n_steps) == ("time", 3)
+    assert agent.step_s(20.0) == pytest.approx(0.9, rel=0.1)
+    assert last.how == "ok"
+
+
+@pytest.mark.parametrize(("plan", "large", "text", "how", "ended_at"), [
+    (Scripted([LookupError()]), Scripted([Said("Well.")]), "Well.", "ok", 0.4),
+    (Scripted([Said()], takes_s=1000), Scripted([Said("Well.")]), "Well.", "ok", 2.7),
+    (Scripted([Said()]), Scripted([LookupError("sk-secret")]), APOLOGY, "apology", 0.4),
+    (Scripted([Said()]), Scripted([Said()], takes_s=1000), APOLOGY, "apology", 4.0),
+    (Scripted([Said()]), Scripted([calls("quick")]), APOLOGY, "apology", 0.4),
+    (Scripted([Said()]), Scripted([Said("a b c d e f g h")], takes_s=8.0), "a b c", "cut", 4.0)])
+def test_there_is_an_answer_whatever_the_models_do(plan: Scripted, large: Scripted, text: str, how: str,
+                                                   ended_at: float) -> None:
+    """One that fails, hangs, says nothing, calls although it may not, or is too slow."""
+    plan.asked.clear()
+    a = Answer()
+    outcome, at, _ = turn(Agent(large, [quick], plan=plan), 4.0, a)
+    assert (outcome.text, outcome.how) == (text, how)
+    assert at == pytest.approx(ended_at, abs=0.006)
+    assert a.text == text
+    assert "secret" not in repr(outcome)
+
+
+def test_a_planner_that_is_down_is_left_alone() -> None:
+    """After five failures in a row the answer comes at once, without it."""
+    agent = Agent(Scripted([Said("Well.")]), [quick], plan=Scripted([], takes_s=0.5))
+
+    async def main(loop: SimLoop) -> list[tuple[str, float]]:
+        came = []
+        for number in range(7):
+            agent.plan = Scripted([ConnectionError() if number % 2 else Said()], takes_s=0.5 if number % 2 else 1000)
+            began_at = loop.now()
+            async with budget(4.0):
+                outcome = await agent.run(ASK)
+            came.append((outcome.missing["plan"], round(loop.now() - began_at, 1)))
+        return came
+
+    assert run(main) == [("timeout", 2.7), ("failed", 0.7)] * 2 + [("timeout", 2.7)] + [("unavailable", 0.2)] * 2
+
+
+def test_one_model_for_both_answers_without_a_second_call() -> None:
+    """What it says without a call is the answer, told as it comes."""
+    model = Scripted([calls("quick"), Said("It is quick.")])
+    a = Answer()
+    outcome, ended_at, _ = turn(Agent(model, [quick]), a=a)
+    assert (outcome.text, outcome.stopped_by, len(model.asked)) == ("It is quick.", "answer", 2)
+    assert ended_at == pytest.approx(0.5)
+
+    async def names() -> list[str]:
+        return [f"{event.told.name} {getattr(event.told, 'status', '')}".strip() async for event in a.read()]
+
+    assert asyncio.run(names()) == ["progress begun", "progress ok", "delta", "delta", "delta", "final"]
+    assert turn(Agent(Scripted([Said("Hi.")])))[0].stopped_by == "none"
+
+
+def test_speculative_tools_begin_while_the_model_writes() -> None:
+    """Once, when their arguments are whole; what was begun and not asked for is cancelled and counted."""
+    began_at: list[tuple[str, float]] = []
+
+    @tool(timeout=1.0, idempotent=True, speculative=True, cost=0.5)
+    async def look(what: str) -> str:
+        """Looks something up."""
+        began_at.append((what, asyncio.get_running_loop().time()))
+        await asyncio.sleep(0.3)
+        return what
+
+    @tool(timeout=1.0)
+    async def change(what: str) -> str:
+        """Changes something."""
+        began_at.append((what, asyncio.get_running_loop().time()))
+        return what
+
+    wanted = calls("look", "change", look='{"what":"a"}', change='{"what":"b"}')
+    planning = Scripted([wanted, Said()], takes_s=1.0, tells_early=True)
+    outcome, ended_at, report = turn(Agent(Scripted([Said("Done.")]), [look, change], plan=planning))
+    assert began_at == [("a", 0.0), ("b", 1.0)]
+    assert ended_at == pytest.approx(2.2)
+    assert (outcome.n_calls, outcome.n_wasted) == (2, 0)
+    assert [result["result"] for result in results(outcome)] == ["a", "b"]
+    assert "$0.5" in report
+
+    class Fickle(Scripted):
+        async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+                      max_tokens: int) -> Said:
+            hear(Call("x", "look", '{"what":"c"}'))
+            await asyncio.sleep(0.1)
+            return Said("never mind")
+
+    outcome, _, _ = turn(Agent(Scripted([Said("Done.")]), [look], plan=Fickle([])))
+    assert (outcome.n_wasted, outcome.n_calls, began_at[-1]) == (1, 1, ("c", 0.0))
+
+
+def test_a_flaky_tool_is_left_alone_and_what_is_kept_takes_its_place() -> None:
+    """The model is told that it is old."""
+    is_down = False
+    n_calls = 0
+
+    @tool(timeout=0.5, idempotent=True, kept_s=60.0, breaker=Breaker(BreakerConfig(open_s=86_400)))
+    async def rate(currency: str) -> float:
+        """The rate of a currency."""
+        nonlocal n_calls
+        n_calls += 1
+        await asyncio.sleep(0.1)
+        if is_down:
+            raise ConnectionError
+        return 1.1
+
+    async def main(_: SimLoop) -> list[list[dict[str, Any]]]:
+        nonlocal is_down
+        said = []
+        for number in range(9):
+            arguments = ' {"currency": "EUR"}' if number % 2 else '{"currency":"EUR"}'
+            agent = Agent(Scripted([Said("Done.")]), [rate], plan=Scripted([calls("rate", rate=arguments), Said()]))
+            async with budget(10.0):
+                said.append(results(await agent.run(ASK)))
+            if number:
+                is_down = True
+                await asyncio.sleep(100)
+        return said
+
+    said = run(main)
+    ok = {"status": "ok", "elapsed_ms": 100, "result": 1.1}
+    assert said[:2] == [[ok], [ok | {"elapsed_ms": 0}]]
+    assert said[2] == [{"status": "stale", "elapsed_ms": 100, "why": "error", "result": 1.1}]
+    assert said[-1] == [{"status": "stale", "elapsed_ms": 0, "why": "unavailable", "result": 1.1}]
+    assert n_calls == 6
+
+
+def test_the_length_of_the_answer_fits_the_time() -> None:
+    """By how fast the model is, which is learned."""
+    large, pace = Scripted([Said("a b c d", n_tokens=4)], takes_s=0.4), Pace("large", ttft_s=0.5, tokens_per_s=100)
+    agent = Agent(large, pace=pace, max_tokens=800)
+    assert turn(agent, 2.5)[0].how == "ok"
+    assert large.asked[0]["max_tokens"] == pytest.approx(200, abs=1)
+    for _ in range(6):
+        turn(agent, 2.5)
+    assert large.asked[-1]["max_tokens"] == pytest.approx((2.5 - 0.1) / 0.1, abs=2)
+
+
+def test_whoever_cancels_a_turn_cancels_all_of_it() -> None:
+    """Models and tools; nothing is left running."""
+    async def main(loop: SimLoop) -> None:
+        agent = Agent(Scripted([Said("Done.")]), [hangs], plan=Scripted([calls("hangs")]))
+
+        async def ask() -> None:
+            async with budget(10.0):
+                await agent.run(ASK)
+
+        for after_s in (0.1, 0.5):
+            task = loop.create_task(ask())
+            await asyncio.sleep(after_s)
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+class Nothing:
+    """A model that forgot to return."""
+
+    async def ask(self, *args: Any, **kwargs: Any) -> Any:
+        """See `Model`."""
+
+
+@pytest.mark.parametrize(("wrong", "why"), [
+    (lambda: Agent(Scripted([]), [quick, quick]), "two tools have the same name"),
+    (lambda: Agent(Scripted([]), answer_s=0), "answer_s=0"),
+    (lambda: Agent(Scripted([]), max_steps=-1), "max_steps and max_calls"),
+    (lambda: asyncio.run(Agent(Scripted([])).run(ASK)), r"write budget\(total=2.5\)"),
+    (lambda: turn(Agent(Nothing())), r"Nothing.ask returned a NoneType: return Said\(text, calls\)")])
+def test_wrong_use_is_told(wrong: Callable[[], Awaitable[object]], why: str) -> None:
+    """With what to write instead."""
+    with pytest.raises((ValueError, RuntimeError, TypeError), match=why):
+        wrong()

@@ -1,0 +1,256 @@
+"""One deadline through a turn: caps, reserves, nesting, fallbacks, cancellation. In virtual time, to the millisecond."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from math import inf
+
+import pytest
+
+from stayfast.testing import SimLoop, VirtualThreads, run
+from stayfast.turns import Budget, OutOfTime, StepCancelled, StepTimeout, budget, charge, current, remaining, step
+
+
+async def takes(seconds: float, result: object = "done") -> object:
+    """A step that takes so long."""
+    await asyncio.sleep(seconds)
+    return result
+
+
+async def fails(seconds: float) -> object:
+    """A step that fails after so long."""
+    await asyncio.sleep(seconds)
+    raise LookupError("no such page")
+
+
+async def stubborn() -> object:
+    """A step that swallows its cancellation."""
+    ends_at = asyncio.get_running_loop().time() + 60
+    while asyncio.get_running_loop().time() < ends_at:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            continue
+    return None
+
+
+def in_turn(body: Callable[[Budget], Awaitable[None]], total: float = 2.5, **reserve: float) -> tuple[Budget, float]:
+    """Run a body in a budget; the budget, and when it ended."""
+    async def main(loop: SimLoop) -> tuple[Budget, float]:
+        async with budget(total, reserve) as b:
+            await body(b)
+        return b, loop.now()
+
+    return run(main)
+
+
+def test_a_step_takes_what_it_takes() -> None:
+    """Its result comes back when it is there, and the rest of the time is there for the next one."""
+    async def body(b: Budget) -> None:
+        assert await b.run(takes, 0.2, "kb") == "kb"
+        assert b.remaining() == pytest.approx(2.3)
+
+    assert in_turn(body)[1] == pytest.approx(0.2)
+
+
+def test_a_cap_ends_a_step() -> None:
+    """At its cap, to the instant; without a fallback it raises and says what ended it."""
+    async def body(b: Budget) -> None:
+        with pytest.raises(StepTimeout, match=r"'takes': not done within its cap of 0\.4 s"):
+            await b.run(takes, 9.0, cap=0.4)
+        assert await b.run(takes, 9.0, cap=0.4, fallback=[]) == []
+        assert b.remaining() == pytest.approx(1.7)
+
+    b, ended_at = in_turn(body)
+    assert ended_at == pytest.approx(0.8)
+    assert [(row.how, row.used_fallback) for row in b.rows] == [("timeout", False), ("timeout", True)]
+    assert b.broken_by is None
+
+
+def test_reserves_are_kept_and_handed_on() -> None:
+    """Steps before the answer leave it its time; the answer may use its own and all that they did not."""
+    async def body(b: Budget) -> None:
+        assert b.remaining() == pytest.approx(0.9)
+        assert await b.run(takes, 0.3, name="kb") == "done"
+        assert await b.run(takes, 9.0, name="web", fallback=None) is None
+        assert b.remaining() == 0.0
+        seen = []
+
+        async def answer() -> None:
+            seen.append(remaining())
+            await asyncio.sleep(1.5)
+
+        await b.run(answer)
+        assert seen == [pytest.approx(1.6)]
+
+    b, ended_at = in_turn(body, answer=1.6)
+    assert ended_at == pytest.approx(0.9 + 1.5)
+    assert b.broken_by == "web"
+
+
+def test_a_stage_that_is_passed_over_keeps_nothing() -> None:
+    """With `rerank` and `answer` reserved, an answer that begins without a rerank has both their times."""
+    async def body(b: Budget) -> None:
+        assert b.remaining() == pytest.approx(0.5)
+        await b.run(takes, 0.1, name="answer")
+        assert b.remaining() == pytest.approx(2.4)
+
+    in_turn(body, rerank=0.5, answer=1.5)
+
+
+def test_nested_budgets_take_the_earlier_end() -> None:
+    """An inner one ends with the step that it is in at the latest, and shares out its own in what is left."""
+    async def inner() -> object:
+        async with budget(10, {"answer": 8}) as b:
+            assert b.remaining() == pytest.approx(0.2)  # of 1 s, eight tenths are reserved
+            assert current() is b
+            return await b.run(takes, 9.0, name="answer", fallback="late")
+
+    async def body(b: Budget) -> None:
+        assert await b.run(inner, cap=1.0, fallback="cut") == "cut"
+        async with budget() as same:
+            assert same.remaining() == pytest.approx(1.5)
+
+    assert in_turn(body)[1] == pytest.approx(1.0)
+
+
+def test_code_that_does_not_know_us_is_told() -> None:
+    """`remaining` in a step is its own; outside of any budget it is infinite."""
+    async def body(b: Budget) -> None:
+        seen = []
+
+        async def look() -> None:
+            seen.append(await asyncio.create_task(inside()))
+
+        async def inside() -> float:
+            return remaining()
+
+        await b.run(look, cap=0.4)
+        await b.run(look)
+        assert seen == [pytest.approx(0.4), pytest.approx(2.5)]
+
+    assert remaining() == inf
+    with pytest.raises(RuntimeError, match=r"`async with budget\(total=2\.5\):` around"):
+        current()
+    in_turn(body)
+
+
+def test_a_failure_is_the_steps_own() -> None:
+    """Without a fallback its own exception; with one, the fallback and a row that names the exception."""
+    async def body(b: Budget) -> None:
+        with pytest.raises(LookupError, match="no such page"):
+            await b.run(fails, 0.1)
+        assert await b.run(fails, 0.1, fallback="none") == "none"
+
+    b, _ = in_turn(body)
+    assert [(row.how, row.detail) for row in b.rows] == [("failed", "LookupError")] * 2
+
+
+def test_who_leaves_cancels_everything() -> None:
+    """Cancelling a turn cancels its steps, lets them clean up, and loses nothing."""
+    cleaned: list[float] = []
+
+    async def main(loop: SimLoop) -> None:
+        async def careful() -> None:
+            try:
+                await asyncio.sleep(9)
+            finally:
+                await asyncio.sleep(0.003)
+                cleaned.append(loop.now())
+
+        async def turn() -> None:
+            async with budget(5) as b:
+                await b.gather(one=careful(), two=b.run(careful, cap=3.0))
+
+        task = asyncio.create_task(turn())
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert cleaned == [pytest.approx(1.003)] * 2
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+def test_what_cannot_be_cancelled_is_abandoned() -> None:
+    """A step that swallows its cancellation delays nobody by more than its moment, and is named."""
+    async def body(b: Budget) -> None:
+        assert await b.run(stubborn, cap=1.0, fallback=None) is None
+
+    b, ended_at = in_turn(body)
+    assert ended_at == pytest.approx(1.01)
+    assert b.abandoned == ["stubborn"]
+    assert "abandoned, and maybe still running: stubborn" in b.report()
+
+
+def test_plain_functions_run_in_threads() -> None:
+    """They know the deadline; one that is late is abandoned, and its result is lost."""
+    async def main(loop: SimLoop) -> None:
+        threads = VirtualThreads()
+
+        def look_up(seconds: float) -> float:
+            threads.sleep(seconds)
+            return remaining()
+
+        async with budget(2.5, threads=threads) as b:
+            assert await b.run(look_up, 0.5, cap=1.0) == pytest.approx(1.0)
+            assert await b.run(look_up, 9.0, cap=1.0, fallback=None) is None
+            assert loop.now() == pytest.approx(1.5)
+            assert b.abandoned == ["look_up"]
+            assert list(threads.running.values()) == ["look_up"]
+
+    run(main)
+
+
+def test_the_body_itself_is_ended() -> None:
+    """A body that waits for something that is no step is cancelled soon after its time, and told what to write."""
+    async def body(b: Budget) -> None:
+        await asyncio.sleep(2.505)
+        with pytest.raises(StepTimeout, match="no time was left"):
+            await b.run(takes, 0.1)
+        await asyncio.sleep(9)
+
+    with pytest.raises(OutOfTime, match=r"2\.5 s were over .* b\.run"):
+        in_turn(body)
+
+
+def test_a_time_out_of_somebody_else_is_not_ours() -> None:
+    """A TimeoutError from the body stays what it is."""
+    async def body(b: Budget) -> None:
+        async with asyncio.timeout(0.1):
+            await b.run(takes, 1.0)
+
+    with pytest.raises(TimeoutError) as caught:
+        in_turn(body)
+    assert type(caught.value) is TimeoutError
+
+
+def test_a_step_that_was_cancelled_from_elsewhere() -> None:
+    """It is not taken for the turn's own cancellation."""
+    async def body(b: Budget) -> None:
+        async def lost() -> None:
+            raise asyncio.CancelledError
+
+        with pytest.raises(StepCancelled, match="another hand"):
+            await b.run(lost)
+
+    in_turn(body)
+
+
+def test_cost_and_report() -> None:
+    """What steps charge is summed, also in budgets inside; the report shows each step, and what broke the budget."""
+    async def paid() -> None:
+        charge(0.002)
+        async with budget(1) as inner:
+            await inner.run(takes, 0.1, name="inner")
+            charge(0.001)
+
+    async def body(b: Budget) -> None:
+        await b.run(paid)
+        await b.gather(kb=step(takes, 9, cap=0.4, fallback=[]), web=takes(9))
+
+    b, _ = in_turn(body)
+    assert b.cost_usd == pytest.approx(0.003)
+    assert [line.split("|")[0].strip() for line in b.report().splitlines()[1:5]] == ["paid", "inner", "kb", "web"]
+    assert "timeout, fallback used, not done within its cap of 0.4 s" in b.report()
+    assert b.report().endswith("broke the budget: web")

@@ -1,0 +1,303 @@
+"""The answer of a turn: what readers get, from the start, late, slow and after a cut; what comes after the end."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.testing import SimLoop, run
+from stayfast.turns import budget, step
+from stayfast.turns.answer import Answer
+from stayfast.turns.errors import OutOfTime
+from stayfast.turns.events import Delta, Event, Final, Patch, Prefix, Snapshot, json_value, last_event_id, text_of
+from stayfast.turns.patch import patched
+from stayfast.wire.sse import Splitter
+from tests.turns.test_budget import fails, takes
+
+TEXTS = st.text(max_size=4) | st.sampled_from(["\n", "\r\n", "data: x\n\n", "\u2028", "id: 9"])
+WRITES = st.lists(st.one_of(
+    st.tuples(st.just("delta"), TEXTS), st.tuples(st.just("put"), st.sampled_from("ab"), st.integers(0, 2)),
+    st.tuples(st.just("cite"), TEXTS), st.tuples(st.just("degraded"), TEXTS, TEXTS),
+    st.tuples(st.just("progress"), TEXTS, TEXTS)), max_size=30)
+
+
+class Client:
+    """Somebody who reads server-sent events, and holds what a page would show."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.text = ""
+        self.state: dict[str, Any] = {}
+        self.n_degraded = self.n_finals = 0
+        self._splitter = Splitter()
+
+    def read(self, data: bytes) -> None:
+        """What came from the socket."""
+        for block in self._splitter.feed(data):
+            fields = dict(line.split(": ", 1) for line in block.decode().split("\n"))
+            assert set(fields) == {"id", "event", "data"}
+            self.ids.append(int(fields["id"]))
+            self._told(fields["event"], json.loads(fields["data"]))
+
+    def _told(self, name: str, data: dict[str, Any]) -> None:
+        match name:
+            case "prefix" | "delta":
+                self.text += data["text"]
+            case "patch":
+                self.state = patched(self.state, data["patch"])
+            case "snapshot":
+                self.text, self.state = data["text"], data["state"]
+                self.n_degraded = len(data["degraded"])
+            case "degraded":
+                self.n_degraded += 1
+            case "final":
+                self.n_finals += 1
+
+
+async def read_all(a: Answer, after: int = 0, *, late: bool = False) -> list[Event]:
+    """All that one reader gets."""
+    return [event async for event in a.read(after, late=late)]
+
+
+async def written(writes: list[Any], n_kept: int) -> Answer:
+    """An answer of these calls."""
+    async with Answer(n_kept) as a:
+        for name, *arguments in writes:
+            getattr(a, name)(*arguments)
+    return a
+
+
+@given(WRITES, st.integers(1, 12), st.lists(st.integers(0, 40), max_size=4), st.integers(1, 9))
+def test_a_client_that_is_cut_off_comes_to_the_same(writes: list[Any], n_kept: int, cuts: list[int], n_bytes: int) -> None:
+    """However often, at any event, with any bound on what is kept: the same text and state, growing ids, one final."""
+    async def main() -> None:
+        a = await written(writes, n_kept)
+        client = Client()
+        for n_read in [*cuts, 1000]:
+            reader = a.read(last_event_id(str(client.ids[-1]) if client.ids else ""))
+            for _ in range(n_read):
+                event = await anext(reader, None)
+                if event is None:
+                    break
+                data = event.sse()
+                for at in range(0, len(data), n_bytes):
+                    client.read(data[at:at + n_bytes])
+        assert client.ids == sorted(set(client.ids))
+        assert (client.text, client.state, client.n_finals) == (a.text, a.state, 1)
+        assert client.n_degraded == sum(name == "degraded" for name, *_ in writes)
+        assert len(await read_all(a)) <= n_kept + 2
+
+    asyncio.run(main())
+
+
+@given(st.text(max_size=8) | st.integers(-9, 10**18 - 1).map(str))
+def test_any_last_event_id_is_taken_or_refused(said: str) -> None:
+    """A number, or a ValueError."""
+    try:
+        seen = last_event_id(said)
+    except ValueError:
+        seen = -1
+    assert seen == (int(said.strip() or 0) if re.fullmatch(r"\s*[0-9]*\s*", said) else -1)
+
+
+@pytest.mark.parametrize("said", ["x", "-1", "1.0", "1" * 19, "\u0661"])
+def test_a_wrong_last_event_id_is_told(said: str) -> None:
+    """By the name of the header."""
+    with pytest.raises(ValueError, match="Last-Event-ID: must be the id of an event"):
+        last_event_id(said)
+
+
+def test_a_reader_is_given_each_event_as_it_comes() -> None:
+    """At the instant at which it was written, two readers the same; one that leaves takes nobody with it."""
+    async def main(loop: SimLoop) -> None:
+        came: list[tuple[float, str]] = []
+
+        async def read(late_s: float) -> None:
+            await asyncio.sleep(late_s)
+            reader = a.read()
+            while (event := await anext(reader, None)) is not None:
+                came.append((loop.now(), event.told.name))
+
+        a = Answer()
+        async with asyncio.TaskGroup() as readers:
+            readers.create_task(read(0))
+            readers.create_task(read(0.15))
+            leaving = readers.create_task(read(0))
+            async with a:
+                a.prefix("Hello. ")
+                await asyncio.sleep(0.1)
+                leaving.cancel()
+                a.delta("It has ")
+                a.delta("")
+                await asyncio.sleep(0.1)
+                a.delta("left.")
+        assert came == [(0, "prefix"), (0, "prefix"), (0.1, "delta"), (0.15, "prefix"), (0.15, "delta"),
+                        (0.2, "delta"), (0.2, "final"), (0.2, "delta"), (0.2, "final")]
+        assert a.text == "Hello. It has left."
+        assert "".join(map(text_of, await read_all(a))) == a.text
+
+    run(main)
+
+
+def test_what_was_late_follows_as_a_patch() -> None:
+    """For readers that asked for it, at the instant of its return; others end with the final event."""
+    async def main(loop: SimLoop) -> None:
+        a = Answer()
+        async with budget(10) as afterwards:
+            async with budget(1) as b, a:
+                found = await b.gather(by=0.5, late=afterwards, news=step(takes, 0.1, "new"),
+                                       weather=step(takes, 3.0, "rain"), tide=step(fails, 2.0))
+                for name, straggler in found.late.items():
+                    a.later(name, straggler)
+                a.delta("It is open.")
+            plain = await read_all(a)
+            assert loop.now() == 0.5
+            final = plain[-1].told
+            assert final == Final("ok", "", ("weather", "tide"), ("weather", "tide"))
+            assert a.state == {"weather": {"status": "pending"}, "tide": {"status": "pending"}}
+            reader = a.read(plain[-1].id, late=True)
+            assert (await anext(reader)).told == Patch([
+                {"op": "replace", "path": "/tide/status", "value": "failed"},
+                {"op": "add", "path": "/tide/elapsed_ms", "value": 2000}])
+            assert loop.now() == 2.0
+            weather = await anext(reader)
+            assert loop.now() == 3.0
+            assert isinstance(weather.told, Patch)
+            assert {"op": "add", "path": "/weather/value", "value": "rain"} in weather.told.patch
+            assert [event async for event in reader] == []
+            assert a.is_over
+            await a.settled()
+            assert loop.now() == 3.0
+        assert await read_all(a) == plain
+
+    run(main)
+
+
+def test_a_turn_waits_for_what_is_late() -> None:
+    """As long as the outer budget lasts, which is said of what it ends."""
+    async def main(loop: SimLoop) -> Any:
+        async with budget(4) as afterwards:
+            async with budget(1) as b, Answer() as a:
+                found = await b.gather(by=0.5, late=afterwards, weather=step(takes, 100.0), tide=step(takes, 2.0, 7))
+                for name, straggler in found.late.items():
+                    a.later(name, straggler)
+            await a.settled()
+            assert loop.now() == pytest.approx(4.0)
+        return a.state
+
+    assert run(main) == {"weather": {"status": "timeout", "elapsed_ms": 4000},
+                         "tide": {"status": "ok", "value": 7, "elapsed_ms": 2000}}
+
+
+def test_what_never_comes_is_said_to_be_over() -> None:
+    """With the budget that it ran under; and a result that is no JSON is told as failed, not lost."""
+    async def main(_: SimLoop) -> None:
+        a = Answer()
+        async with budget(4) as afterwards, budget(1) as b, a:
+            found = await b.gather(by=0.5, late=afterwards, weather=step(takes, 100.0), odd=step(takes, 0.7))
+            for name, straggler in found.late.items():
+                a.later(name, straggler)
+        events = await read_all(a, late=True)
+        assert [event.told.name for event in events] == ["patch", "patch", "final", "patch", "patch"]
+        assert a.state["weather"] == {"status": "cancelled", "elapsed_ms": 500}
+        assert a.state["odd"]["status"] == "cancelled"
+
+        async with budget(4) as b, Answer() as a:
+            found = await b.gather(odd=step(takes, 0.2, object()), need=0, by=0.1, late=b)
+            a.later("odd", found.late["odd"])
+            with pytest.raises(ValueError, match="'odd' is pending already"):
+                a.later("odd", found.late["odd"])
+            await asyncio.sleep(1)
+            assert a.state["odd"] == {"status": "failed", "detail": "what it brought cannot be said in JSON",
+                                      "elapsed_ms": 200}
+            a.later("again", found.late["odd"])
+            assert a.state["again"]["status"] == "failed"
+
+    run(main)
+
+
+@pytest.mark.parametrize(("error", "how", "detail"), [
+    (ValueError("a secret"), "failed", "ValueError"), (OutOfTime(), "timeout", ""),
+    (asyncio.CancelledError(), "cancelled", "")])
+def test_a_turn_that_breaks_off_says_so(error: BaseException, how: str, detail: str) -> None:
+    """One final event in any case, which says the kind of the error and not its words."""
+    async def main() -> None:
+        a = Answer()
+
+        async def turn() -> None:
+            async with a:
+                a.delta("It")
+                raise error
+
+        with pytest.raises(type(error)):
+            await turn()
+        events = await read_all(a)
+        assert [event.told for event in events] == [Delta("It"), Final(how, detail)]
+        assert b"secret" not in events[-1].sse()
+
+    asyncio.run(main())
+
+
+def test_a_slow_reader_goes_on_from_a_snapshot() -> None:
+    """What is kept is bounded; the final event and late patches are never folded away."""
+    async def main() -> None:
+        async with Answer(2) as a:
+            reader = a.read()
+            a.prefix("A")
+            assert (await anext(reader)).told == Prefix("A")
+            a.put("n", 1)
+            for text in "bcdef":
+                a.delta(text)
+            snapshot = await anext(reader)
+            assert snapshot == Event(5, Snapshot("Abcd", {"n": 1}))
+            assert [text_of(await anext(reader)) for _ in range(2)] == ["e", "f"]
+        assert [event.told for event in await read_all(a, 7)] == [Final("ok")]
+        assert [event.id for event in await read_all(a)] == [5, 6, 7, 8]
+
+    asyncio.run(main())
+
+
+def test_wrong_use_is_told() -> None:
+    """With what to write instead."""
+    async def main() -> None:
+        a = Answer()
+        with pytest.raises(RuntimeError, match="async with Answer"):
+            a.delta("too early")
+        async with a:
+            with pytest.raises(ValueError, match="a object that cannot be said in JSON"):
+                a.put("x", object())
+            with pytest.raises(ValueError, match="Last-Event-ID: 7 was not told yet"):
+                a.read(7)
+            a.delta("half of a pair: \ud83d")
+            assert a.text == "half of a pair: ?"
+        for write in (a.prefix, a.delta):
+            with pytest.raises(RuntimeError, match=r"a\.later"):
+                write("too late")
+        with pytest.raises(RuntimeError, match="written once"):
+            await a.__aenter__()
+        with pytest.raises(ValueError, match="n_kept=0"):
+            Answer(0)
+        assert repr(a) == "<Answer: 2 events, final, 0 pending>"
+
+    asyncio.run(main())
+
+
+def test_the_state_is_nobody_elses() -> None:
+    """What was put in is a copy: who changes theirs changes nothing here."""
+    async def main() -> None:
+        mine = {"items": [1]}
+        async with Answer() as a:
+            a.put("cart", mine)
+            mine["items"].append(2)
+            a.put("cart", mine)
+            a.put("cart", mine)
+        assert [event.told for event in await read_all(a)][:-1] == [
+            Patch([{"op": "add", "path": "/cart", "value": {"items": [1]}}]),
+            Patch([{"op": "add", "path": "/cart/items/1", "value": 2}])]
+        assert json_value((1, 2)) == [1, 2]
+
+    asyncio.run(main())

@@ -1,0 +1,126 @@
+"""Tools of a real MCP server, in a child process over stdio and over HTTP, under a budget."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stayfast.turns import budget
+from stayfast.turns.agent import Agent, Outcome
+from stayfast.turns.mcp import mcp_tools
+from stayfast.turns.model import Hear, Json, Said
+from stayfast.turns.tools import Call, Tool
+
+pytestmark = pytest.mark.sockets
+SERVER = Path(__file__).with_name("mcp_server.py")
+
+
+class Scripted:
+    """A model that calls all tools once, and then says what came of it."""
+
+    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+                  max_tokens: int) -> Said:
+        """See `Model`."""
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        if may_call and not results:
+            return Said(calls=(Call("1", "stock", '{"item": "tea"}'), Call("2", "hang", '{"seconds": 30}'),
+                               Call("3", "order", '{"item": "tea"}'), Call("4", "stock", '{"thing": 1}')))
+        return Said(" | ".join(results))
+
+
+async def ask(server: object) -> Outcome:
+    """One turn with the tools of that server."""
+    async with mcp_tools(server, timeout=0.5, trust=True) as tools:
+        assert [(tool.name, tool.is_idempotent, tool.is_speculative) for tool in tools] == [
+            ("stock", True, True), ("hang", False, False), ("n_cancelled", False, False), ("die", False, False),
+            ("order", False, False)]
+        agent = Agent(Scripted(), tools)
+        async with budget(10.0):
+            return await agent.run([{"role": "user", "content": "What is there?"}])
+
+
+def check(outcome: Outcome) -> None:
+    """Each call has its result, in their order: the hanging one its time-out, the failing one the server's words."""
+    stock, hang, order, wrong = (json.loads(result) for result in outcome.text.split(" | "))
+    assert (stock["status"], stock["result"]) == ("ok", {"n": 3})
+    assert hang["status"] == "timeout"
+    assert 450 <= hang["elapsed_ms"] < 5000
+    assert order["status"] == "error"
+    assert "no tea is left" in order["error"]
+    assert wrong["status"] == "error"
+    assert outcome.how == "ok"
+
+
+def test_a_server_over_stdio() -> None:
+    """It is started as a child and ends with the block."""
+    check(asyncio.run(ask([sys.executable, str(SERVER)])))
+
+
+def test_a_server_over_http() -> None:
+    """By its URL."""
+    with running() as port:
+        check(asyncio.run(ask(f"http://127.0.0.1:{port}/mcp")))
+
+
+def test_names_can_be_told_apart() -> None:
+    """Two servers have the same tools; with a prefix they are two."""
+    async def main() -> list[str]:
+        command = [sys.executable, str(SERVER)]
+        async with mcp_tools(command, prefix="a_") as some, mcp_tools(command, prefix="b_") as others:
+            return list(Agent(Scripted(), [*some, *others]).tools)
+
+    names = ("stock", "hang", "n_cancelled", "die", "order")
+    assert asyncio.run(main()) == [*(f"a_{name}" for name in names), *(f"b_{name}" for name in names)]
+    with pytest.raises(ValueError, match="an empty command"):
+        asyncio.run(ask([]))
+
+
+def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
+    """The first are cancelled at the server; the second answers by an error, at once, and the turn goes on."""
+    async def call(tool: Tool[..., Any], arguments: str = "") -> dict[str, Any]:
+        async with budget(5.0) as b:
+            running = b.begun(tool.step(arguments), tool.name)
+            await running.over()
+            return tool.result(arguments, running)
+
+    async def main() -> None:
+        async with mcp_tools([sys.executable, str(SERVER)], timeout=1.0) as tools:
+            by_name = {tool.name: tool for tool in tools}
+            assert (await call(by_name["hang"], '{"seconds": 40}'))["status"] == "timeout"
+            async with asyncio.timeout(5.0):
+                while (await call(by_name["n_cancelled"]))["result"] != {"result": 1}:
+                    await asyncio.sleep(0.01)
+            for name in ("die", "n_cancelled"):
+                said = await call(by_name[name])
+                assert said["status"] == "error", name
+                assert said["elapsed_ms"] < 900
+
+    asyncio.run(main())
+
+
+@contextmanager
+def running() -> Iterator[int]:
+    """A server over HTTP on a free port; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    child = subprocess.Popen([sys.executable, str(SERVER), str(port)], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            with socket.socket() as trying:
+                if trying.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield port
+    finally:
+        child.terminate()
+        child.wait(10)

@@ -1,0 +1,104 @@
+"""Wrong use is told at once, with what to write instead."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+
+from stayfast.testing import SimLoop, run
+from stayfast.turns import Hedge, budget, step
+from tests.turns.test_budget import takes
+
+Body = Callable[[Any], Coroutine[Any, Any, object]]  # Any: as for who uses no type checker
+WRONG: list[tuple[Body, type[Exception], str]] = [
+    (lambda b: b.run(lambda: 1), TypeError, r'a step needs a name, .* b\.run\(\.\.\., name="kb"\)'),
+    (lambda b: b.run(partial(lambda: 1)), TypeError, "a step needs a name"),
+    (lambda b: b.run(takes, 1, cap=-1), ValueError, r"cap=-1: .* more than 0, as in cap=0\.4"),
+    (lambda b: b.run(takes, 1, cap=0), ValueError, "cap=0: "),
+    (lambda b: b.run("kb", name="kb"), TypeError, r"a step is a function and its arguments, b\.run\(find"),
+    (lambda b: b.run(stream, name="s"), TypeError, "a step returns once, and an async generator does not"),
+    (lambda b: b.run(stream(), name="s"), TypeError, "a step returns once"),
+    (lambda b: b.run(takes), TypeError, "missing 1 required positional argument"),
+    (lambda b: b.run(takes, 1, hedge=0.3), TypeError, r"search = Hedge\(\)"),
+    (lambda b: b.run(takes, 1, breaker=True), TypeError, r"crm = Breaker\(\)"),
+    (lambda b: b.gather(), TypeError, "nothing to run"),
+    (lambda b: b.gather(a=takes, need=2), ValueError, "need=2: of 1 steps"),
+    (lambda b: b.gather(a=takes, by=0), ValueError, r"by=0: .* as in by=0\.6"),
+    (lambda b: b.__aenter__(), RuntimeError, "entered once"),
+]
+
+
+async def stream() -> AsyncIterator[int]:
+    """What is no step."""
+    yield 1
+
+
+@pytest.mark.parametrize(("body", "kind", "says"), WRONG)
+def test_wrong_steps(body: Body, kind: type[Exception], says: str) -> None:
+    """Each is refused when it is awaited, whatever its fallback, and nothing is left behind."""
+    async def main(loop: SimLoop) -> None:
+        async with budget(1) as b:
+            with pytest.raises(kind, match=says):
+                await body(b)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+@pytest.mark.parametrize(("made", "says"), [
+    (lambda: budget(0), r"total=0: .* budget\(total=2\.5\)"), (lambda: budget(-1), "total=-1"),
+    (lambda: budget(float("nan")), "total=nan"), (lambda: budget(1, {"answer": 0}), "reserve={'answer': 0}"),
+    (lambda: budget(1, {"a": 0.5, "b": 0.5}), "reserve comes to 1 s, which leaves nothing of total=1"),
+    (lambda: Hedge(0), "budget must be more than 0"), (lambda: Hedge(after_s=-1), "race_after_s must be")])
+def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
+    """A budget or a hedge that cannot be is not made."""
+    with pytest.raises(ValueError, match=says):
+        made()
+
+
+def test_a_budget_outside_of_its_time() -> None:
+    """Before it is entered, and after it has ended."""
+    async def main(loop: SimLoop) -> None:
+        with pytest.raises(RuntimeError, match="async with budget"):
+            budget(1).remaining()
+        with pytest.raises(RuntimeError, match=r"write budget\(total=2\.5\)"):
+            await budget().__aenter__()
+        async with budget(1) as b:
+            late = b.run(takes, 0.1)
+        with pytest.raises(RuntimeError, match="step 'takes' was begun outside of its budget: await it inside"):
+            await late
+        with pytest.raises(RuntimeError, match="outside of its budget"):
+            await b.gather(kb=step(takes, 1))
+        assert b.remaining() == 0.0
+
+    run(main)
+
+
+def test_another_loop() -> None:
+    """A plain function in its thread may hand a step over to the budget's loop, not begin it in a loop of its own."""
+    async def main() -> None:
+        async with budget(5) as b:
+            def wrong() -> None:
+                asyncio.run(b.run(takes, 0.01))
+
+            def right() -> object:
+                return asyncio.run_coroutine_threadsafe(b.run(takes, 0.01, "well"), b.loop).result()
+
+            with pytest.raises(RuntimeError, match=r"another event loop than its budget's: .* b\.loop"):
+                await b.run(wrong)
+            assert await b.run(right) == "well"
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_cannot_be_asked_twice() -> None:
+    """A hedge needs the function."""
+    async def main(loop: SimLoop) -> None:
+        coroutine = takes(1)
+        with pytest.raises(TypeError, match=r"step\(find, question, hedge=search\)"):
+            step(coroutine, hedge=Hedge())
+        coroutine.close()
+
+    run(main)

@@ -1,0 +1,82 @@
+"""The gateway's policies around a step: its breaker and its hedge."""
+
+import asyncio
+
+import pytest
+
+from stayfast.testing import SimLoop, run
+from stayfast.turns import Breaker, BreakerConfig, Hedge, StepSkipped, StepTimeout, budget
+from tests.turns.test_budget import fails, takes
+
+
+def test_a_breaker_leaves_a_failing_step_alone() -> None:
+    """After five failures in a row it is skipped, then probed; a turn that had no time for it says nothing."""
+    crm = Breaker(BreakerConfig(open_s=1.0))
+
+    async def main(loop: SimLoop) -> None:
+        for _ in range(5):
+            async with budget(0.05) as b:
+                assert await b.run(takes, 1.0, breaker=crm, fallback=None) is None  # cut short: nobody's fault
+        async with budget(100) as b:
+            for _ in range(5):
+                with pytest.raises((LookupError, StepTimeout)):
+                    await b.run(fails, 0.1, cap=0.2, breaker=crm)
+            began_at = loop.now()
+            with pytest.raises(StepSkipped, match="left alone: 5 failures in a row"):
+                await b.run(fails, 0.1, breaker=crm)
+            assert await b.run(fails, 0.1, breaker=crm, fallback="cached") == "cached"
+            assert loop.now() == began_at
+            await asyncio.sleep(1.3)
+            assert await b.run(takes, 0.1, "well", breaker=crm) == "well"
+            assert await b.run(takes, 0.1, "well", breaker=crm) == "well"
+            assert "closed" in repr(crm)
+
+    run(main)
+
+
+def test_a_slow_read_is_asked_a_second_time() -> None:
+    """After the delay that was learned; the quicker one is taken, the other is cancelled."""
+    search = Hedge(share=0.2)
+    n_calls = 0
+
+    async def main(loop: SimLoop) -> None:
+        async def read() -> str:
+            nonlocal n_calls
+            n_calls += 1
+            await asyncio.sleep(2.0 if n_calls % 10 == 0 else 0.1)
+            return "found"
+
+        async def turn() -> float:
+            async with budget(5) as b:
+                began_at = loop.now()
+                assert await b.run(read, hedge=search) == "found"
+                return loop.now() - began_at
+
+        took_s = [await turn() for _ in range(400)]
+        assert max(took_s[:40]) == pytest.approx(2.0)  # nothing is known yet
+        assert sorted(took_s[100:])[-3] < 0.5
+        assert n_calls <= 400 * 1.2 + 15
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+def test_a_fixed_delay_and_an_empty_budget() -> None:
+    """Second calls come after `after_s`, and are never more than the share and ten a minute."""
+    search = Hedge(share=0.01, after_s=0.1)
+    n_calls = 0
+
+    async def main(loop: SimLoop) -> None:
+        async def read() -> None:
+            nonlocal n_calls
+            n_calls += 1
+            await asyncio.sleep(0.2)
+
+        async def turn() -> None:
+            async with budget(5) as b:
+                await b.run(read, hedge=search)
+
+        await asyncio.gather(*[turn() for _ in range(100)])
+
+    run(main)
+    assert n_calls == 100 + 11

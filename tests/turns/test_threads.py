@@ -1,0 +1,84 @@
+"""Plain functions in real threads."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from stayfast.turns import StepSkipped, budget, remaining, step, threads
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What blocks until the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+    for thread in threads.running():
+        thread.join(5)
+
+
+def test_a_plain_function(gate: threading.Event) -> None:
+    """It runs in a thread of its own that knows the deadline; what it raises is the step's own."""
+    def look_up(name: str) -> tuple[str, float, str]:
+        return name, remaining(), threading.current_thread().name
+
+    def fail() -> None:
+        raise LookupError("no such page")
+
+    async def main() -> None:
+        async with budget(5) as b:
+            name, left_s, thread = await b.run(look_up, "ann", name="crm")
+            assert name == "ann"
+            assert 0 < left_s <= 5
+            assert thread == "stayfast-step-crm"
+            with pytest.raises(LookupError, match="no such page"):
+                await b.run(fail)
+
+    asyncio.run(main())
+
+
+def test_an_async_function_in_disguise(gate: threading.Event) -> None:
+    """What a plain function returns to be awaited is awaited on the loop, within the step's time."""
+    async def find(question: str) -> str:
+        await asyncio.sleep(0)
+        return question
+
+    async def main() -> None:
+        async with budget(5) as b:
+            assert await b.run(lambda: find("Why?"), name="kb") == "Why?"
+            found = await b.gather(kb=lambda: find("Why?"), slow=step(lambda: asyncio.sleep(60), cap=0.02))
+            assert found.done == {"kb": "Why?"}
+            assert b.abandoned == []
+
+    asyncio.run(main())
+
+
+def test_one_that_hangs_is_abandoned(gate: threading.Event) -> None:
+    """The turn goes on, the thread is named as long as it is there, and it does not keep the program from ending."""
+    async def main() -> None:
+        async with budget(5) as b:
+            assert await b.run(gate.wait, name="stuck", cap=0.05, fallback="gone") == "gone"
+        assert b.abandoned == ["stuck"]
+
+    asyncio.run(main())
+    assert [(thread.step, thread.is_abandoned, thread.daemon) for thread in threads.running()] == [("stuck", True, True)]
+    gate.set()
+    for thread in threads.running():
+        thread.join(5)
+    assert threads.running() == []
+
+
+def test_there_are_not_more_than_so_many(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond, a step is skipped, saying who is there."""
+    monkeypatch.setattr(threads, "MAX_THREADS", 2)
+
+    async def main() -> None:
+        async with budget(5) as b:
+            for name in ("crm", "erp"):
+                await b.run(gate.wait, name=name, cap=0.02, fallback=None)
+            with pytest.raises(StepSkipped, match="2 threads are busy, 2 of them abandoned, with crm, erp"):
+                await b.run(gate.wait, name="more")
+
+    asyncio.run(main())
