@@ -21,6 +21,7 @@ from stayfast.upstreams.simulated.counts import Counts
 from stayfast.upstreams.simulated.engine import EngineModel
 from stayfast.upstreams.simulated.faults import Broke, FaultRule, Kind
 from stayfast.upstreams.simulated.latency import Gaps, Mixture
+from stayfast.upstreams.simulated.prompt_cache import PromptCacheModel
 from stayfast.upstreams.simulated.provider import Provider
 from stayfast.upstreams.simulated.quota import Quota
 from stayfast.upstreams.simulated.regimes import Regime, Regimes, Weather
@@ -30,7 +31,7 @@ from stayfast.upstreams.simulated.vendor import Vendor
 
 __all__ = [
     "NAMED_SCRIPTS", "PRESETS", "Answering", "Ask", "Broke", "ColdStart", "Counts", "Cut", "EngineModel", "Fail",
-    "FaultRule", "Gaps", "Head", "Kind", "Lengths", "Mixture", "Preset", "Provider", "ProviderConfig", "Quota", "Raw",
-    "Regime", "Regimes", "Sag", "Say", "Script", "Scripted", "Simulated", "Stalls", "Step", "Tariff", "Vendor",
-    "Wait", "Weather", "ask_of",
+    "FaultRule", "Gaps", "Head", "Kind", "Lengths", "Mixture", "Preset", "PromptCacheModel", "Provider",
+    "ProviderConfig", "Quota", "Raw", "Regime", "Regimes", "Sag", "Say", "Script", "Scripted",
+    "Simulated", "Stalls", "Step", "Tariff", "Vendor", "Wait", "Weather", "ask_of",
 ]

@@ -10,6 +10,7 @@ from stayfast.upstreams.simulated.ask import Ask
 from stayfast.upstreams.simulated.engine import Full, Sequence
 from stayfast.upstreams.simulated.faults import BEFORE_BODY, Broke, FaultRule, Kind
 from stayfast.upstreams.simulated.plan import NEVER, Pace, chunks_until, plan, rest_s
+from stayfast.upstreams.simulated.prompt_cache import Looked
 from stayfast.upstreams.simulated.quota import Charge
 from stayfast.upstreams.simulated.speech import tokens_of
 from stayfast.upstreams.simulated.vendor import (
@@ -50,7 +51,8 @@ class Answering:
     __slots__ = (
         "_answer", "_break_at", "_due_at", "_is_left", "_loop", "_n_chunks", "_n_said", "_name", "_opening", "_pace",
         "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at",
-        "charge", "ended_at", "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "sequence")
+        "charge", "ended_at", "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "remembers",
+        "sequence")
 
     def __init__(self, provider: "Provider", ask: Ask, number: int, asked_at: float) -> None:
         self.ask = ask
@@ -63,6 +65,7 @@ class Answering:
         self.n_after_hangup = 0  # of those, the ones that came into being after the caller had gone
         self.on_end: Callable[[], None] | None = None  # called when it is over, which may be long after `close`
         self.charge: Charge | None = None  # what the quota was charged in advance
+        self.remembers: Looked | None = None  # what its prompt leaves in the provider's cache
         self.sequence: Sequence | None = None  # its place in the engine
         self._provider = provider
         self._loop = asyncio.get_running_loop()
@@ -201,6 +204,7 @@ class Answering:
     def _open(self, pace: Pace) -> Head:
         """The head of a stream."""
         provider = self._provider
+        self._remember()
         self._answer = Answer(self.ask, self._name, int(provider.clock.wall()))
         self._opening = self._answer.begin()
         if self.ask.value is not None:
@@ -224,6 +228,7 @@ class Answering:
             await provider.engine.wait_whole(self.sequence)
             self._whole_until = provider.clock.now()
         await self._sleep_until(self._whole_until + (self.fault.seconds if kind is Kind.STALL else 0.0))
+        self._remember()
         body = whole_body(ask, pace, self._name, int(provider.clock.wall()))
         if kind in _CUT_SHORT:
             self._n_said = pace.n_output
@@ -237,6 +242,11 @@ class Answering:
         head = Head(200, self._headers(), body)
         self._settle(kind.value if kind in _IN_STREAM else "completed", pace.n_output * ask.n_choices)
         return head
+
+    def _remember(self) -> None:
+        """Its answer begins."""
+        if self.remembers is not None and self._provider.prompt_cache is not None:
+            self._provider.prompt_cache.began(self.remembers)
 
     # -- inside the body
 

@@ -10,15 +10,14 @@ from msgspec import Raw, Struct
 from stayfast.core.types import Api, Request
 from stayfast.policy.affinity import blocks_of
 from stayfast.upstreams.simulated.engine import CACHE_BLOCK_TOKENS
-from stayfast.upstreams.simulated.speech import json_for, n_tokens_in
+from stayfast.upstreams.simulated.prompt import CacheRules, Prompt, n_tokens, prompt_of
+from stayfast.upstreams.simulated.speech import json_for
 from stayfast.wire.prompt import asked
 from stayfast.wire.reading import typed
-from stayfast.wire.tokens import BYTES_A_TOKEN, TOKENS_AN_IMAGE
+from stayfast.wire.tokens import BYTES_A_TOKEN
 
 _ABSENT: Final = Raw(b"")
 _PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
-_IMAGES: Final = ("image", "image_url", "input_image")
-_NOT_SAID: Final = frozenset(("type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control"))
 # What a response tells of its request, beside what every response has.
 _ECHOED: Final = (
     "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "prompt_cache_key",
@@ -45,6 +44,9 @@ class Ask(Struct, frozen=True, gc=False):
     is_base64: bool = False  # embeddings as base64 of 32-bit floats
     blocks: tuple[int, ...] = ()  # what the prompt begins with, for an engine that caches prompts
     n_cached_tokens: int = 0  # of the prompt
+    n_written_tokens: int = 0  # of the prompt, to the cache
+    n_written_1h_tokens: int = 0  # and for an hour
+    prompt: Prompt | None = None  # for a provider that remembers prompts by rules
     echo: tuple[tuple[str, bytes], ...] = ()  # responses: what of the request they repeat, as JSON
 
 
@@ -75,12 +77,13 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
-           include_usage: bool = False, has_blocks: bool = False) -> Ask:
+           include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> Ask:
     """What the provider is asked by a decoded request (`wire.decode`). Raises Rejected for bodies that are no such thing.
 
     model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
     luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`.
-    include_usage: even where the client did not ask for it. has_blocks: the provider's engine caches prompts.
+    include_usage: even where the client did not ask for it. has_blocks: the provider's engine caches prompts. cache_rules:
+    the provider does, by these.
     Prompt tokens are counted as `speech.n_tokens_in` does, tools by their bytes; what templates add is not.
     """
     body = typed(_BODY, request.body)
@@ -90,31 +93,19 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
     said = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
     inputs = _digests(body.input) if request.api is Api.EMBEDDINGS else ()
     n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
-        _n_tokens(_ANY.decode(raw)) for name in _PROMPT if (raw := getattr(body, name)))
+        n_tokens(_ANY.decode(raw)) for name in _PROMPT if (raw := getattr(body, name)))
     return Ask(
         request.api, model or request.model, request.stream, n_prompt_tokens,
         request.max_output_tokens, None if said else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
         session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
-        _blocks(request.body) if has_blocks else (), 0,
-        _echo(request.body) if request.api is Api.RESPONSES else ())
+        _blocks(request.body) if has_blocks else (),
+        prompt=prompt_of(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,
+        echo=_echo(request.body) if request.api is Api.RESPONSES else ())
 
 
 def _blocks(body: bytes) -> tuple[int, ...]:
     return tuple(blocks_of(asked(body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN))
-
-
-def _n_tokens(value: Any) -> int:
-    """Tokens of all that is said in a decoded prompt."""
-    if isinstance(value, str):
-        return n_tokens_in(value)
-    if isinstance(value, list):
-        return sum(_n_tokens(item) for item in value)
-    if isinstance(value, dict):
-        if value.get("type") in _IMAGES:
-            return TOKENS_AN_IMAGE
-        return sum(_n_tokens(item) for name, item in value.items() if name not in _NOT_SAID)
-    return 1 if isinstance(value, int) else 0  # prompts and inputs may be tokens
 
 
 def _echo(body: bytes) -> tuple[tuple[str, bytes], ...]:

@@ -11,6 +11,7 @@ from typing import Final
 from stayfast.upstreams.simulated.engine import EngineModel
 from stayfast.upstreams.simulated.faults import FaultRule
 from stayfast.upstreams.simulated.latency import Gaps, Mixture
+from stayfast.upstreams.simulated.prompt_cache import PromptCacheModel
 from stayfast.upstreams.simulated.quota import Quota
 from stayfast.upstreams.simulated.regimes import Regimes
 from stayfast.upstreams.simulated.vendor import Vendor
@@ -124,7 +125,9 @@ class ColdStart:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """US dollars for a million tokens. Assumed: prices are the user's to fill in."""
+    """US dollars for a million tokens. Assumed: prices are the user's to fill in. What a cache of prompts does to them is
+    told by its own factors.
+    """
 
     input_usd_per_mtok: float = 1.0
     output_usd_per_mtok: float = 4.0
@@ -134,7 +137,7 @@ class Tariff:
             if not 0 <= getattr(self, name) <= 1_000_000:
                 raise ValueError(f"{name} must be from 0 to 1000000, not {getattr(self, name)}")
 
-    def usd(self, n_input: int, n_output: int) -> float:
+    def usd(self, n_input: float, n_output: int) -> float:
         """What so many tokens cost."""
         return (n_input * self.input_usd_per_mtok + n_output * self.output_usd_per_mtok) / 1e6
 
@@ -160,6 +163,7 @@ class ProviderConfig:
     regimes: Regimes | None = None  # None: always normal
     cold_start: ColdStart | None = None
     quota: Quota | None = None
+    prompt_cache: PromptCacheModel | None = None  # what it remembers of prompts; None: nothing
     engine: EngineModel | None = None  # an engine's queue, prefill and batch; then gaps are the engine's
     faults: tuple[FaultRule, ...] = ()
     notices_hangup: bool = True  # a caller that leaves ends the work at once; else it runs on to its end

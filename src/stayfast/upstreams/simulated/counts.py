@@ -14,6 +14,8 @@ class Counts(msgspec.Struct):
     n_running_peak: int = 0
     outcomes: dict[str, int] = {}
     n_tokens_prompted: int = 0  # of requests that were admitted
+    n_tokens_cached: int = 0  # of those, read from the cache of prompts
+    n_tokens_written: int = 0  # and written to it
     n_tokens_generated: int = 0
     n_tokens_unread: int = 0  # of those, generated for answers whose callers left before the end
     n_tokens_after_hangup: int = 0  # of those, generated after the caller had gone

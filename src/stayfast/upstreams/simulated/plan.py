@@ -69,7 +69,7 @@ def plan(config: ProviderConfig, numbers: Preset, ask: Ask, rng: Random, *, luck
     """Throw a request's dice. `luck`: its session's, for the choice between body and tail; None: its own."""
     own_luck = rng.random()
     ttft_s = numbers.ttft.draw(rng, own_luck if luck is None else luck)
-    ttft_s *= regime.ttft_factor * (1 + ask.n_prompt_tokens * config.prefill_per_token)
+    ttft_s *= regime.ttft_factor * (1 + (ask.n_prompt_tokens - ask.n_cached_tokens) * config.prefill_per_token)
     if not ask.api.can_stream:
         return Pace(ttft_s * (config.embedding_share if ask.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0, NEVER, 1.0, 0)
     n_output, reason = _length(config, ask, rng)

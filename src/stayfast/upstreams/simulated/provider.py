@@ -5,7 +5,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from math import sqrt
 from random import Random
+from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Api
@@ -16,6 +19,8 @@ from stayfast.upstreams.simulated.counts import Counts
 from stayfast.upstreams.simulated.engine import engine_of
 from stayfast.upstreams.simulated.faults import FaultRule
 from stayfast.upstreams.simulated.plan import Dice
+from stayfast.upstreams.simulated.prompt import CacheRules
+from stayfast.upstreams.simulated.prompt_cache import Looked, PromptCache
 from stayfast.upstreams.simulated.quota import Meter
 from stayfast.upstreams.simulated.regimes import CALM, Forecast, Regime, Regimes, Weather
 from stayfast.upstreams.simulated.vendor import (
@@ -30,6 +35,9 @@ from stayfast.upstreams.simulated.vendor import (
     trouble,
     used_up,
 )
+
+BAD_REQUEST: Final = 400  # HTTP's
+NOTHING_KEPT: Final = Looked()
 
 
 class Provider:
@@ -48,6 +56,7 @@ class Provider:
         self.tag = f"{crc32(name.encode()):08x}"
         self.counts = Counts()
         self.engine = engine_of(config.engine, clock) if config.engine is not None else None
+        self.prompt_cache = PromptCache(config.prompt_cache, clock) if config.prompt_cache is not None else None
         self._began_at = clock.now()
         self._numbers = count()
         self._rules: list[_Rule] = [_Rule(rule) for rule in config.faults]
@@ -74,6 +83,11 @@ class Provider:
     def caches_prompts(self) -> bool:
         """Whether its engine wants to know what prompts begin with."""
         return self.config.engine is not None and self.config.engine.cache_tokens > 0
+
+    @property
+    def cache_rules(self) -> CacheRules | None:
+        """By which it remembers prompts itself."""
+        return self.config.prompt_cache.rules if self.config.prompt_cache is not None else None
 
     @property
     def age_s(self) -> float:
@@ -135,15 +149,35 @@ class Provider:
         ask = answering.ask
         if regime.error_rate and self.dice.of_errors(answering.number).random() < regime.error_rate:
             return overloaded(self.numbers.vendor, ask.api)
+        if ask.prompt is not None and ask.prompt.fault:
+            return trouble(BAD_REQUEST)._replace(message=ask.prompt.fault, said=ask.prompt.fault)
+        found = self._look(ask)
         if self._meter is not None:
             most = ask.max_output_tokens if ask.api.can_stream else 0
-            charged = self._meter.admit(ask.n_prompt_tokens, most, ask.model, now)
+            n_charged = ask.n_prompt_tokens - (found.n_read if self.numbers.vendor == "anthropic" else 0)
+            charged = self._meter.admit(n_charged, most, ask.model, now)
             if isinstance(charged, Trouble):
                 return charged
             answering.charge = charged
-        self.counts.n_tokens_prompted += ask.n_prompt_tokens
-        self.counts.cost_usd += self.config.tariff.usd(ask.n_prompt_tokens, 0)
+        if ask.prompt is not None:
+            answering.remembers = found
+            answering.ask = msgspec.structs.replace(ask, n_cached_tokens=found.n_read, n_written_tokens=found.n_written,
+                                                    n_written_1h_tokens=found.n_written_1h)
+        self._count_prompt(ask.n_prompt_tokens, found)
         return None
+
+    def _look(self, ask: Ask) -> Looked:
+        """What is remembered of a prompt."""
+        if self.prompt_cache is None or ask.prompt is None:
+            return NOTHING_KEPT
+        return self.prompt_cache.look(ask.prompt, ask.n_prompt_tokens)
+
+    def _count_prompt(self, n_prompt: int, found: Looked) -> None:
+        counts, cache = self.counts, self.config.prompt_cache
+        counts.n_tokens_prompted += n_prompt
+        counts.n_tokens_cached += found.n_read
+        counts.n_tokens_written += found.n_written + found.n_written_1h
+        counts.cost_usd += self.config.tariff.usd(cache.plain_tokens(n_prompt, found) if cache is not None else n_prompt, 0)
 
     def luck_of(self, session: str | None, now: float, rng: Random) -> float | None:
         """The luck that a session's requests share, where this one does.

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api
@@ -48,10 +50,12 @@ class Simulated:
     async def open(self, call: Call) -> Stream:
         """Ask the provider; its errors are those that the same bytes would be over HTTP."""
         request = call.request
+        if call.marker is not None:
+            request = msgspec.structs.replace(request, body=call.marker.write(request.body, request.api))
         session = dict(call.headers).get("x-session-id")
         number = self.number_of(call) if self.number_of is not None else None
         ask = ask_of(request, model=call.model, number=number, session=session, include_usage=True,
-                     has_blocks=self.provider.caches_prompts)
+                     has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
         answering = self.provider.ask(ask)
         try:
             head = await answering.begin()

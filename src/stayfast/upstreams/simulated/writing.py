@@ -156,7 +156,7 @@ class Answer:
 
     def _usage(self, n_output: int) -> Usage:
         ask = self._ask
-        return Usage(input_total=ask.n_prompt_tokens, output=n_output, cached_read=ask.n_cached_tokens)
+        return Usage(ask.n_prompt_tokens, n_output, ask.n_cached_tokens, ask.n_written_tokens, ask.n_written_1h_tokens)
 
     @property
     def _call_id(self) -> str:

@@ -1,0 +1,59 @@
+"""Asks for beginnings of prompts shortly before their provider forgets them (policy/prefix_hot.py says which, and why)."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import StayfastError
+from stayfast.core.events import Sink
+from stayfast.core.types import Api, Outcome, Request
+from stayfast.pipeline.attempt import Attempt
+from stayfast.pipeline.prefixing import Prefixing
+from stayfast.policy.prefix_hot import Opening
+from stayfast.upstreams.base import Call
+from stayfast.upstreams.registry import Member
+
+WARM_ROUTE: Final = "(warm)"
+LOOK_EVERY_S: Final = 15.0
+TIMEOUT_S: Final = 20.0
+CONNECT_S: Final = 5.0
+
+
+class Warmer:
+    """Of all routes that have a budget for it. `run` is one task's."""
+
+    def __init__(self, routes: Sequence[Prefixing], members: Mapping[str, Member], clock: Clock, sink: Sink) -> None:
+        self._routes = routes
+        self._members = members
+        self._clock = clock
+        self._sink = sink
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for route in self._routes:
+                for opening in route.hot.due(self._clock.now()) if route.hot is not None else ():
+                    await self._ask(route, opening)
+
+    async def _ask(self, route: Prefixing, opening: Opening) -> None:
+        """Ask for one. Whatever comes of it, no request waits for it and no upstream is judged by it."""
+        member, now = self._members.get(opening.upstream), self._clock.now()
+        if member is None or not member.has_room or not member.is_well(now, opening.model):
+            return
+        request = Request(Api.MESSAGES, opening.model, False, opening.body, max_output_tokens=0)
+        deadline = Deadline(now + TIMEOUT_S)
+        call = Call(request, opening.model, "req_warm", deadline, CONNECT_S)
+        attempt = Attempt(member, call, WARM_ROUTE, 1, is_incremental=False, clock=self._clock, sink=self._sink)
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                attempt.stream = await member.upstream.open(call)
+                while await attempt.stream.next() is not None:
+                    pass
+            route.warmed(opening, attempt.stream.sight.usage)
+        except (StayfastError, TimeoutError):
+            route.warmed(opening, None)
+        finally:
+            attempt.end(Outcome.IGNORED, is_failure=False)

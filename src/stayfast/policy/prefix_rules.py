@@ -1,0 +1,97 @@
+"""What each family of models says of its cache of prompts' beginnings.
+
+    claude-*           only what is marked is kept, at most 4 marks; writes cost 1.25 (5 minutes) or 2 (1 hour), reads 0.1;
+                       shorter prefixes than the model's floor are silently not kept
+    gpt-5.6 and later  kept at marks, of which the provider sets one itself, at the latest message; writes 1.25, reads 0.1
+    older gpt, o*      kept by itself from 1024 tokens on, at the machine that `prompt_cache_key` leads to; writes are free
+    gemini, deepseek   kept by itself; nothing can be said
+
+Source: the providers' documentation as of late 2026 (docs/concepts/prompt-layout.md). When wrong: floors have moved before;
+what usage says raises them here while it runs, and `prefix.models` in the settings replaces a row.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+from stayfast.core.types import Api
+
+MarksOf = Literal["anthropic", "openai", "none"]
+MINUTES_S: Final = 300.0  # how long Anthropic's short entries live; what it costs to be wrong elsewhere is a moment
+HOUR_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixRules:
+    """One family's. Factors are of the price of plain input."""
+
+    marks: MarksOf = "none"
+    floor_tokens: int = 1024
+    most_marks: int = 0
+    write_factor: float = 1.0
+    read_factor: float = 0.1
+    keeps_s: float = MINUTES_S
+    has_key: bool = False  # it takes `prompt_cache_key`
+    marks_end: bool = False  # where the conversation has got to must be marked as well: nobody else does
+
+    def said_in(self, api: Api) -> "PrefixRules":
+        """As far as they can be said in a dialect: behind another provider's protocol a mark may be an unknown field."""
+        if self.marks == "none" or (self.marks == "anthropic") is (api is Api.MESSAGES):
+            return self
+        return replace(self, marks="none", most_marks=0)
+
+
+def _claude(floor_tokens: int) -> PrefixRules:
+    return PrefixRules("anthropic", floor_tokens, 4, 1.25, 0.1, MINUTES_S, marks_end=True)
+
+
+_AUTOMATIC: Final = PrefixRules("none", 1024, 0, has_key=True)
+_BREAKPOINTS: Final = PrefixRules("openai", 1024, 3, 1.25, 0.1, 1800.0, has_key=True)  # a fourth is the provider's own
+_FAMILIES: Final = tuple((re.compile(pattern), rules) for pattern, rules in (
+    (r"claude-(opus|fable|mythos)-5", _claude(512)),
+    (r"claude-opus-4-8", _claude(1024)),
+    (r"claude-opus-4-7", _claude(2048)),
+    (r"claude-(opus-4-[56]|haiku-4-5)", _claude(4096)),
+    (r"claude-(3-haiku|3-5-haiku|haiku-3)", _claude(2048)),
+    (r"claude", _claude(1024)),
+    (r"gpt-(5-([6-9]|\d\d)|[6-9])", _BREAKPOINTS),
+    (r"(gpt|chatgpt|codex|o\d)", _AUTOMATIC),
+    (r"gemini-(3-1-pro|3-[5-9]-flash|4)", PrefixRules(floor_tokens=4096)),
+    (r"gemini", PrefixRules(floor_tokens=2048)),
+    (r"deepseek", PrefixRules(floor_tokens=64)),
+))
+_BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's vendor/, Bedrock's us.anthropic.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRules:
+    """What the settings say of some models in place of the table. None: as there."""
+
+    marks: MarksOf | None = None
+    floor_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.marks not in (None, "anthropic", "openai", "none"):
+            raise ValueError(f"marks must be anthropic, openai or none, not {self.marks!r}")
+        if self.floor_tokens is not None and not 0 <= self.floor_tokens <= 1_000_000:
+            raise ValueError(f"floor_tokens must be from 0 to 1000000, not {self.floor_tokens}")
+
+
+def rules_of(model: str, own: Mapping[str, ModelRules]) -> PrefixRules | None:
+    """What holds for a model, by its name at the upstream; None: nothing is known of it. `own`: by shell pattern, the first
+    that fits counts.
+    """
+    name = _BEFORE.sub("", model.lower()).replace(".", "-")
+    found = next((rules for pattern, rules in _FAMILIES if pattern.match(name)), None)
+    for pattern, said in own.items():
+        if fnmatchcase(model, pattern):
+            return _with(found or PrefixRules(), said)
+    return found
+
+
+def _with(rules: PrefixRules, said: ModelRules) -> PrefixRules:
+    if said.marks is not None and said.marks != rules.marks:
+        rules = {"anthropic": _claude(rules.floor_tokens), "openai": _BREAKPOINTS, "none": PrefixRules()}[said.marks]
+    return rules if said.floor_tokens is None else replace(rules, floor_tokens=said.floor_tokens)

@@ -1,0 +1,148 @@
+"""What a provider remembers of prompts, by the rules that providers publish.
+
+    anthropic    kept is what ends at one of at most four marks and has `floor_tokens`; read is the longest beginning kept
+                 that ends at a mark or up to 20 blocks before it; a fifth mark, or one on thinking, is a 400
+    breakpoints  kept is what ends at the latest message and at the latest three marks (with `mode: explicit` only at marks);
+                 read is the longest beginning kept. OpenAI, from GPT-5.6 on
+    automatic    read is the longest beginning sent lately, in steps of 128 tokens; a mark is a 400. OpenAI before that
+
+What is kept can be read from the first token of the answer on that wrote it, and for `keeps_s` after it was last used.
+At OpenAI a prompt goes to the machine that its key and its beginning lead to, and of more than `machine_rpm` in a minute the
+others go to the next one, which remembers nothing of them.
+Source: docs/concepts/prompt-layout.md. When wrong: how real requests overflow is not public, and entries may go earlier.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.upstreams.simulated.prompt import STEP_TOKENS, CacheRules, Prompt
+
+LOOK_BACK: Final = 20  # blocks
+EXPLICIT_BESIDE_IMPLICIT: Final = 3
+HOUR_S: Final = 3600.0
+MINUTE_S: Final = 60.0
+MAX_ENTRIES: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCacheModel:
+    """Whose rules, and their figures. Factors are of the price of plain input."""
+
+    rules: CacheRules = "anthropic"
+    floor_tokens: int = 1024
+    keeps_s: float = 300.0
+    read_factor: float = 0.1
+    write_factor: float = 1.25
+    write_1h_factor: float = 2.0
+    machine_rpm: int = 15
+
+    def __post_init__(self) -> None:
+        if self.rules not in ("anthropic", "breakpoints", "automatic"):
+            raise ValueError(f"rules must be anthropic, breakpoints or automatic, not {self.rules!r}")
+        if not 0 <= self.floor_tokens <= 1_000_000:
+            raise ValueError(f"floor_tokens must be from 0 to 1000000, not {self.floor_tokens}")
+        if not 0 < self.keeps_s <= 86_400:
+            raise ValueError(f"keeps_s must be more than 0 and at most 86400 seconds, not {self.keeps_s}")
+        if self.machine_rpm < 1:
+            raise ValueError(f"machine_rpm must be at least 1, not {self.machine_rpm}")
+        for name in ("read_factor", "write_factor", "write_1h_factor"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise ValueError(f"{name} must be from 0 to 100, not {getattr(self, name)}")
+
+    def plain_tokens(self, n_prompt: int, found: "Looked") -> float:
+        """What a prompt costs, in tokens of plain input."""
+        n_plain = n_prompt - found.n_read - found.n_written - found.n_written_1h
+        return (n_plain + found.n_read * self.read_factor + found.n_written * self.write_factor
+                + found.n_written_1h * self.write_1h_factor)
+
+
+Entry = tuple[int, int]  # a link, and the machine that has it
+
+
+class Looked(msgspec.Struct, frozen=True, gc=False):
+    """What became of one prompt, in tokens. `entries`: what is to be kept, and for how long, once its answer begins."""
+
+    n_read: int = 0
+    n_written: int = 0
+    n_written_1h: int = 0
+    entries: tuple[tuple["Entry", float], ...] = ()
+
+
+class PromptCache:
+    """One provider's. Changed on one loop."""
+
+    __slots__ = ("_clock", "_kept", "_rates", "model")
+
+    def __init__(self, model: PromptCacheModel, clock: Clock) -> None:
+        self.model = model
+        self._clock = clock
+        self._kept: dict[Entry, tuple[float, float]] = {}  # until when, and for how long at each use; oldest use first
+        self._rates: dict[int, tuple[int, int]] = {}  # of a kind: the minute, and how many came in it
+
+    def look(self, prompt: Prompt, n_prompt: int) -> Looked:
+        """Read what is kept of a prompt of so many tokens. What is read is kept longer."""
+        rules, machine = self.model.rules, self._machine(prompt)
+        if rules == "automatic":
+            return self._in_steps(prompt, n_prompt, machine)
+        marks, links, tokens = self._marks(prompt), prompt.links, prompt.tokens
+        depth = LOOK_BACK if rules == "anthropic" else len(links)
+        n_known = max((self._known(prompt, n, depth, machine) for n, _ in marks), default=0)
+        kept = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.floor_tokens]
+        for n in {n_known, *(n for n, _ in kept if n <= n_known)} - {0}:
+            self._use((links[n - 1], machine))
+        new = [(n, keeps_s) for n, keeps_s in kept if n > n_known]
+        n_read = tokens[n_known - 1] if n_known else 0
+        n_all = max((tokens[n - 1] for n, _ in new), default=n_read)
+        n_long = max((tokens[n - 1] for n, keeps_s in new if keeps_s >= HOUR_S and rules == "anthropic"), default=n_read)
+        return Looked(n_read, n_all - n_long, n_long - n_read,
+                      tuple(((links[n - 1], machine), keeps_s) for n, keeps_s in new))
+
+    def began(self, found: Looked) -> None:
+        """The answer begins: what it wrote can be read from now on."""
+        now = self._clock.now()
+        for entry, keeps_s in found.entries:
+            self._kept.pop(entry, None)
+            self._kept[entry] = (now + keeps_s, keeps_s)
+        while len(self._kept) > MAX_ENTRIES:
+            del self._kept[next(iter(self._kept))]
+
+    def _marks(self, prompt: Prompt) -> list[tuple[int, float]]:
+        """Where something is to be kept, in order, and for how long."""
+        if self.model.rules == "anthropic":
+            return [(n, HOUR_S if ttl == "1h" else self.model.keeps_s) for n, ttl in prompt.marks]
+        explicit = [n for n, _ in prompt.marks]
+        if not prompt.is_explicit:
+            explicit = explicit[-EXPLICIT_BESIDE_IMPLICIT:] + ([prompt.n_end] if prompt.n_end else [])
+        return [(n, self.model.keeps_s) for n in sorted(set(explicit))]
+
+    def _machine(self, prompt: Prompt) -> int:
+        """Which one of those for its kind a prompt goes to."""
+        if self.model.rules == "anthropic":
+            return 0
+        minute = int(self._clock.now() // MINUTE_S)
+        at, n = self._rates.get(prompt.kind, (minute, 0))
+        n = n if at == minute else 0
+        self._rates[prompt.kind] = (minute, n + 1)
+        return n // self.model.machine_rpm
+
+    def _known(self, prompt: Prompt, n: int, depth: int, machine: int) -> int:
+        """The longest beginning that is kept, of the first `n` blocks or up to `depth` less."""
+        now = self._clock.now()
+        return next((at for at in range(n, max(0, n - depth), -1)
+                     if self._kept.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
+
+    def _use(self, entry: Entry) -> None:
+        kept = self._kept.pop(entry, None)
+        if kept is not None:
+            self._kept[entry] = (self._clock.now() + kept[1], kept[1])
+
+    def _in_steps(self, prompt: Prompt, n_prompt: int, machine: int) -> Looked:
+        n_steps, keeps_s = len(prompt.links), self.model.keeps_s
+        n_known = self._known(prompt, n_steps, n_steps, machine)
+        n_read = int(n_known / n_steps * n_prompt) // STEP_TOKENS * STEP_TOKENS if n_known else 0
+        entries = tuple(((link, machine), keeps_s) for link in prompt.links)
+        return Looked(n_read if n_read >= self.model.floor_tokens else 0, entries=entries)
