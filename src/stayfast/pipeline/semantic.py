@@ -1,0 +1,292 @@
+"""Whether a question was asked before in other words, and what is learned when it was not. One route's.
+
+    find       within the scope: eligible? embedded in time? who is near? do they vote for one answer, surely enough?
+               Each step can only turn a hit into a miss; a miss has its word, and what was found out goes along
+    answered   the answer was made all the same (a miss, or an audit of a hit): in the background it is compared with the
+               neighbours' answers. That labels what had been found out, and makes the question a phrasing of an answer
+
+What the store has lost or purged is forgotten at the next look-up. A scope that nobody has asked in costs no embedding.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, msgpack
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import SemanticAsked, Sink
+from stayfast.core.types import Api, Request
+from stayfast.pipeline.phrasings import Index, Phrasings
+from stayfast.pipeline.race import Tasks
+from stayfast.pipeline.sameness import Sameness, Verifier
+from stayfast.policy.calibrate import Calibrator, Estimate
+from stayfast.policy.eligible import why_not
+from stayfast.policy.lexical import Wording, wording
+from stayfast.policy.lexicon import LEXICONS
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.similarity import N_FEATURES, Fixed, Judgement, judge
+from stayfast.policy.votes import Neighbour
+from stayfast.stores.base import Kept, Store
+from stayfast.stores.embed import Embedding, NoEmbedder
+from stayfast.wire.canonical import Asked
+from stayfast.wire.replay import text_in
+
+if TYPE_CHECKING:
+    from stayfast.stores.embed import Floats
+
+N_COMPARED = 5  # answers of neighbours that a new one is compared with
+MAX_BYTES_A_CHAR = 4
+MAX_PENDING = 64  # answers that wait to be compared; with more, the newest teaches nothing
+_CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
+
+
+class _Label(Struct, array_like=True, gc=False):
+    """What came of a comparison, in the log."""
+
+    features: tuple[float, ...]
+    is_right: bool
+    was_given: bool
+
+
+class Asking(Struct, eq=False):
+    """A question on its way through the cache, and what was found out about it."""
+
+    embedding: Embedding  # whose vectors they are: a reload may have brought another
+    scope: bytes
+    text: str
+    wording: Wording
+    row: "Floats | None" = None  # None: there was no time, or nobody near
+    neighbours: list[Neighbour] = []
+    judgement: Judgement | None = None
+    was_given: bool = False  # a neighbour's answer was given, and its own is made to audit that
+
+
+_encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(_Label).decode
+
+
+class Likeness(Struct, frozen=True):
+    """A hit: an answer that was made for another question. With `is_audited` its own answer is to be made all the same."""
+
+    kept: Kept
+    cosine: float
+    p: float
+    asking: Asking
+    is_audited: bool
+
+
+class SemanticStats(Struct, frozen=True):
+    """How the semantic cache of a route is. estimate: of the error; None: there is no threshold yet, or a fixed one."""
+
+    n_phrasings: int
+    n_answers: int
+    n_scopes: int
+    n_labels: int
+    is_shadow: bool
+    threshold: float | None
+    estimate: Estimate | None
+    n_audits: int
+    n_audits_wrong: int
+    n_drifted: int
+
+
+class Semantic:
+    """One route's. One loop's; what it learns, it learns in Tasks of its own."""
+
+    def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedding,
+                 index: Callable[[int], Index], sameness: Sameness, verifier: Verifier, clock: Clock, rng: Random,
+                 sink: Sink) -> None:
+        self.config = config
+        self.rule: Calibrator | Fixed = (
+            Calibrator(config.calibrated(), N_FEATURES) if config.threshold is None else Fixed(config.threshold))
+        self._route = route
+        self._store = store
+        self.embedding = embedding
+        self.phrasings = Phrasings(config.max_phrasings, index)
+        self.sameness = sameness
+        self._verifier = verifier
+        self._clock = clock
+        self._rng = rng
+        self._sink = sink
+        self._lexicon = LEXICONS[config.eligible.language]
+        self._n_labels = 0
+        self.is_ready = True  # not while what was logged is being read
+        self._tasks = Tasks()
+        self._one_by_one = asyncio.Lock()  # two that learn at once would make two answers of one
+
+    async def find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float,
+                   until: float) -> tuple[str, Asking | Likeness | None]:
+        """An answer to the same question in other words, after an empty word; else the word for why there is none, and what
+        `answered` needs to know. None: the question is on its own. It is a miss at the instant `until`, whatever is missing.
+        """
+        why, found = await self._find(request, asked, scope, max_age_s, until)
+        self.count(why or "hit")
+        return why, found
+
+    def count(self, result: str) -> None:
+        """Something came of a look-up, or of an audit."""
+        self._sink.emit(SemanticAsked(self._route, result))
+
+    async def _find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float,
+                    until: float) -> tuple[str, Asking | Likeness | None]:
+        if request.api not in _CONVERSATIONS or asked.question.startswith(b"["):
+            return "not_text", None
+        if len(asked.question) > MAX_BYTES_A_CHAR * self.config.eligible.max_chars:
+            return "long", None  # before anybody reads all of it
+        text = asked.question.decode()
+        read = wording(text, self._lexicon)
+        why = why_not(text, read, self.config.eligible, self.config.semantic_ttl_s)
+        if why:
+            return why, None
+        asking = Asking(self.embedding, scope, text, read)
+        if not self.is_ready or scope not in self.phrasings.scopes:
+            return "nothing_near" if self.is_ready else "not_ready", asking
+        try:
+            async with asyncio.timeout_at(until):
+                why = await self._look(asking, until)
+                if why:
+                    return why, None if why == "long" else asking
+                found = await self._take(asking, request, max_age_s, until)
+        except TimeoutError:
+            return "late", asking
+        return (found, asking) if isinstance(found, str) else ("", found)
+
+    async def _look(self, asking: Asking, until: float) -> str:
+        """Find the neighbours and judge; returns why it is a miss, if it is one."""
+        embedder = self.embedding.ahead
+        if embedder is None:
+            return "not_ready"
+        if not embedder.is_whole(asking.text):
+            return "long"
+        if not embedder.fits(until - self._clock.now()):
+            return "slow"
+        try:
+            asking.row = (await embedder.embed([asking.text]))[0]
+        except NoEmbedder:
+            return "failed"
+        return self._judge(asking).why
+
+    def _judge(self, asking: Asking) -> Judgement:
+        """What the neighbours say, of a question that has a vector."""
+        its = self.phrasings.scopes.get(asking.scope)
+        if its is None or asking.row is None:  # its last phrasing went meanwhile
+            return Judgement("nothing_near")
+        asking.neighbours = self.phrasings.near(asking.scope, asking.row)
+        asking.judgement = judge(asking.wording, asking.neighbours, its.votes, self.rule, self._lexicon)
+        return asking.judgement
+
+    async def _take(self, asking: Asking, request: Request, max_age_s: float, until: float) -> Likeness | str:
+        """The answer that was judged good enough, if it is there, young enough, and a second look agrees."""
+        judgement = asking.judgement
+        assert judgement is not None
+        assert judgement.nearest is not None
+        answer = judgement.nearest.answer
+        kept = await self._kept(asking.scope, answer, until)
+        if kept is None:
+            asking.judgement = None  # there is nothing to compare with
+            return "gone"
+        if self._clock.wall() - kept.kept_at > min(max_age_s, self.config.semantic_ttl_s):
+            return "old"
+        if not await self._verifier.agrees(asking.text, text_in(request, kept.body)):
+            return "refused"
+        asking.was_given = self._rng.random() < self.config.audit
+        return Likeness(kept, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
+
+    async def _kept(self, scope: bytes, answer: int, until: float) -> Kept | None:
+        """An answer. One that the store has lost is forgotten."""
+        its = self.phrasings.scopes.get(scope)
+        key = its.keys.get(answer) if its is not None else None
+        kept = await self._store.get(key, until) if key is not None else None
+        if kept is None and self._clock.now() < until:
+            self.phrasings.forget(scope, answer)
+        return kept
+
+    def answered(self, asking: Asking, request: Request, key: bytes, kept: Kept) -> None:
+        """The question's own answer is there, and kept under `key`. Learns of it in the background."""
+        if len(self._tasks) < MAX_PENDING and asking.embedding is self.embedding:
+            self._tasks.spawn(self._learn(asking, request, key, kept))
+
+    async def _learn(self, asking: Asking, request: Request, key: bytes, kept: Kept) -> None:
+        async with self._one_by_one:
+            if asking.row is None:
+                embedder = self.embedding.behind
+                if embedder is None or not self.is_ready or not embedder.is_whole(asking.text):
+                    return
+                try:
+                    asking.row = (await embedder.embed([asking.text]))[0]
+                except NoEmbedder:
+                    return
+            if asking.judgement is None:
+                self._judge(asking)
+            answer = await self._same_as(asking, request, text_in(request, kept.body))
+            self._keep(asking, asking.row, answer, key)
+
+    async def _same_as(self, asking: Asking, request: Request, text: str) -> int | None:
+        """The neighbours' answer that says the same. What is said of the one that was judged is a label."""
+        judgement = asking.judgement
+        judged = judgement.nearest.answer if judgement is not None and judgement.nearest and judgement.features else None
+        answers = [one.answer for one in asking.neighbours] if judged is None else [
+            judged, *[one.answer for one in asking.neighbours]]
+        for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
+            kept = await self._kept(asking.scope, answer, self._clock.now() + self.config.within_s)
+            is_same = await self.sameness.is_same(text, text_in(request, kept.body)) if kept is not None else None
+            if is_same is not None and answer == judged and judgement is not None:
+                self._label(asking, answer, judgement, is_right=is_same)
+            if is_same:
+                return answer
+        return None
+
+    def _label(self, asking: Asking, answer: int, judgement: Judgement, *, is_right: bool) -> None:
+        its = self.phrasings.scopes.get(asking.scope)
+        if its is not None and answer in its.keys:
+            its.votes.judged(answer, is_right=is_right, was_given=asking.was_given)
+        if isinstance(self.rule, Calibrator):
+            self._learn_label(self.rule, _Label(judgement.features, is_right, asking.was_given))
+        if asking.was_given:
+            self.count("audit_right" if is_right else "audit_wrong")
+
+    def _learn_label(self, rule: Calibrator, label: _Label) -> None:
+        n_drifted, log = rule.n_drifted, self.phrasings.log
+        rule.learn(label.features, is_right=label.is_right, was_given=label.was_given)
+        if log is None:
+            return
+        if rule.n_drifted > n_drifted:
+            for place in range(min(self._n_labels, rule.config.n_kept)):
+                log.delete(-1 - place)
+            self._n_labels = 0
+        else:
+            log.put(-1 - self._n_labels % rule.config.n_kept, _encode(label))
+            self._n_labels += 1
+
+    def _keep(self, asking: Asking, row: "Floats", answer: int | None, key: bytes) -> None:
+        nearest = asking.neighbours[0] if asking.neighbours else None
+        if nearest is not None and nearest.wording.words == asking.wording.words:
+            self.phrasings.remove(nearest.key)  # it is this very question
+        self.phrasings.keep(asking.scope, asking.wording, row, answer=answer, answer_key=key)
+
+    def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
+        """Learn again what was logged. On any thread, while `is_ready` is False. Raises ValueError for what is no log."""
+        self.phrasings.restore(logged, floats)
+        if isinstance(self.rule, Calibrator):
+            for key, body in logged.items():
+                if key < 0:
+                    label = _decode(body)
+                    self.rule.learn(label.features, is_right=label.is_right, was_given=label.was_given)
+                    self._n_labels += 1
+
+    def stats(self) -> SemanticStats:
+        """How it is."""
+        rule = self.rule
+        its = rule if isinstance(rule, Calibrator) else None
+        if not self.is_ready:  # another thread is at it
+            return SemanticStats(0, 0, 0, 0, its is not None, None, None, 0, 0, 0)
+        n_wrong, n_audits = its.audited() if its is not None else (0, 0)
+        known = self.phrasings
+        return SemanticStats(
+            len(known), known.n_answers, len(known.scopes),
+            its.n_labels if its is not None else 0, its is not None and its.is_shadow, rule.threshold,
+            its.estimate() if its is not None else None, n_audits, n_wrong, its.n_drifted if its is not None else 0)
+
+    def __repr__(self) -> str:
+        return f"<Semantic of {self._route}: {self.phrasings!r}, {self.rule!r}>"

@@ -1,0 +1,69 @@
+"""The words of one language that turn a sentence's meaning: what `policy.lexical` and `policy.eligible` look for.
+
+Only English is here. A text of a language without a list is never answered by another text's answer: a sentence model puts
+"ein" and "aus" as close together as "on" and "off", and nothing would catch it.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """All in lower case; words with an apostrophe are written without it.
+
+    negators: turn a sentence round. opposites: for each word, those that it must not be exchanged for. fillers: say nothing
+    by themselves, and tell the language. pointing: first words that lean on what was said before. volatile: the answer is
+    another one soon. personal: the answer is another one for somebody else.
+    """
+
+    negators: frozenset[str]
+    opposites: dict[str, frozenset[str]]
+    fillers: frozenset[str]
+    pointing: frozenset[str]
+    volatile: frozenset[str]
+    personal: frozenset[str]
+
+
+def _words(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+def _opposites(pairs: str) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for pair in pairs.split():
+        one, other = pair.split("/")
+        found.setdefault(one, set()).add(other)
+        found.setdefault(other, set()).add(one)
+    return {word: frozenset(others) for word, others in found.items()}
+
+
+ENGLISH: Final = Lexicon(
+    negators=_words(
+        "not no never none nothing without dont doesnt didnt cannot cant couldnt isnt arent wasnt werent wont wouldnt "
+        "shouldnt hasnt havent non un unable disable off remove deny decline declined stop exclude except"),
+    opposites=_opposites(
+        "enable/disable enabled/disabled on/off increase/decrease raise/lower buy/sell ascending/descending asc/desc "
+        "min/max minimum/maximum first/last before/after import/export upload/download encode/decode encrypt/decrypt "
+        "open/close opened/closed start/stop add/remove install/uninstall largest/smallest biggest/smallest highest/lowest "
+        "most/least more/less old/new oldest/newest left/right up/down win/lose male/female north/south east/west hot/cold "
+        "pros/cons advantages/disadvantages causes/effects accept/reject approve/deny allow/deny allow/block lock/unlock "
+        "activate/deactivate connect/disconnect include/exclude with/without true/false sync/async send/receive "
+        "sent/received deposit/withdraw debit/credit push/pull show/hide today/tomorrow today/yesterday yesterday/tomorrow "
+        "morning/evening legal/illegal public/private internal/external input/output row/column rows/columns "
+        "arrival/departure lend/borrow employer/employee even/odd"),
+    fillers=_words(
+        "a an the this that these those there here is are was were be been being am do does did done can could will would "
+        "shall should may might must have has had having i me my mine you your yours he him his she her it its we us our "
+        "they them their who whom whose what which when where why how and or but if so then than as at by for from in into "
+        "of on off to with about over under up down out not no yes please just some any all only also very too im ive id "
+        "ill youre thats whats hows dont doesnt didnt cant couldnt isnt arent wasnt wont hasnt havent"),
+    pointing=_words(
+        "it its this that these those they them their he him his she her and or but so also then again instead same else "
+        "another ok okay yes no continue more"),
+    volatile=_words(
+        "today tonight tomorrow yesterday now currently current latest recent recently newest live price prices pricing "
+        "cost weather forecast news score stock upcoming"),
+    personal=_words("my mine our ours me myself ourselves im ive"),
+)
+LEXICONS: Final = {"en": ENGLISH}

@@ -1,0 +1,175 @@
+"""The ONNX graph of a BERT sentence encoder, from its safetensors: no torch, and nothing is fetched.
+
+Problem: the encoders that caches use come as weights for a framework of a gigabyte. Rule: the arithmetic of BERT is thirty
+lines of graph, and the weights are arrays in a file; onnx writes the one around the other, and onnxruntime makes them int8.
+
+    x = LayerNorm(word[ids] + position[0..t] + type[0])
+    6 times:  q, k, v = x Wqkv;  a = softmax(q k^T / sqrt(d)) v;  x = LayerNorm(x + a Wo);  x = LayerNorm(x + gelu(x Wi) Wp)
+    vector = mean over tokens, of length 1
+
+Query, key and value are one product. There is no mask: texts share a batch only where they have equally many tokens, so
+nothing is padded. Input `ids` is int64 [texts, tokens], output `vector` float32 [texts, dims].
+Source: the model cards of sentence-transformers; Devlin et al., "BERT" (2018).
+When wrong: only BERT's own architecture is read, with the mean over tokens; others are taken as a file of ONNX.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from math import sqrt
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+Floats = NDArray[np.float32]
+_OPSET, _IR_VERSION = 20, 9
+_KINDS: Final[dict[str, type[np.floating[Any]]]] = {"F32": np.float32, "F16": np.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the graph needs to know of an encoder beside its weights."""
+
+    n_layers: int
+    n_heads: int
+    n_dims: int
+    epsilon: float
+
+    @classmethod
+    def of(cls, folder: Path) -> "Shape":
+        """From the folder's config.json. ValueError where it is no BERT, or does not take the mean over tokens."""
+        config = json.loads((folder / "config.json").read_bytes())
+        if config.get("model_type") != "bert" or config.get("hidden_act") != "gelu":
+            raise ValueError(f"{folder} holds a model of the type {config.get('model_type')!r}: only bert is built here; "
+                             "a model.onnx beside it is taken as it is")
+        pooling = folder / "1_Pooling" / "config.json"
+        if pooling.exists() and not json.loads(pooling.read_bytes()).get("pooling_mode_mean_tokens"):
+            raise ValueError(f"{folder} does not pool by the mean over tokens")
+        return cls(config["num_hidden_layers"], config["num_attention_heads"], config["hidden_size"],
+                   float(config.get("layer_norm_eps", 1e-12)))
+
+
+def weights_in(path: Path) -> dict[str, Floats]:
+    """The arrays of a safetensors file by name, as float32. ValueError for a file that is none."""
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    n_header = int.from_bytes(data[:8].tobytes(), "little")
+    if len(data) < 8 or n_header > len(data) - 8:
+        raise ValueError(f"{path} is not a whole safetensors file")
+    try:
+        header: dict[str, dict[str, Any]] = msgspec.json.decode(data[8:8 + n_header].tobytes())
+    except msgspec.DecodeError:
+        raise ValueError(f"{path} is not a safetensors file") from None
+    body = data[8 + n_header:]
+    found = {}
+    for name, its in header.items():
+        kind = _KINDS.get(its.get("dtype", ""))
+        if kind is not None:
+            begin, end = its["data_offsets"]
+            found[name.removeprefix("bert.")] = body[begin:end].view(kind).reshape(its["shape"]).astype(np.float32)
+    return found
+
+
+class _Graph:
+    """Nodes and constants in the order they are used."""
+
+    def __init__(self, shape: Shape, weights: dict[str, Floats]) -> None:
+        self.shape = shape
+        self.weights = weights
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def add(self, kind: str, *inputs: str, n: int = 1, **attributes: Any) -> str:
+        """One node; returns the name of its (first) output, others have .1, .2 after it."""
+        name = f"{kind}{len(self.nodes)}"
+        outputs = [name] + [f"{name}.{i}" for i in range(1, n)]
+        self.nodes.append(helper.make_node(kind, inputs, outputs, name=name, **attributes))
+        return name
+
+    def keep(self, name: str, values: NDArray[Any]) -> str:
+        """One constant."""
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def dense(self, x: str, name: str, *parts: str) -> str:
+        """x W + b, of one layer or of several side by side. Weights are kept as [out, in] in the file."""
+        weight = np.concatenate([self.weights[f"{name}.{part}weight"] for part in parts or ("",)])
+        bias = np.concatenate([self.weights[f"{name}.{part}bias"] for part in parts or ("",)])
+        product = self.add("MatMul", x, self.keep(f"{name}.w", weight.T))
+        return self.add("Add", product, self.keep(f"{name}.b", bias))
+
+    def norm(self, x: str, name: str) -> str:
+        """LayerNorm over the last axis."""
+        return self.add("LayerNormalization", x, self.keep(f"{name}.w", self.weights[f"{name}.weight"]),
+                        self.keep(f"{name}.b", self.weights[f"{name}.bias"]), axis=-1, epsilon=self.shape.epsilon)
+
+    def layer(self, x: str, at: str) -> str:
+        """One layer of the encoder."""
+        qkv = self.dense(x, f"{at}.attention.self", "query.", "key.", "value.")
+        # [b, t, 3, heads, d] -> [3, b, heads, t, d]
+        apart = self.add("Transpose", self.add("Reshape", qkv, "apart"), perm=[2, 0, 3, 1, 4])
+        split = self.add("Split", apart, n=3, axis=0, num_outputs=3)
+        q, k, v = (self.add("Squeeze", one, "axis0") for one in (split, f"{split}.1", f"{split}.2"))
+        likeness = self.add("MatMul", q, self.add("Transpose", k, perm=[0, 1, 3, 2]))
+        share = self.add("Softmax", self.add("Mul", likeness, "scale"), axis=-1)
+        seen = self.add("Reshape", self.add("Transpose", self.add("MatMul", share, v), perm=[0, 2, 1, 3]), "together")
+        seen = self.dense(seen, f"{at}.attention.output.dense")
+        x = self.norm(self.add("Add", x, seen), f"{at}.attention.output.LayerNorm")
+        wide = self.add("Gelu", self.dense(x, f"{at}.intermediate.dense"))
+        return self.norm(self.add("Add", x, self.dense(wide, f"{at}.output.dense")), f"{at}.output.LayerNorm")
+
+
+def graph_of(folder: Path) -> onnx.ModelProto:
+    """The whole graph in float32. Takes seconds for 22 million weights. ValueError, OSError for what cannot be read."""
+    shape = Shape.of(folder)
+    weights = weights_in(folder / "model.safetensors")
+    graph = _Graph(shape, weights)
+    try:
+        _encode(graph)
+    except KeyError as missing:
+        raise ValueError(f"{folder}/model.safetensors has no weights named {missing}") from None
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["texts", "tokens"])
+    vector = helper.make_tensor_value_info("vector", TensorProto.FLOAT, ["texts", shape.n_dims])
+    whole = helper.make_graph(graph.nodes, "encoder", [ids], [vector], graph.constants)
+    model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    onnx.checker.check_model(model)
+    return model
+
+
+def _encode(graph: _Graph) -> None:
+    """From `ids` to `vector`."""
+    weights = graph.weights
+    n_heads, n_dims = graph.shape.n_heads, graph.shape.n_dims
+    graph.keep("scale", np.array(1.0 / sqrt(n_dims // n_heads), dtype=np.float32))
+    graph.keep("apart", np.array([0, 0, 3, n_heads, n_dims // n_heads], dtype=np.int64))
+    graph.keep("together", np.array([0, 0, n_dims], dtype=np.int64))
+    graph.keep("axis0", np.array([0], dtype=np.int64))
+    graph.keep("axis1", np.array([1], dtype=np.int64))
+    word = graph.keep("word", weights["embeddings.word_embeddings.weight"])
+    place = graph.keep("place", weights["embeddings.position_embeddings.weight"]
+                       + weights["embeddings.token_type_embeddings.weight"][0])
+    n_tokens = graph.add("Shape", "ids", start=1, end=2)
+    places = graph.add("Slice", place, "axis0", n_tokens, "axis0")
+    x = graph.norm(graph.add("Add", graph.add("Gather", word, "ids"), places), "embeddings.LayerNorm")
+    for number in range(graph.shape.n_layers):
+        x = graph.layer(x, f"encoder.layer.{number}")
+    mean = graph.add("ReduceMean", x, "axis1", keepdims=0)
+    length = graph.add("ReduceL2", mean, "axis1", keepdims=1)
+    graph.nodes.append(helper.make_node("Div", [mean, length], ["vector"], name="vector"))
+
+
+def write(folder: Path, graph: Path, named: str) -> None:
+    """Write the graph of a folder's weights, in float32. `named`: its "weights" in the metadata."""
+    model = graph_of(folder)
+    helper.set_model_props(model, {"weights": named, "onnx.quant.pre_process": "onnxruntime.quant"})  # shapes stand in it
+    onnx.save(model, str(graph))
+
+
+def quantize(graph: Path, small: Path) -> None:
+    """The same in int8, each row of a weight by its own scale."""
+    quantization = import_module("onnxruntime.quantization")  # has no types
+    quantization.quantize_dynamic(graph, small, weight_type=quantization.QuantType.QInt8, per_channel=True)

@@ -1,0 +1,235 @@
+"""Answers in a file on this machine: SQLite, in a thread of its own. All processes that open the file share them.
+
+What is committed survives `kill -9` of any process (write-ahead log, `synchronous = NORMAL`: a power cut may take the last
+answers, never the file). Its room is bounded by the sum of what it keeps, which triggers count, so that no process counts
+alone. What goes first: the oldest of those that nobody has asked for since they came or came round again (FIFO with
+reinsertion, Corbato's CLOCK): so a batch that runs through ten thousand questions once takes little of what is asked for.
+Its file does not become smaller; room in it is used again.
+
+A file of another version of this form is emptied; one that is anything else is not touched, and the store is gone.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from stayfast.core.clock import Clock
+from stayfast.stores.base import StoreGone, StoreStats
+from stayfast.stores.door import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
+
+T = TypeVar("T")
+
+APPLICATION: Final = 0x53_46_43_31  # "SFC1", in the file's head
+VERSION: Final = 1
+OVERHEAD_BYTES: Final = 512  # of an answer beside its data: rows, indices
+MOST_HITS: Final = 3
+STEP: Final = 64  # answers looked at, or forgotten, in one transaction
+BUSY_S: Final = 1.0  # for another process's transaction
+LOG_BYTES: Final = 8 * 1024 * 1024
+MODE: Final = 0o600
+
+_SETUP: Final = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+PRAGMA foreign_keys = ON;
+"""
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS answers (
+    n INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, data BLOB NOT NULL, n_bytes INTEGER NOT NULL,
+    n_hits INTEGER NOT NULL DEFAULT 0, drop_at REAL NOT NULL, route TEXT NOT NULL, tenant TEXT);
+CREATE INDEX IF NOT EXISTS by_whom ON answers (route, tenant);
+CREATE TABLE IF NOT EXISTS tags (
+    tag TEXT NOT NULL, key BLOB NOT NULL REFERENCES answers (key) ON DELETE CASCADE, PRIMARY KEY (tag, key)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_key ON tags (key);
+CREATE TABLE IF NOT EXISTS leads (key BLOB PRIMARY KEY, owner BLOB NOT NULL, until REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS room (
+    one INTEGER PRIMARY KEY CHECK (one = 1), n_entries INTEGER NOT NULL, n_bytes INTEGER NOT NULL);
+INSERT OR IGNORE INTO room VALUES (1, 0, 0);
+CREATE TRIGGER IF NOT EXISTS came AFTER INSERT ON answers BEGIN
+    UPDATE room SET n_entries = n_entries + 1, n_bytes = n_bytes + NEW.n_bytes; END;
+CREATE TRIGGER IF NOT EXISTS went AFTER DELETE ON answers BEGIN
+    UPDATE room SET n_entries = n_entries - 1, n_bytes = n_bytes - OLD.n_bytes; END;
+"""
+_IS_OURS: Final = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+_PURGED: Final = """SELECT n FROM answers
+    WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR tenant = ?2) AND ?3 IS NULL"""
+_PURGED_BY_TAG: Final = """SELECT n FROM tags JOIN answers USING (key)
+    WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR tenant = ?2) AND tag = ?3"""
+_PUT: Final = "INSERT INTO answers (key, data, n_bytes, drop_at, route, tenant) VALUES (?, ?, ?, ?, ?, ?)"
+_LEAD: Final = """INSERT INTO leads VALUES (?1, ?2, ?3) ON CONFLICT (key) DO
+    UPDATE SET owner = ?2, until = ?3 WHERE owner = ?2 OR until <= ?4"""
+
+
+class SqliteDoor:
+    """A file of answers. Opened when it is first asked, and again after an error; used by its own thread only."""
+
+    kind = "sqlite"
+
+    def __init__(self, path: Path, max_bytes: int, clock: Clock) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "stayfast-sqlite")
+        self._file: sqlite3.Connection | None = None
+        self._hits: set[bytes] = set()  # asked for, and not yet written down
+        self._n_evicted = 0
+
+    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
+        """Do all of these: look-ups outside of a transaction, anything else in one."""
+        if all(isinstance(order, Get) for order in orders):
+            return await self._run(lambda file: [self._found(file, order.key) for order in orders])
+        return await self._run(lambda file: self._write(file, orders))
+
+    async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
+        """Forget STEP after STEP, so that look-ups have their turn."""
+        query, given = _PURGED if tag is None else _PURGED_BY_TAG, (route, tenant, tag)
+        found: list[tuple[int]] = await self._run(lambda file: file.execute(query, given).fetchall())
+        n_gone = 0
+        for at in range(0, len(found), STEP):
+            n_gone += await self._run(partial(_forget, found[at:at + STEP]))
+        return n_gone
+
+    async def stats(self) -> StoreStats:
+        """As the file says."""
+        n_entries, n_bytes = await self._run(_room)
+        return StoreStats(self.kind, n_entries, n_bytes, self._max_bytes, self._n_evicted)
+
+    async def close(self) -> None:
+        """Close the file, when the thread comes to it."""
+        self._thread.submit(self._shut)
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
+        except RuntimeError:
+            raise StoreGone("it is closed") from None
+
+    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """In the thread."""
+        try:
+            if self._file is None:
+                self._file = _opened(self._path)
+            return work(self._file)
+        except (sqlite3.Error, OSError) as error:
+            self._shut()
+            raise StoreGone(f"{self._path}: {error}") from None
+
+    def _shut(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _found(self, file: sqlite3.Connection, key: bytes) -> bytes | None:
+        row = file.execute("SELECT data FROM answers WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        self._hits.add(key)
+        data: bytes = row[0]
+        return data
+
+    def _write(self, file: sqlite3.Connection, orders: Sequence[Order]) -> list[Reply]:
+        file.execute("BEGIN IMMEDIATE")
+        try:
+            hits, self._hits = self._hits, set()
+            file.executemany("UPDATE answers SET n_hits = min(n_hits + 1, ?) WHERE key = ?",
+                             [(MOST_HITS, key) for key in hits])
+            replies = [self._do(file, order) for order in orders]
+            self._make_room(file)
+            file.execute("COMMIT")
+        except BaseException:
+            file.rollback()
+            raise
+        return replies
+
+    def _do(self, file: sqlite3.Connection, order: Order) -> Reply:
+        now = self._clock.wall()
+        match order:
+            case Get(key):
+                return self._found(file, key)
+            case Put():
+                _put(file, order)
+            case Remove(key):
+                file.execute("DELETE FROM answers WHERE key = ?", (key,))
+            case Lead(key, owner, for_s):
+                return file.execute(_LEAD, (key, owner, now + for_s, now)).rowcount > 0
+            case IsLed(key):
+                return file.execute("SELECT 1 FROM leads WHERE key = ? AND until > ?", (key, now)).fetchone() is not None
+            case Led(key, owner):
+                file.execute("DELETE FROM leads WHERE (key = ? AND owner = ?) OR until <= ?", (key, owner, now))
+        return None
+
+    def _make_room(self, file: sqlite3.Connection) -> None:
+        """Forget until all that is kept fits. What was asked for comes round again, as often as that."""
+        while (over := _room(file)[1] - self._max_bytes) > 0:
+            oldest = file.execute("SELECT n, n_hits, n_bytes, drop_at FROM answers ORDER BY n LIMIT ?", (STEP,)).fetchall()
+            for n, n_hits, n_bytes, drop_at in oldest:
+                if n_hits and drop_at > self._clock.wall():
+                    file.execute("UPDATE answers SET n = (SELECT max(n) + 1 FROM answers), n_hits = n_hits - 1 WHERE n = ?",
+                                 (n,))
+                    continue
+                file.execute("DELETE FROM answers WHERE n = ?", (n,))
+                self._n_evicted += 1
+                over -= n_bytes
+                if over <= 0:
+                    break
+
+    def __repr__(self) -> str:
+        return f"<SqliteDoor {self._path}>"
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """The file, ready for use. Raises sqlite3.Error and OSError; nothing is changed in a file that is not ours."""
+    path.touch(MODE)
+    file = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not is_new and file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            raise sqlite3.DatabaseError("it is not a store of Stayfast's, and stays as it is")
+        file.executescript(f"{_SETUP} PRAGMA journal_size_limit = {LOG_BYTES};")
+        if not is_new and file.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            _empty(file)
+        file.executescript(f"BEGIN IMMEDIATE; {_TABLES} {_IS_OURS} COMMIT;")
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _empty(file: sqlite3.Connection) -> None:
+    file.execute("PRAGMA foreign_keys = OFF")
+    with closing(file.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")) as rows:
+        names = [name for name, in rows]
+    for name in names:
+        file.execute(f'DROP TABLE "{name}"')
+    file.execute("PRAGMA foreign_keys = ON")
+
+
+def _room(file: sqlite3.Connection) -> tuple[int, int]:
+    """Answers, and their bytes."""
+    n_entries, n_bytes = file.execute("SELECT n_entries, n_bytes FROM room").fetchone()
+    return n_entries, n_bytes
+
+
+def _put(file: sqlite3.Connection, order: Put) -> None:
+    key, kept = order.key, order.kept
+    file.execute("DELETE FROM answers WHERE key = ?", (key,))
+    file.execute(_PUT, (key, order.data, len(order.data) + OVERHEAD_BYTES, kept.drop_at, kept.route, kept.tenant))
+    file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in kept.tags])
+
+
+def _forget(found: Sequence[tuple[int]], file: sqlite3.Connection) -> int:
+    """Forget these, in one transaction; returns how many were still there."""
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        n_gone = file.executemany("DELETE FROM answers WHERE n = ?", found).rowcount
+        file.execute("COMMIT")
+    except BaseException:
+        file.rollback()
+        raise
+    return n_gone
