@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test clients check docs bench proofs lock clean
+.PHONY: help setup serve test clients check docs pictures bench proofs lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ docs: $(STAMP) ## Write the generated pages of docs/reference and the board anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
 	$(BIN)/stayfast dashboard --out deploy/grafana/stayfast.json
+
+pictures: $(STAMP) ## Draw docs/images/policy-*.svg anew, each policy off and on (ten minutes; ARGS="hedging --n 2000")
+	$(BIN)/python scripts/pictures/run.py $(ARGS)
 
 bench: $(STAMP) ## Measure the gateway beside nginx, with wrk (docs/benchmarks.md; ARGS="plain --seconds 10")
 	$(BIN)/python scripts/bench/run.py $(ARGS)

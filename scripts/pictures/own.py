@@ -1,0 +1,252 @@
+"""Pictures of what no proof plays in virtual time with the policy off as well."""
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from math import log
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from draw import Line
+from scene import Callers, bench, bursts, poisson, waits_s
+
+from stayfast.bench.arrivals import Gamma, Ramp, Stage
+from stayfast.bench.lengths import Constant, Lognormal
+from stayfast.bench.perform import Plan
+from stayfast.bench.schedule import Limit, PoolConfig, TurnsConfig, Workload
+from stayfast.compose.as_one import AsOne
+from stayfast.compose.system import Observers, System, build
+from stayfast.compose.virtual import virtual
+from stayfast.core.deadline import Timeouts
+from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.affinity import AffinityConfig
+from stayfast.policy.breaker import BreakerConfig
+from stayfast.policy.cache import CacheConfig
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.limits import LimitConfig, Mode
+from stayfast.policy.quota import QuotaConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.prove import brownout, noisy
+from stayfast.prove.crowd import Crowd, chat
+from stayfast.prove.load import MODEL, Load
+from stayfast.server.board import Board, prepare
+from stayfast.settings import Log, Route, Settings, SimulatedUpstream
+from stayfast.settings.routes import Fallback, OnOverrun
+from stayfast.testing.simloop import SimLoop, run
+from stayfast.upstreams.simulated import EngineModel, Gaps, Mixture, ProviderConfig, Regime, Regimes, Simulated, Weather
+from stayfast.upstreams.simulated.config import Lengths
+
+NO_HEDGE, NO_BREAKER, NO_LIMIT = HedgeConfig("off"), BreakerConfig(enabled=False), LimitConfig("off")
+PRESET = "gpt-4o-mini-like"
+N_SHORT, N_OUTPUT = 20, 24
+ENGINE = EngineModel(max_running=32, decode_step_s=0.02)
+ENGINE_RPS = 64.0  # what it can do of answers of N_OUTPUT tokens
+
+
+def breakers(n: int, seed: int) -> tuple[Line, Line]:
+    """The two of `prove brownout`; after a calm start the first of the list is ten times slower."""
+    calm_s, slow_s = n / 4 / brownout.VIRTUAL_RPS, n / brownout.VIRTUAL_RPS
+    regimes = Regimes(normal=Regime(brownout.CALM_S), brownout=Regime(ttft_factor=brownout.SLOWER))
+    provider = ProviderConfig(seed=seed, ttft=Mixture(0.2, 0.3), gaps=Gaps(0.005, 0.0), fills_max_tokens=True,
+                              regimes=regimes)
+    load = Load(calm_s + slow_s, brownout.VIRTUAL_RPS, n_output=brownout.N_OUTPUT)
+
+    def played(config: BreakerConfig) -> list[float]:
+        upstream = SimulatedUpstream(provider=provider, probe=False, breaker=config)
+        route = Route((brownout.BAD, brownout.GOOD), pick="order", hedge=NO_HEDGE)
+        settings = Settings(upstreams=dict.fromkeys(route.upstreams, upstream), routes={MODEL: route})
+
+        def begin(system: System, loop: SimLoop) -> None:
+            bad = system.registry[brownout.BAD].upstream
+            assert isinstance(bad, Simulated)
+            loop.call_at(calm_s, bad.provider.set_regime, Weather.BROWNOUT)
+
+        return waits_s(bench(settings, load, seed, begin=begin), calm_s)
+
+    return Line("breakers off", played(NO_BREAKER)), Line("on", played(BreakerConfig()))
+
+
+def limits(n: int, seed: int) -> tuple[Line, Line]:
+    """An engine of one's own first, a hosted provider behind it, and for 20 s of each minute half as much again."""
+    own = ProviderConfig(seed=seed, engine=ENGINE, ttft=Mixture(0.05, 0.3), fills_max_tokens=True)
+    hosted = ProviderConfig(PRESET, seed, fills_max_tokens=True)
+    calm, peak = Stage(40.0, 0.6 * ENGINE_RPS, 0.6 * ENGINE_RPS), Stage(20.0, 1.5 * ENGINE_RPS, 1.5 * ENGINE_RPS)
+    n_minutes = max(1, round(n / (calm.n_expected + peak.n_expected)))
+    arrivals = Ramp((calm, peak) * n_minutes)
+    plan = Plan(Workload(Constant(N_SHORT), Constant(N_OUTPUT), arrivals), Limit(arrivals.seconds), seed, timeout_s=600.0)
+
+    def played(mode: Mode) -> list[float]:
+        upstreams = {name: SimulatedUpstream(provider=provider, probe=False, limit=LimitConfig(mode), breaker=NO_BREAKER)
+                     for name, provider in (("own", own), ("hosted", hosted))}
+        settings = Settings(upstreams=upstreams, routes={MODEL: Route(("own", "hosted"), pick="order", hedge=NO_HEDGE)})
+        return waits_s(bench(settings, Load(1.0), seed, plan))
+
+    return Line("no limit", played("off")), Line("learned limit", played("gradient"))
+
+
+def quotas(n: int, seed: int) -> tuple[Line, Line]:
+    """Two tenants at one engine, one of which sends a thousand requests in ten seconds of each minute."""
+    usual_rps, n_burst, every_s = 25.0, 1000, 60.0
+    provider = ProviderConfig(seed=seed, engine=ENGINE, ttft=Mixture(0.2, 0.3), fills_max_tokens=True)
+
+    def played(quota: QuotaConfig) -> list[float]:
+        async def main(loop: SimLoop) -> list[float]:
+            crowd = Crowd(provider, {"greedy": TenantConfig(quota=quota), "usual": TenantConfig()}, AdmissionConfig(), loop,
+                          seed)
+            callers, request, waits, others = Callers(loop), chat(N_SHORT, N_OUTPUT), [], []
+            gateway, until_s = crowd.system.gateway, n / (usual_rps + n_burst / every_s)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(callers.at(poisson(usual_rps, seed), until_s,
+                                             partial(callers.ask, gateway, request, waits, "usual")))
+                group.create_task(callers.at(bursts(n_burst, every_s, 10.0, seed), until_s,
+                                             partial(callers.ask, gateway, request, others, "greedy")))
+            return waits
+
+        return run(main)
+
+    return (Line("no quota", played(QuotaConfig())),
+            Line("requests_per_minute: 120", played(QuotaConfig(requests_per_minute=120))))
+
+
+def fairness(n: int, seed: int) -> tuple[Line, Line]:
+    """The three of `prove noisy`: as one tenant, whose requests go first come, first served, and as three."""
+    until_s = 3 * n / (2 * noisy.QUIET_RPS + noisy.TIMES * noisy.SHARE_RPS)
+    provider = ProviderConfig(ttft=Mixture(noisy.TTFT_S, noisy.SIGMA), gaps=Gaps(noisy.GAP_S, 0.0, noisy.N_CHUNK),
+                              fills_max_tokens=True)
+
+    def played(*, is_known: bool) -> list[float]:
+        names = (*noisy.QUIET, noisy.NOISY) if is_known else ("all",) * 3
+
+        async def main(loop: SimLoop) -> list[float]:
+            crowd = Crowd(provider, dict.fromkeys(names, TenantConfig()), AdmissionConfig(noisy.N_PLACES), loop, seed)
+            callers, request, quiet, noise = Callers(loop), chat(N_SHORT, noisy.N_OUTPUT), [], []
+            async with asyncio.TaskGroup() as group:
+                for number, name in enumerate(names):
+                    is_quiet = number < len(noisy.QUIET)
+                    arrivals = Gamma(noisy.QUIET_RPS) if is_quiet else noisy.BURSTS
+                    group.create_task(callers.at(
+                        iter(arrivals.instants(Random(seed + number))), until_s,
+                        partial(callers.ask, crowd.system.gateway, request, quiet if is_quiet else noise, name)))
+            return quiet
+
+        return run(main)
+
+    return Line("as one tenant", played(is_known=False)), Line("as tenants of their own", played(is_known=True))
+
+
+def retries(n: int, seed: int) -> tuple[Line, Line]:
+    """An engine that reads ten prompts a second, two seconds for each attempt, and a burst in the middle of five minutes.
+    The next five minutes begin anew, as nobody would watch for longer what may never end.
+    """
+    rate_rps, n_burst, lasts_s = 5.0, 32, 300.0
+    n_prompt = 2000
+    seeds = range(seed, seed + max(1, round(n / (rate_rps * lasts_s + n_burst))))
+    provider = ProviderConfig(ttft=Mixture(0.1, 0.3), fills_max_tokens=True, notices_hangup=False,
+                              engine=EngineModel(max_running=256, decode_step_s=0.001))
+
+    def played(retry: RetryConfig, seed: int) -> list[float]:
+        async def main(loop: SimLoop) -> list[float]:
+            upstream = SimulatedUpstream(provider=replace(provider, seed=seed), probe=False, limit=NO_LIMIT,
+                                         breaker=NO_BREAKER)
+            route = Route(("engine",), hedge=NO_HEDGE, retry=retry, timeouts=Timeouts(first_token_s=2.0))
+            system = virtual(Settings(upstreams={"engine": upstream}, routes={MODEL: route}), loop, seed)
+            callers, waits = Callers(loop), []
+            ask = partial(callers.ask, system.gateway, chat(n_prompt, 8), waits)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(callers.at(poisson(rate_rps, seed), lasts_s, ask))
+                group.create_task(callers.at(bursts(n_burst, lasts_s, 1.0, seed), lasts_s, ask))
+            return waits
+
+        return run(main)
+
+    off, on = ([wait_s for seed in seeds for wait_s in played(retry, seed)] for retry in (
+        RetryConfig(budget=1.0), RetryConfig()))
+    return Line("retry.budget: 1 (two retries each)", off), Line("0.1", on)
+
+
+def routing(n: int, seed: int) -> tuple[Line, Line]:
+    """Conversations before four engines that keep prompts."""
+    provider = ProviderConfig(ttft=Mixture(0.01, 0.3), engine=EngineModel(prefill_tokens_per_s=8000.0, cache_tokens=150_000))
+    workload = Workload(Lognormal(log(400), 0.8), Lognormal(log(100), 0.6), Gamma(0.8), turns=TurnsConfig(8, 8.0),
+                        n_system=1000)
+    plan = Plan(workload, Limit(None, n // 6, 60.0), seed, timeout_s=600.0)
+
+    def played(affinity: AffinityConfig) -> list[float]:
+        upstreams = {f"gpu-{number}": SimulatedUpstream(provider=replace(provider, seed=number), probe=False)
+                     for number in range(1, 5)}
+        settings = Settings(upstreams=upstreams, routes={MODEL: Route(tuple(upstreams), affinity=affinity)})
+        return waits_s(bench(settings, Load(1.0), seed, plan))
+
+    return Line("affinity off", played(AffinityConfig())), Line("mode: prefix", played(AffinityConfig("prefix")))
+
+
+def budget(n: int, seed: int) -> tuple[Line, Line]:
+    """A first choice of which one in ten takes four seconds, a deadline of two and a half, and somebody steady behind."""
+    rate_rps = 40.0
+    upstreams = {
+        "big": SimulatedUpstream(probe=False, provider=ProviderConfig(
+            seed=seed, ttft=Mixture(0.4, 0.5, 0.1, 4.0), gaps=Gaps(0.01, 0.3), fills_max_tokens=True)),
+        "small": SimulatedUpstream(probe=False, provider=ProviderConfig(
+            seed=seed, ttft=Mixture(0.15, 0.2), gaps=Gaps(0.01, 0.3), fills_max_tokens=True))}
+
+    def played(on_overrun: OnOverrun) -> list[float]:
+        route = Route(("big",), deadline=2.5, hedge=NO_HEDGE, on_overrun=on_overrun)
+        settings = Settings(upstreams=upstreams, routes={MODEL: route})
+        return waits_s(bench(settings, Load(n / rate_rps, rate_rps, n_output=N_SHORT), seed))
+
+    return (Line("deadline: 2.5 alone", played(OnOverrun())),
+            Line("with a fallback, reserve: 50%", played(OnOverrun(Fallback(("small",), reserve="50%")))))
+
+
+def workers(n: int, seed: int) -> tuple[Line, Line]:
+    """Four workers and forty clients, each with its connection at one of them by chance."""
+    n_workers, n_clients, n_places = 4, 40, 32
+    provider = ProviderConfig(seed=seed, ttft=Mixture(0.3, 0.25), gaps=Gaps(0.01, 0.0, 4), fills_max_tokens=True)
+    rate_rps = 0.75 * n_places / (0.31 + 0.01 * 40)
+
+    def played(folder: Path | None) -> list[float]:
+        places = n_places // n_workers if folder is None else n_places
+        settings = Settings(upstreams={"provider": SimulatedUpstream(provider=provider, probe=False, limit=NO_LIMIT)},
+                            routes={MODEL: Route(("provider",), hedge=NO_HEDGE)}, admission=AdmissionConfig(places),
+                            log=Log(level="error", requests=False))
+
+        async def main(loop: SimLoop) -> list[float]:
+            rng, callers, waits = Random(seed), Callers(loop), []
+            observers = [Observers(settings, loop) for _ in range(n_workers)]
+            async with asyncio.TaskGroup() as group:
+                sharing = []
+                for number, its in enumerate(observers):
+                    if folder is not None:
+                        its.as_one = AsOne(Board(folder), number, n_workers, loop)
+                        sharing.append(group.create_task(its.as_one.run()))
+                systems = [build(settings, its, {}, loop, Random(seed + number)) for number, its in enumerate(observers)]
+                async with asyncio.TaskGroup() as asking:
+                    for number in range(n_clients):
+                        gateway = rng.choice(systems).gateway
+                        ask = partial(callers.ask, gateway, chat(N_SHORT, 40), waits)
+                        asking.create_task(callers.at(poisson(rate_rps / n_clients, seed + number), n / rate_rps, ask))
+                for task in sharing:
+                    task.cancel()
+            return waits
+
+        return run(main)
+
+    with TemporaryDirectory() as name:
+        prepare(Path(name))
+        return Line("8 places each", played(None)), Line("32 as one", played(Path(name)))
+
+
+def cache(n: int, seed: int) -> tuple[Line, Line]:
+    """Questions of which four in five are among the five hundred that are asked again and again."""
+    rate_rps = 40.0
+    workload = Workload(Lognormal(log(60), 0.6), Constant(200), Gamma(rate_rps), pool=PoolConfig(500, 0.8, 1.0))
+    plan = Plan(workload, Limit(n / rate_rps, None, 0.0), seed)
+    provider = ProviderConfig(PRESET, seed, output=Lengths(15.0, 0.3))  # stops by itself: what met a limit is not kept
+    upstreams = {"provider": SimulatedUpstream(provider=provider, probe=False)}
+
+    def played(config: CacheConfig) -> list[float]:
+        settings = Settings(upstreams=upstreams, routes={MODEL: Route(("provider",), hedge=NO_HEDGE, cache=config)})
+        return waits_s(bench(settings, Load(1.0), seed, plan))
+
+    return Line("cache off", played(CacheConfig())), Line("mode: exact", played(CacheConfig("exact", max_temperature=1.0)))
