@@ -11,6 +11,7 @@ SRC = Path(__file__).parents[1] / "src"
 
 IMPORT_ALL = """
 import pkgutil, sys, threading
+import numpy  # its own import sets a variable, for itself
 touched = []
 def audit(event, arguments):
     if event.startswith(("socket.", "subprocess.", "os.exec", "os.fork", "os.spawn", "os.posix_spawn", "os.putenv")):

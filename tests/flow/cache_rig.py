@@ -12,8 +12,9 @@ from stayfast.pipeline.handoffs import Terms
 from stayfast.pipeline.stages.cache import ExactCache
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.pipeline.stages.route import Router
-from stayfast.pipeline.store import MemoryStore
+from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache import CacheConfig
+from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Say, Script, SimLoop, Wait
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
@@ -25,8 +26,8 @@ class CacheRig(Rig):
     """A route with a cache."""
 
     def __init__(self, loop: SimLoop, *scripts: Script, config: CacheConfig | None = None, partial: bool = False,
-                 timeouts: Timeouts | None = None) -> None:
-        super().__init__(loop, scripts, partial=partial, timeouts=timeouts)
+                 timeouts: Timeouts | None = None, budget: BudgetConfig | None = None) -> None:
+        super().__init__(loop, scripts, partial=partial, timeouts=timeouts, budget=budget)
         config = config or CacheConfig("exact", max_temperature=1.0)
         self.caching = Caching(config, MODEL, MemoryStore(config.max_bytes))
         route = self.gateway.router.routes[MODEL]

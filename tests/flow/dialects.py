@@ -18,6 +18,7 @@ def ask(api: Api, *, stream: bool, **fields: object) -> Request:
     said: dict[str, object] = {"model": MODEL, "stream": stream, **fields}
     if api is Api.RESPONSES:
         said["input"] = "hello"
+        said.setdefault("store", False)  # else no attempt may follow another
     elif api is Api.COMPLETIONS:
         said["prompt"] = "hello"
     else:

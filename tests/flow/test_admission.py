@@ -46,6 +46,9 @@ def test_a_full_queue_turns_away_at_once() -> None:
         assert "1 of 1 places are taken, 1 requests wait" in shed.value.message
         fact = it.rig.sink.of(RequestDone)[0]
         assert (fact.shed, fact.status, fact.error) == ("queue_full", 503, "overloaded")
+        (note,) = fact.notes
+        assert note == ("turned away, the queue is full: band realtime, a predicted wait of 0 s, 1 of 1 places taken, "
+                        "1 waiting, the event loop 0 ms late, 0% of a core in use")
         assert await asyncio.gather(*asking) == ["1", "2"]
         it.assert_empty()
 
@@ -223,7 +226,7 @@ def test_a_quotas_refusal_is_no_overload() -> None:
 
 
 def test_other_settings_while_some_wait() -> None:
-    """A reload: what was used stays used, a new ceiling lets in at once, a changed quota begins anew."""
+    """A reload: what was used stays used, a new ceiling lets in at once, a raised quota adds the difference."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, anybody(requests_per_minute=60), max_wait_s=10)
         asking = [asyncio.ensure_future(it.outcome("a")) for _ in range(3)]
@@ -232,7 +235,7 @@ def test_other_settings_while_some_wait() -> None:
         assert it.tenant("a").quota.allowances(0.0)[0].remaining == 57
         assert await asyncio.gather(*asking) == ["1", "1.05", "1.05"]
         it.admission.configure(it.admission.places._config, anybody(requests_per_minute=90))
-        assert it.tenant("a").quota.allowances(loop.now())[0].remaining == 90
+        assert it.tenant("a").quota.allowances(loop.now())[0].remaining == 88
         it.assert_empty()
 
     run(main)

@@ -18,6 +18,7 @@ from stayfast.policy.admission import AdmissionConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
+from tests.flow.admission_rig import anybody
 from tests.flow.rig import MODEL, Rig, chat, read
 
 RACE = HedgeConfig("race", race_after_s=0.1)
@@ -125,7 +126,7 @@ def test_the_live_distribution_says_when() -> None:
         sent = [fact for fact in rig.sink.of(Hedged) if not fact.refused]
         assert 0 < len(sent) <= 0.2 * 300 + 20
         notes = [note for done in rig.sink.of(RequestDone) for note in done.notes]
-        assert any("no token after" in note and "of 20 %" in note for note in notes)
+        assert any("ttft > " in note and "/20 %" in note for note in notes)
 
     run(main)
 
@@ -243,5 +244,19 @@ def test_nothing_leaks(seed: int) -> None:
         assert len(rig.sink.of(RequestDone)) == 5
         told = [attempt for done in rig.sink.of(RequestDone) for attempt in done.attempts]
         assert len(told) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_asked for upstream in rig.scripted)
+
+    run(main)
+
+
+def test_a_tenant_pays_for_one_answer() -> None:
+    """What a race sent beside it, and threw away, is no use of a quota."""
+    async def main(loop: SimLoop) -> None:
+        used = []
+        for config in (HedgeConfig("off"), RACE):
+            admission = Admission(AdmissionConfig(), anybody(tokens_per_day=1e6), loop, Random(3))
+            rig = _rig(loop, [SLOW], [QUICK], config=config, admit=admission)
+            await read(await rig.serve(chat(messages=[{"role": "user", "content": "x" * 4000}], max_tokens=10)))
+            used.append(1e6 - admission.tenants.of(None, loop.now()).quota.bucket("tokens_per_day").level(loop.now()))
+        assert used[0] == pytest.approx(used[1], abs=20)
 
     run(main)

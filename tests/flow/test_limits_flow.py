@@ -1,6 +1,7 @@
 """A place at an upstream: elsewhere, in turn, refused, given back whatever happens."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,10 +10,16 @@ from hypothesis import strategies as st
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Shed, StayfastError
+from stayfast.core.events import AttemptDone, Hedged, RequestDone
+from stayfast.pipeline.hedging import Hedging
+from stayfast.pipeline.stages.admit import Admission
+from stayfast.policy.admission import AdmissionConfig
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.lanes import LANES, LanesConfig
 from stayfast.policy.limits import LimitConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import Fail, Raw, Say, Script, SimLoop, Wait, run
-from tests.flow.rig import Rig, read
+from tests.flow.rig import MODEL, Rig, chat, read
 
 ONE = LimitConfig("fixed", least=1, most=1)
 SECOND: Script = [Wait(0.5), Say("ok"), Wait(0.5)]
@@ -178,7 +185,87 @@ def test_nothing_leaks(seed: int, n_clients: int, most: int, max_waiting: int) -
         assert [task.exception() for task in tasks if not task.cancelled()] == [None] * sum(not t.cancelled() for t in tasks)
         for member in rig.registry:
             assert (member.n_in_flight, member.n_waiting, len(member.pending), member.has_room) == (0, 0, 0, True)
-            assert member._n_promised == 0
+            assert member.whole._n_promised == 0
         assert rig.n_open == 0
+
+    run(main)
+
+
+def test_a_lane_waits_for_its_own_places() -> None:
+    """With a limit for each lane a full long lane holds up no short request, and a wait is told with its lane."""
+
+    async def main(loop: SimLoop) -> None:
+        admission = Admission(AdmissionConfig(100, lanes=LanesConfig(long_input=1000)), {}, loop, Random(3))
+        rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", least=1), admit=admission)
+        member = rig.registry["up0"]
+        member.divide(LANES)
+        assert member.lanes is not None
+        long, short = member.lanes["long"], member.lanes["short"]
+        long.limit.follow(1.0)
+        novel = chat(messages=[{"role": "user", "content": "x" * 8000}])
+        first, second = [asyncio.ensure_future(rig.serve(novel)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert (long.n_in_flight, long.n_waiting, short.n_in_flight, member.n_in_flight) == (1, 1, 0, 1)
+        assert await served(rig) == ("up0", 1.1)
+        await read(await first)
+        await read(await second)
+        notes = [done.notes for done in rig.sink.of(RequestDone)]
+        assert ("waited 1600 ms for a place at up0: 1 of 1 places of lane long were taken, 0 others waiting",) in notes
+        assert [(limited.n_in_flight, limited.n_waiting, limited.has_room) for limited in member.all_limited] == [
+            (0, 0, True)] * 4
+
+    run(main)
+
+
+def test_lanes_that_come_and_go_lose_nobody() -> None:
+    """A reload that ends the lanes, and one that brings them back: who waits gets in, every place comes back."""
+
+    async def main(loop: SimLoop) -> None:
+        admission = Admission(AdmissionConfig(100, lanes=LanesConfig()), {}, loop, Random(3))
+        rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", least=1), admit=admission)
+        member = rig.registry["up0"]
+        member.divide(LANES)
+        assert member.lanes is not None
+        before = member.lanes["short"]
+        before.limit.follow(1.0)
+        asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        member.divide(())
+        assert member.limited("short") is member.whole
+        assert [at for _, at in await asyncio.gather(*asking)] == [1.0, 1.1, 1.1]
+        member.limit.follow(1.0)
+        asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert (member.n_in_flight, member.whole.n_waiting) == (1, 2)
+        member.divide(LANES)
+        assert [round(at, 6) for _, at in await asyncio.gather(*asking)] == [2.1, 2.2, 2.2]
+        for limited in (before, *member.all_limited):
+            assert (limited.n_in_flight, limited.n_waiting, limited._n_promised) == (0, 0, 0)
+        assert member.n_in_flight == 0
+
+    run(main)
+
+
+def test_a_hedge_needs_a_place_of_its_lane() -> None:
+    """None is sent to an upstream whose lane is full, though others there are free."""
+
+    async def main(loop: SimLoop) -> None:
+        admission = Admission(AdmissionConfig(100, lanes=LanesConfig()), {}, loop, Random(3))
+        rig = Rig(loop, [SECOND], [SECOND], limit=LimitConfig("gradient", least=1), admit=admission, in_turn=True)
+        routes = rig.gateway.router.routes
+        assert isinstance(routes, dict)
+        routes[MODEL] = replace(routes[MODEL], hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))
+        other = rig.registry["up1"]
+        other.divide(LANES)
+        assert other.lanes is not None
+        full = other.lanes["short"]
+        full.limit.follow(1.0)
+        full.take()
+        assert (await served(rig))[0] == "up0"
+        assert [attempt.upstream for attempt in rig.sink.of(AttemptDone)] == ["up0", "up0"]
+        rig.registry["up0"].divide(LANES)
+        rig.registry["up0"].limited("short").limit.follow(1.0)
+        assert (await served(rig))[0] == "up0"
+        assert rig.sink.of(Hedged)[-1].refused == "busy"
 
     run(main)

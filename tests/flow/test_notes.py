@@ -2,18 +2,21 @@
 
 import asyncio
 
-from stayfast.core.events import RequestDone
+import pytest
+
+from stayfast.core.errors import Shed
+from stayfast.core.events import RequestDone, Retried
 from stayfast.policy.breaker import BreakerConfig
 from stayfast.policy.limits import LimitConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
+from tests.flow.admission_rig import Admitting, anybody
 from tests.flow.rig import Rig, read
 
 
 async def _read_one(rig: Rig) -> None:
     """A request, to its end."""
     await read(await rig.serve())
-
 
 
 def test_explain_tells_of_waits_and_of_fuller_upstreams() -> None:
@@ -37,10 +40,65 @@ def test_explain_tells_of_breakers() -> None:
         await _read_one(rig)
         await _read_one(rig)
         first, second = rig.sink.of(RequestDone)
-        assert first.notes == ()
+        assert first.notes == ("retried at up1: 500 of up0, budget 0.0/10 %",)
         assert second.notes == ("up0 stands behind: its breaker is open, 1 failures in a row",)
         await asyncio.sleep(100.0)
         await _read_one(rig)
-        assert rig.sink.of(RequestDone)[2].notes == ("up0 goes first, as a probe: its breaker is open, 1 failures in a row",)
+        assert rig.sink.of(RequestDone)[2].notes == (
+            "up0 goes first, as a probe: its breaker is open, 1 failures in a row",
+            "retried at up1: 500 of up0, budget 0.0/10 %")
+
+    run(main)
+
+
+def test_explain_tells_why_a_quota_refused() -> None:
+    """Which limit, what is left of it, what was wanted and when that is there."""
+    async def main(loop: SimLoop) -> None:
+        it = Admitting(loop, tenants=anybody(requests_per_minute=1))
+        await it.ask("web")
+        with pytest.raises(Shed):
+            await it.ask("web")
+        assert it.rig.sink.of(RequestDone)[-1].notes == (
+            "over the quota of web on requests per minute: 0 of 1 left, it would take 1, which is there in 59 s",)
+
+    run(main)
+
+
+def test_explain_tells_why_a_full_upstream_refused() -> None:
+    """A request that may not even wait for a place says whose, and how full it was; it did not wait."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(1.0), Say("a")]], limit=LimitConfig("fixed", 1, 1, max_waiting=0))
+        reply = await rig.serve()
+        with pytest.raises(Shed):
+            await rig.serve()
+        (note,) = rig.sink.of(RequestDone)[0].notes
+        assert note == ("turned away, no place at up0 in time: 1 of 1 places were taken, 0 others waiting, "
+                        "the next one may be free in 1 s")
+        reply.close()
+
+    run(main)
+
+
+def test_explain_tells_of_fail_over_and_fallback() -> None:
+    """What failed, whom was asked then, and what the budget stood at before it; each is an event with the same figures."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(status=503)]], [[Fail(status=500)]], [[Say("c")]], in_turn=True, n_fallback=1,
+                  retry=RetryConfig(max_attempts=2))
+        await _read_one(rig)
+        assert rig.sink.of(RequestDone)[0].notes == (
+            "retried at up1: 503 of up0, budget 0.0/10 %", "fell back to up2: 500 of up1, budget 100.0/10 %")
+        first, second = rig.sink.of(Retried)
+        assert (first.upstream, first.to, first.what, first.spent, first.budget) == ("up0", "up1", "503", 0.0, 0.1)
+        assert (second.upstream, second.to, second.spent) == ("up1", "up2", 1.0)
+
+    run(main)
+
+
+def test_a_refused_key_draws_on_no_budget() -> None:
+    """Nothing was done for the attempt: the next one is told without a budget."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(status=401)]], [[Say("b")]], in_turn=True, retry=RetryConfig(max_attempts=2))
+        await _read_one(rig)
+        assert rig.sink.of(RequestDone)[0].notes == ("retried at up1: 401 of up0",)
 
     run(main)

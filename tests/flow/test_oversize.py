@@ -190,3 +190,14 @@ def test_what_is_wrong(route: str, words: str) -> None:
     with pytest.raises(SettingsError) as wrong:
         settings(BASE + f"routes: {{m: {route}}}")
     assert words in str(wrong.value)
+
+
+@pytest.mark.parametrize("content", ["\u6f22" * 130, "7," * 60, "12 " * 60, "\U0001f469" * 60])
+def test_other_scripts_and_numbers_do_not_slip_under(content: str) -> None:
+    """Less than 400 bytes, and yet more than 100 tokens: refused."""
+    async def main(loop: SimLoop) -> None:
+        with pytest.raises(Rejected) as rejected:
+            await Bench(BOUND, loop).ask(chat(messages=[{"role": "user", "content": content}]))
+        assert rejected.value.status == 413
+
+    run(main)

@@ -312,7 +312,7 @@ def test_the_budget_of_extra_attempts_bounds_rescues() -> None:
         rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(3.0)]}), Speaker("up1", loop))
         for _ in range(14):
             assert said(await read(await rig.serve())) == TEXT
-            rig.registry["up0"].breaker = Breaker(BreakerConfig(enabled=False), Random(1))
+            rig.registry["up0"].own.breaker = Breaker(BreakerConfig(enabled=False), Random(1))
         results = [fact.result for fact in rig.sink.of(Rescued)]
         assert results.count("rescued") <= 11
         assert "refused_budget" in results

@@ -40,7 +40,10 @@ def test_many_are_one_call() -> None:
 @pytest.mark.sockets
 def test_what_a_look_up_costs_is_measured() -> None:
     """A hit is cheaper than a call, and no request fails; the goals themselves are for an idle machine."""
-    finding = uvloop.run(Lookup(quick=Extent(0.4, 1)).run(Conditions(is_quick=True)))
+    finding = uvloop.run(Lookup(quick=Extent(0.4, 1, 200)).run(Conditions(is_quick=True)))
     figures = {figure.name: figure.value for figure in finding.figures}
     assert figures["failed requests"] == 0
     assert 0 < figures["CPU of a hit"] < figures["CPU of an answer without a cache"]
+    alone, whole = figures["semantic look-up among 200, p99"], figures["with the embedding among 200, p99"]
+    assert 0 < alone < whole
+    assert figures["of the 10 nearest, found"] == 100

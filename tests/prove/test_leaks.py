@@ -24,7 +24,7 @@ def test_nothing_leaks() -> None:
 
 @pytest.mark.parametrize(("of", "method", "leak"), [
     (Places, "give_back", "places"), (Member, "left", "upstream places"), (Quota, "reconcile", "quota of tokens"),
-    (ExtraBudget, "take_hedge", "budget of hedges"), (Breaker, "forgotten", "probes")])
+    (ExtraBudget, "take_retry", "budget of extra attempts"), (Breaker, "forgotten", "probes")])
 def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
     """One thing in twenty is forgotten."""
     right, calls = getattr(of, method), iter(range(10**9))

@@ -35,7 +35,7 @@ def test_overhead_runs_and_takes_every_figure() -> None:
     """The figures are this machine's; that there are some, and no failures among them, is not."""
     finding = run(Overhead(quick=OverheadExtent(0.4, 1)))
     assert [figure.name for figure in finding.figures if not isfinite(figure.value)] == []
-    assert len(finding.figures) == 8
+    assert len(finding.figures) == 10
     assert figure_of(finding, "failed requests").holds
     assert figure_of(finding, "gateway over bare proxy").value > 1
 

@@ -10,7 +10,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Allowance, Chunk, Request, Sight, Stage
 from stayfast.pipeline.exchange import Arrival
-from stayfast.server.backend import Asked, Current
+from stayfast.server.backend import Asked, Current, ToForget
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import Host, Server
 from stayfast.testing import RecordingSink
@@ -98,6 +98,7 @@ class FakeBackend:
     gateway: FakeGateway = field(default_factory=FakeGateway)
     reason: str | None = None
     asked: list[Asked] = field(default_factory=list)
+    forgotten: list[ToForget] = field(default_factory=list)
 
     def models(self) -> Sequence[str]:
         return ["m", "vendor/m-2"]
@@ -110,6 +111,16 @@ class FakeBackend:
 
     async def metrics(self) -> tuple[str, bytes]:
         return "text/plain; version=0.0.4", b"up 1\n"
+
+    async def caches(self) -> bytes:
+        return b'{"object":"list","data":[]}'
+
+    async def forget(self, what: ToForget) -> bytes:
+        self.forgotten.append(what)
+        return b'{"forgotten":3,"gone":[]}'
+
+    async def kept(self, key: bytes) -> bytes | None:
+        return b'{"bytes":5}' if key == bytes(32) else None
 
     async def requests(self, asked: Asked) -> bytes:
         self.asked.append(asked)

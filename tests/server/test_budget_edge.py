@@ -3,7 +3,8 @@
 import pytest
 import uvloop
 
-from stayfast.server.inbound import patience_s, sdk_silence_s
+from stayfast.server.inbound import sdk_silence_s
+from stayfast.wire.patience import patience_s
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, post, serving
 
 

@@ -50,6 +50,23 @@ def test_the_words_of_the_header(said: bytes, meant: CacheControl) -> None:
     assert cache_control({}) is None
 
 
+def test_tags_come_by_header_and_body() -> None:
+    """Both lists count; blanks around a tag do not."""
+    assert cache_control({b"x-cache-tags": b"faq, v2 ,,a/b"}) == CacheControl(tags=("faq", "v2", "a/b"))
+    both = {b"x-cache-tags": b"faq", b"cache-control": b"no-cache"}
+    assert cache_control(both) == CacheControl(no_cache=True, tags=("faq",))
+    body = b'{"model":"m","messages":[{"role":"user","content":"a"}],"stayfast":{"cache":{"tags":["faq","v2"]}}}'
+    assert decode(Api.CHAT, body).cache == CacheControl(tags=("faq", "v2"))
+
+
+@pytest.mark.parametrize("said", [b"a b", b"x" * 65, "\u00fc".encode("latin-1"), b",".join(b"t%d" % n for n in range(17))])
+def test_a_wrong_tag_is_refused(said: bytes) -> None:
+    """Names the header."""
+    with pytest.raises(Rejected) as refused:
+        cache_control({b"x-cache-tags": said})
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "bad_cache_tags", "x-cache-tags")
+
+
 @pytest.mark.parametrize("said", [b"max-age", b"max-age=", b"max-age=-1", b"max-age=1.5", b"max-age=99999999999"])
 def test_an_age_that_is_none(said: bytes) -> None:
     """400, by the header's name."""
@@ -67,7 +84,8 @@ def test_the_same_words_in_a_body() -> None:
 
 
 @pytest.mark.parametrize(("cache", "param"), [
-    (b'{"no-cash":true}', "stayfast.cache"), (b'{"max-age":-1}', "stayfast.cache.max-age"), (b'"off"', "stayfast.cache")])
+    (b'{"no-cash":true}', "stayfast.cache"), (b'{"max-age":-1}', "stayfast.cache.max-age"),
+    (b'{"tags":["a,b"]}', "stayfast.cache.tags[0]"), (b'{"tags":"a"}', "stayfast.cache.tags"), (b'"off"', "stayfast.cache")])
 def test_a_wrong_word_in_a_body_is_refused(cache: bytes, param: str) -> None:
     """400, by its path."""
     with pytest.raises(Rejected) as refused:

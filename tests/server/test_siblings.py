@@ -13,7 +13,7 @@ from stayfast.server.siblings import MAX_QUESTION_BYTES, Siblings, meeting_place
 pytestmark = pytest.mark.sockets
 
 
-def shout(question: bytes) -> bytes:
+async def shout(question: bytes) -> bytes:
     """An answer that shows the question."""
     return question.upper()
 

@@ -67,12 +67,12 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(folder: Path, n_workers: int) -> Iterator[Gateway]:
+def running(folder: Path, n_workers: int, settings: str = SETTINGS) -> Iterator[Gateway]:
     """A gateway with workers on a free port, until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    (folder / "stayfast.yaml").write_text(SETTINGS)
+    (folder / "stayfast.yaml").write_text(settings)
     log = folder / "log"
     command = [sys.executable, "-m", "stayfast", "serve", "--config", "stayfast.yaml", "--port", str(port), "--workers",
                str(n_workers)]

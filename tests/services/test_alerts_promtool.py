@@ -101,6 +101,20 @@ def cache(n_hits: int) -> dict[str, str]:
             'stayfast_cache_requests_total{route="chat",result="bypass"}': "0+900x600"}
 
 
+def prefix_cache(n_read: int) -> dict[str, str]:
+    """So many of a hundred tokens are read."""
+    return {'stayfast_prefix_cache_tokens_total{route="chat",upstream="u",kind="read"}': f"0+{n_read}x600",
+            'stayfast_prefix_cache_tokens_total{route="chat",upstream="u",kind="plain"}': f"0+{100 - n_read}x600"}
+
+
+def store(n_ill: int) -> dict[str, str]:
+    """So many of a hundred look-ups in a store get no answer; those that memory answers do not count."""
+    rates = {"gone": n_ill // 4, "left_alone": n_ill - n_ill // 4, "miss": (100 - n_ill) // 2, "hit": (100 - n_ill) // 2,
+             "near": 900}
+    return {f'stayfast_cache_store_requests_total{{store="hot",op="get",result="{result}"}}': f"0+{n}x600"
+            for result, n in rates.items()}
+
+
 def pair(name: str, bad: dict[str, str], good: dict[str, str], wait: int = 5, at: int = 40) -> tuple[Case, ...]:
     """It fires after its wait and not before; just inside the line it is silent; so it is with hardly any traffic."""
     return (
@@ -134,6 +148,10 @@ CAUSES = (
     *pair("StayfastHandshakesSlow", own("stayfast_handshake_seconds", 'upstream="u"', 80),
           own("stayfast_handshake_seconds", 'upstream="u"', 97)),
     *pair("StayfastCacheHitsLow", cache(10), cache(30), 30),
+    *pair("StayfastCacheStoreIll", store(60), store(40)),
+    *pair("StayfastPrefixCacheCold", prefix_cache(20), prefix_cache(60), 30),
+    *pair("StayfastPrefixMoves", {'stayfast_prefix_moving_tokens{route="chat",upstream="u"}': "900x600"},
+          {'stayfast_prefix_moving_tokens{route="chat",upstream="u"}': "0x600"}, 10),
     *pair("StayfastBreakerOpen", {'stayfast_breaker_state{upstream="u"}': "2x600"},
           {'stayfast_breaker_state{upstream="u"}': "1x600"}),
     *pair("StayfastQueueDeep", {'stayfast_queue_depth{upstream="u",lane="short"}': "900x600",

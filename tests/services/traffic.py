@@ -47,6 +47,9 @@ upstreams:
   dead: {kind: openai, base_url: "http://127.0.0.1:1/v1", key: none, probe: false}
   mending: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, continues: true}
   self: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, keepalive_s: 0.1}
+stores:
+  disk: {kind: sqlite, path: answers.db, near_bytes: 0}
+  lost: {kind: sqlite, path: "."}
 routes:
   chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01}}}
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
@@ -56,6 +59,11 @@ routes:
   mended: {upstreams: [mending], model: torn, on_stall: rescue}
   makeshift: {upstreams: [dead], on_overrun: {fallback: {upstreams: [quick]}}}
   kept: {upstreams: [quick], cache: {mode: exact, max_temperature: 1}}
+  aged:
+    upstreams: [quick]
+    cache: {mode: exact, max_temperature: 1, ttl_s: 0.2, stale_while_revalidate_s: 60}
+  stored: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: disk}}
+  unstored: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: lost}}
 """
 
 
@@ -86,7 +94,8 @@ def traffic(port: int) -> Iterator[None]:
                 for model, stream, leaves_after in (
                         ("chat", True, None), ("chat", False, None), ("chat", True, 1), ("chat", True, 0),
                         ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None),
-                        ("narrow", True, None), ("narrow", True, None), ("kept", True, None),
+                        ("narrow", True, None), ("narrow", True, None), ("kept", True, None), ("stored", True, None),
+                        ("unstored", True, None), ("aged", True, None),
                         ("mended", True, None), ("makeshift", True, None)):
                     pool.submit(one, model, stream, leaves_after)
 

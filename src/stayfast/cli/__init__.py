@@ -71,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("bench", help="measure a gateway or a provider under load", add_help=False,
                         module="stayfast.cli.bench")
 
+    _add_cache(commands)
+    _add_warm(commands)
     key = commands.add_parser("key", help="make an API key for a client")
     key.add_argument("name", nargs="?", default="my-app", help="the client's name (default: %(default)s)")
 
@@ -82,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument("--quick", action="store_true", help="shorter runs: coarser figures")
     prove.add_argument("--json", action="store_true", help="print figures as JSON")
     prove.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: %(default)s)")
+    prove.add_argument("--data", metavar="DIR", help="data sets that a proof needs and the project does not have")
 
     commands.add_parser("version", help="print the version")
     return parser
@@ -99,9 +102,59 @@ def _add_watching(commands: "argparse._SubParsersAction[Command]") -> None:
 
     explain = commands.add_parser("explain", help="show where the time of a recent request went")
     explain.add_argument("request_id", metavar="REQUEST-ID", help="the answer's x-request-id")
-    explain.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
-    explain.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
-    explain.add_argument("--json", action="store_true", help="print what the gateway answered")
+    _of_a_gateway(explain)
+
+
+def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
+    """What asks before anybody else does."""
+    warm = commands.add_parser("warm", help="ask a gateway what will be asked of it, so that its caches know")
+    warm.add_argument("file", metavar="FILE", help="a question or a request as JSON in each line")
+    warm.add_argument("--model", metavar="ROUTE", help="whom to ask the lines that are no JSON")
+    when = warm.add_mutually_exclusive_group()
+    when.add_argument("--every", metavar="TIME", help="again and again, as in 1h")
+    when.add_argument("--cron", metavar="LINE", help='again and again, by the local clock, as in "0 6 * * 1-5"')
+    warm.add_argument("--fresh-for", metavar="TIME", help="ask again for what is older (default: whatever is kept will do)")
+    warm.add_argument("--budget", metavar="TOKENS", type=int, help="stop a round when its answers came to so many")
+    warm.add_argument("--per-second", metavar="N", type=float, default=2.0, help="at most (default: %(default)s)")
+    warm.add_argument("--at-once", metavar="N", type=int, default=4, help="at most (default: %(default)s)")
+    warm.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    warm.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
+
+
+def _of_a_gateway(command: argparse.ArgumentParser) -> None:
+    """What asks a gateway that runs."""
+    command.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    command.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
+    command.add_argument("--json", action="store_true", help="print what the gateway answered")
+
+
+def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
+    """What is for caches: each action is a module of its own, `cache_<action>`."""
+    cache = commands.add_parser("cache", help="what caches do, or would do")
+    actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
+    stats = actions.add_parser("stats", help="what they hold and saved, by route and kind")
+    inspect = actions.add_parser("inspect", help="what is known of one kept answer")
+    inspect.add_argument("key", metavar="KEY", help="64 hexadecimal digits: `stayfast explain` tells a request's")
+    purge = actions.add_parser("purge", help="forget kept answers")
+    purge.add_argument("--route", metavar="NAME", help="those of a route")
+    purge.add_argument("--tenant", metavar="NAME", help="those of a tenant")
+    purge.add_argument("--tag", metavar="WORD", help="those whose client gave them this tag (x-cache-tags)")
+    purge.add_argument("--all", action="store_true", help="every one")
+    for action in (stats, inspect, purge):
+        _of_a_gateway(action)
+    of_own = actions.add_parser("eval", help="what a semantic cache would answer of your own questions, and how wrongly")
+    files = of_own.add_mutually_exclusive_group(required=True)
+    files.add_argument("--classes", metavar="FILE", help="CSV with text,category: one category, one answer")
+    files.add_argument("--pairs", metavar="FILE", help="CSV with sentence1,sentence2,label, or JSON with origin, similar")
+    of_own.add_argument("--max-error", default="0.5%,1%,2%,5%,10%", metavar="SHARES",
+                        help="what may be wrong of the answers given (default: 0.5, 1, 2, 5 and 10 %%)")
+    of_own.add_argument("--personal", action="store_true", help='questions that speak of "my" have the same answer for all')
+    of_own.add_argument("--volatile", action="store_true", help="so have those about today and prices, while they are kept")
+    of_own.add_argument("--words", type=int, default=3, metavar="N", help="that a question must have (default: %(default)s)")
+    of_own.add_argument("--model", metavar="PATH", help="an ONNX file or a sentence-transformers folder (default: MiniLM)")
+    of_own.add_argument("--seed", type=int, default=1, help="of the order (default: %(default)s)")
+    of_own.add_argument("--html", metavar="FILE", help="write a report that needs no network")
+    of_own.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:

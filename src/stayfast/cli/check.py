@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from stayfast.cli import say
+from stayfast.compose.semantic import missing
 from stayfast.settings import Settings, SettingsError, environment, find, load, overrides
 
 
@@ -16,6 +17,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(str(error))
         return 1
     sys.stdout.write(summary(settings) + "\n")
+    if why := missing(settings):
+        say(why)
     return 0
 
 

@@ -1,21 +1,19 @@
 """`stayfast explain REQUEST-ID`: where the time of one request went, asked of a running gateway."""
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from urllib.parse import quote, urlsplit
+from http.client import HTTPException
+from urllib.parse import quote
 
 import msgspec
 
 from stayfast.cli import say
+from stayfast.cli.asked import ask, reason
 from stayfast.observe.waterfall import Lane, Waterfall
 from stayfast.settings import environment
 
-_TIMEOUT_S = 5.0
-_MOST_BYTES = 16 * 1024 * 1024
 _BROKE = "  broke its budget"
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _WAITING, _RUNNING, _STALLED, _FIRST = "·█▒▶"
@@ -26,12 +24,13 @@ _N_NAME, _N_FIGURES = 18, 26
 def run(arguments: argparse.Namespace) -> int:
     """Print the picture; 1 where the request is not known (any more), 2 where the gateway cannot be asked."""
     try:
-        status, body = _get(arguments)
+        status, body, _ = ask(arguments.url, "GET", f"/admin/requests/{quote(arguments.request_id, safe='')}",
+                              key_env=arguments.key_env)
     except (OSError, HTTPException, ValueError) as error:
         say(f"stayfast explain: {arguments.url} cannot be asked: {error}")
         return 2
     if status != 200:
-        say(f"stayfast explain: {_reason(status, body)}")
+        say(f"stayfast explain: {reason(status, body)}")
         return 1 if status == 404 else 2
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
@@ -44,33 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
         text = text.translate(_ASCII).encode("ascii", "replace").decode()
     sys.stdout.write(text)
     return 0
-
-
-def _get(arguments: argparse.Namespace) -> tuple[int, bytes]:
-    url = urlsplit(arguments.url)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError("--url must be like http://127.0.0.1:8090")
-    headers = {}
-    if arguments.key_env is not None:
-        key = environment().get(arguments.key_env)
-        if not key:
-            raise ValueError(f"the variable {arguments.key_env} is not set")
-        headers["authorization"] = f"Bearer {key}"
-    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-    connection = kind(url.hostname, url.port, timeout=_TIMEOUT_S)
-    try:
-        connection.request("GET", f"/admin/requests/{quote(arguments.request_id, safe='')}", headers=headers)
-        response = connection.getresponse()
-        return response.status, response.read(_MOST_BYTES)
-    finally:
-        connection.close()
-
-
-def _reason(status: int, body: bytes) -> str:
-    try:
-        return f"{status}: {json.loads(body)['error']['message']}"
-    except (ValueError, KeyError, TypeError):
-        return f"it answered with status {status}; is it a Stayfast gateway?"
 
 
 def picture(told: Waterfall, n_columns: int, *, is_red: bool = False) -> str:

@@ -77,7 +77,8 @@ def _lock() -> TextIO:
 
 
 def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
-    conditions = Conditions(arguments.quick, arguments.seed, lambda told: say(f"  {told}"))
+    conditions = Conditions(arguments.quick, arguments.seed, lambda told: say(f"  {told}"),
+                            None if arguments.data is None else Path(arguments.data))
     ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"))
     allow_sockets()
     told: list[dict[str, Any]] = []

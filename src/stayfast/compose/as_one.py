@@ -11,8 +11,9 @@ for itself, and twenty times a second tells the others what it has counted and h
 
 Each cell has one writer; what is counted only grows, and what is held is absolute. A worker that is gone, or has stood still
 for 5 s, holds nothing from then on: the others set what it held to 0.
-When wrong: an open breaker is probed by one worker after the other, half a second apart, not by one only; readiness, the
-usual times and the turns of tenants in the queue are each worker's own.
+Who probes what comes back from a break stands in a cell of each worker's, so that there is one probe at a time.
+When wrong: two that begin to probe within the same microsecond both do; readiness, the usual times, the turns of tenants in
+the queue, and what becomes of models that only clients name, are each worker's own.
 """
 
 import asyncio
@@ -21,12 +22,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from stayfast.core.clock import Clock
-from stayfast.policy.breaker import Evidence
-from stayfast.policy.common import Cells, Common
+from stayfast.policy.breaker import Breaker, Evidence
+from stayfast.policy.common import Cells, Common, Probes
 from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.rate import Bucket, CommonBucket
 from stayfast.server.board import Board, BoardFull
 from stayfast.server.siblings import Siblings
+from stayfast.upstreams.health import Health
+from stayfast.upstreams.limited import Limited
 from stayfast.upstreams.registry import Member
 
 LOOK_EVERY_S = 0.05
@@ -47,6 +50,8 @@ class AsOne:
         self._clock = clock
         self._held: set[str] = set()  # names of what each worker holds
         self._upstreams: dict[Member, _Upstream] = {}
+        self._breakers: dict[Health, _Breaker] = {}
+        self._limits: dict[Limited, _Limit] = {}
         self._budgets: dict[ExtraBudget, _Budget] = {}
         self._gone: set[int] = set()  # and what they held is set to 0
         self.places = self._common("places")
@@ -65,16 +70,25 @@ class AsOne:
             return Bucket(capacity, per_s, now)
         return CommonBucket(capacity, per_s, now, self._board.numbers, cell)
 
-    def attach(self, members: Iterable[tuple[str, Member]], budgets: Iterable[tuple[str, ExtraBudget]]) -> None:
+    def attach(self, members: Sequence[tuple[str, Member]], budgets: Iterable[tuple[str, ExtraBudget]]) -> None:
         """From now on these, by names under which all workers know them: with other settings an upstream is another one.
 
         Raises BoardFull.
         """
         before = self._upstreams
-        self._upstreams = {member: before.get(member) or self._shared(name, member) for name, member in members}
+        self._upstreams = {member: before.get(member) or _Upstream(member) for _, member in members}
+        known, self._breakers = self._breakers, {}
+        learned, self._limits = self._limits, {}
+        for name, member in members:
+            self._upstreams[member].share([self._health(name, health, known.get(health)) for health in member.shared],
+                                          [self._limit(name, limited, learned.get(limited)) for limited in member.all_limited
+                                           if not limited.limit.is_off])
         for member in before:
             if member not in self._upstreams:
-                member.common = None
+                for limited in member.all_limited:
+                    limited.common = None
+                for health in member.healths:
+                    health.breaker.probes = None
         self._budgets = {budget: self._budgets.get(budget) or _Budget(budget, self._counts(f"budget {name}", 4))
                          for name, budget in budgets}
 
@@ -127,15 +141,27 @@ class AsOne:
         common.waiting(0)
         return common
 
-    def _shared(self, name: str, member: Member) -> "_Upstream":
-        name = f"upstream {name}"
-        if not member.limit.is_off:
-            member.common = self._common(name)
-            member.common.taken(member.n_in_flight)
-        self._held.add(f"{name} breaker")
-        said = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
-        limit = [self._board.cell(f"{name} {what}") for what in ("limit", "leader", "led_at")]
-        return _Upstream(member, self._n, said, limit, self._counts(f"{name} calls", 3))
+    def _limit(self, name: str, limited: Limited, found: "_Limit | None") -> "_Limit":
+        if found is None:
+            name = f"upstream {name} {limited.lane}" if limited.lane else f"upstream {name}"
+            limited.common = self._common(name)
+            limited.common.taken(limited.n_in_flight)
+            cells = [self._board.cell(f"{name} {what}") for what in ("limit", "leader", "led_at")]
+            found = _Limit(limited, self._n, self._board.numbers, cells)
+        self._limits[limited] = found
+        return found
+
+    def _health(self, name: str, health: Health, found: "_Breaker | None") -> "_Breaker":
+        if found is None:
+            name = f"upstream {name}" if health.model is None else f"upstream {name} for {health.model}"
+            self._held |= {f"{name} breaker", f"{name} probes"}
+            said = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
+            probes = [self.cell(f"{name} probes", n) for n in range(self._n_workers)]
+            health.breaker.probes = Probes(self._board.numbers, probes.pop(self._n), probes)
+            health.breaker.probes.running(0)  # whoever had its place before may have died of one
+            found = _Breaker(health.breaker, self._n, said, self._counts(f"{name} calls", 3))
+        self._breakers[health] = found
+        return found
 
     def _counts(self, name: str, n_numbers: int) -> "_Counts":
         cells = [[self.cell(f"{name} {number}", n) for number in range(n_numbers)] for n in range(self._n_workers)]
@@ -200,30 +226,23 @@ class _Budget:
             self._budget.heard((n_requests, paid_in, hedged, retried), now)
 
 
-class _Upstream:
-    """One upstream's breaker and limit."""
+class _Breaker:
+    """The breaker of one model at one upstream."""
 
-    __slots__ = ("_cells", "_counts", "_leader", "_led_at", "_limit", "_looked_at", "_member", "_n", "_said", "_seen")
+    __slots__ = ("_breaker", "_cells", "_counts", "_looked_at", "_n", "_said", "_seen")
 
-    def __init__(self, member: Member, n: int, said: Sequence[int], limit: Sequence[int], counts: _Counts) -> None:
-        self._member = member
+    def __init__(self, breaker: Breaker, n: int, said: Sequence[int], counts: _Counts) -> None:
+        self._breaker = breaker
         self._cells = counts.cells
         self._n = n
         self._said = said  # by worker
         self._seen = [0.0] * len(said)
-        self._limit, self._leader, self._led_at = limit
         self._counts = counts
         self._looked_at = -inf
 
     def look(self, now: float) -> None:
         """Tell and hear."""
-        self._look_at_breaker(now)
-        if self._member.limit.learns:
-            self._look_at_limit(now)
-        self._member.learned()
-
-    def _look_at_breaker(self, now: float) -> None:
-        breaker, cells = self._member.breaker, self._cells
+        breaker, cells = self._breaker, self._cells
         evidence = breaker.told(self._looked_at)
         self._looked_at = now
         if any(evidence):
@@ -239,16 +258,53 @@ class _Upstream:
         if breaker.said:
             cells[self._said[self._n]] = breaker.said
 
-    def _look_at_limit(self, now: float) -> None:
-        """The leader learns; it is whoever was busy first when there was none."""
-        member, cells = self._member, self._cells
-        is_busy = member.n_in_flight > 0
+
+class _Upstream:
+    """One upstream's breakers and limits."""
+
+    __slots__ = ("_breakers", "_limits", "_member")
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._breakers: Sequence[_Breaker] = ()
+        self._limits: Sequence[_Limit] = ()
+
+    def share(self, breakers: Sequence[_Breaker], limits: Sequence["_Limit"]) -> None:
+        """From now on these."""
+        self._breakers, self._limits = breakers, limits
+
+    def look(self, now: float) -> None:
+        """Tell and hear."""
+        for breaker in self._breakers:
+            breaker.look(now)
+        for limit in self._limits:
+            limit.look(now)
+        self._member.learned()
+
+
+class _Limit:
+    """One limit: all of an upstream's, or a lane's there."""
+
+    __slots__ = ("_cells", "_leader", "_led_at", "_limited", "_n", "_value")
+
+    def __init__(self, limited: Limited, n: int, cells: Cells, own: Sequence[int]) -> None:
+        self._limited = limited
+        self._cells = cells
+        self._n = n
+        self._value, self._leader, self._led_at = own
+
+    def look(self, now: float) -> None:
+        """Tell and hear. The leader learns; it is whoever was busy first when there was none."""
+        limited, cells = self._limited, self._cells
+        if not limited.limit.learns:
+            return
+        is_busy = limited.n_in_flight > 0
         if is_busy and now - cells[self._led_at] > LEADS_FOR_S:
             cells[self._leader] = self._n + 1
         if cells[self._leader] != self._n + 1:
-            if cells[self._limit]:
-                member.limit.follow(cells[self._limit])
+            if cells[self._value]:
+                limited.limit.follow(cells[self._value])
             return
-        cells[self._limit] = member.limit.value
+        cells[self._value] = limited.limit.value
         if is_busy:
             cells[self._led_at] = now

@@ -12,6 +12,7 @@ import uvloop
 
 from stayfast import __version__
 from stayfast.compose.engines import Engines, retire
+from stayfast.compose.semantic import load, logs, missing, restore
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import SystemClock
 from stayfast.observe.lag import watch_loop
@@ -20,6 +21,7 @@ from stayfast.server.lifecycle import Host, as_it_came, run
 from stayfast.server.siblings import Siblings
 from stayfast.server.tasks import Tasks
 from stayfast.settings import Settings, SettingsError
+from stayfast.stores.embed import Embedding, NoEmbedder
 from stayfast.upstreams.local import Address, Door, Elsewhere
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
@@ -39,9 +41,11 @@ class Process:
         self._tasks = Tasks(self.report)
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._probing: asyncio.Task[None] | None = None
+        self._warming: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._sharing: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
+        self._loading = asyncio.Lock()
         self._system: System | None = None
         self._current: Current | None = None
 
@@ -67,10 +71,15 @@ class Process:
 
     async def stop(self) -> None:
         """End probes and engines."""
-        for task in (self._probing, self._watching, self._sharing):
+        for task in (self._probing, self._warming, self._watching, self._sharing):
             if task is not None:
                 task.cancel()
+        for log in logs(self._system.gateway.router.routes) if self._system is not None else ():
+            log.close()
         self._observers.together.siblings.close()
+        if self._system is not None:
+            for store in self._system.stores.values():
+                await store.close()
         await self._engines.stop()
 
     def report(self, error: BaseException) -> None:
@@ -88,6 +97,7 @@ class Process:
             assert self._current is not None
             old = self._system
             assert old is not None
+            logged = logs(old.gateway.router.routes)
             try:
                 settings = self._load()
                 unwanted = await self._engines.want(settings.engines) if self._told is None else []
@@ -100,6 +110,13 @@ class Process:
             self._observers.log.configure(log_config(settings))
             self._begin(new)
             old.registry.close(new.registry)
+            if old.embedding is not None and old.embedding is not new.embedding:
+                old.embedding.close()
+            for log in logged - logs(new.gateway.router.routes):
+                log.close()
+            for name, store in old.stores.items():
+                if new.stores.get(name) is not store:
+                    self._tasks.spawn(store.close())
             for name, engine in unwanted:
                 self._tasks.spawn(retire(engine, old.registry[name]))
             self._observers.log.say("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
@@ -108,15 +125,34 @@ class Process:
         return build(settings, self._observers, self._doors(settings), self._clock, self._rng, old=old)
 
     def _begin(self, system: System) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
+        for task in (self._probing, self._warming):
+            if task is not None:
+                task.cancel()
         self._probing = self._tasks.spawn(system.prober.run())
+        self._warming = self._tasks.spawn(system.warmer.run()) if system.warmer is not None else None
         self._system = system
+        if system.embedding is not None:
+            self._tasks.spawn(self._load_embedder(system, system.embedding))
+        elif why := missing(system.settings):
+            self._observers.log.say("semantic_off", level="warning", detail=why)
         if self._observers.as_one is not None:
             routes = system.gateway.router.routes.values()
-            self._observers.as_one.attach(
-                [(f"{name} {its!r}", system.registry[name]) for name, its in system.settings.upstreams.items()],
-                [(route.name, route.hedging.budget) for route in routes])
+            members = [(f"{name} {its!r}", system.registry[name]) for name, its in system.settings.upstreams.items()]
+            self._observers.as_one.attach(members, [
+                *[(route.name, route.hedging.budget) for route in routes],
+                *[(f"of upstream {name}", member.extra.budget) for name, member in members]])
+
+    async def _load_embedder(self, system: System, embedding: Embedding) -> None:
+        """Until it is there, and where it never comes, semantic caches are exact ones."""
+        config, worker, say = system.settings.embedder, self._observers.together.siblings.n, self._observers.log.say
+        async with self._loading:
+            try:
+                if embedding.ahead is None:
+                    await load(embedding, config, self._clock)
+                for wrong in await restore(system.gateway.router.routes, embedding, config, worker):
+                    say("learned_lost", level="warning", detail=wrong)
+            except NoEmbedder as error:
+                say("semantic_off", level="warning", detail=str(error))
 
     def _doors(self, settings: Settings) -> dict[str, Door]:
         told = self._told

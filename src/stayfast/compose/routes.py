@@ -4,6 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 
+from stayfast.compose.prefixes import affinity, prefixing
+from stayfast.compose.stores import Stores
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink
 from stayfast.observe.families import CACHE_BYTES, CACHE_ENTRIES
 from stayfast.observe.totals import Rows
 from stayfast.pipeline.caching import Caching
@@ -11,33 +15,38 @@ from stayfast.pipeline.handoffs import Route, Target, Terms
 from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.picking import PickConfig, Picking
 from stayfast.pipeline.stages.route import ANY_MODEL
-from stayfast.pipeline.store import MemoryStore
 from stayfast.policy.budget import share_out
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.predict import Predictor
 from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings
 from stayfast.settings import Route as RouteSettings
+from stayfast.stores.memory import MemoryStore
 from stayfast.upstreams.registry import Registry
 
 
-def routes(settings: Settings, registry: Registry, old: Mapping[str, Route]) -> dict[str, Route]:
+def routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *, clock: Clock,
+           sink: Sink) -> dict[str, Route]:
     """All routes by name. What the `old` ones of a reload have learned goes on where the settings of it are the same."""
-    return {name: _route(name, its, settings, registry, old.get(name)) for name, its in settings.routes.items()}
+    return {name: _route(name, its, settings, registry, old.get(name), stores=stores, clock=clock, sink=sink)
+            for name, its in settings.routes.items()}
 
 
-def _route(name: str, its: RouteSettings, settings: Settings, registry: Registry, old: Route | None) -> Route:
+def _route(name: str, its: RouteSettings, settings: Settings, registry: Registry, old: Route | None, *, stores: Stores,
+           clock: Clock, sink: Sink) -> Route:
     targets = tuple(Target(registry[up], settings.model_at(name, up), settings.prices_at(up), _continues(settings, up))
                     for up in its.upstreams)
     fallback = its.on_overrun.fallback
     tiers = tuple(tuple(Target(registry[up], settings.tier_model_at(name, tier, up), settings.prices_at(up),
                                _continues(settings, up))
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
-    its_terms = replace(terms(name, its), cache=_caching(name, its, settings, old))
+    its_terms = replace(terms(name, its), cache=_caching(name, its, settings, old, stores),
+                        prefix=prefixing(name, its, old, clock, sink))
     return Route(name, targets, its.pick == "order", its_terms, its.retry, tiers,
-                 _hedging(its, settings, old), its.on_stall, _picking(its, registry, old))
+                 _hedging(its, settings, old), its.on_stall, _picking(name, its, registry, old, sink))
 
 
-def _caching(name: str, its: RouteSettings, settings: Settings, old: Route | None) -> Caching | None:
+def _caching(name: str, its: RouteSettings, settings: Settings, old: Route | None, stores: Stores
+             ) -> Caching | None:
     """What answers it keeps; None where none. Another model, another upstream or another epoch begins with nothing."""
     config = its.cache
     if config.mode == "off":
@@ -45,9 +54,12 @@ def _caching(name: str, its: RouteSettings, settings: Settings, old: Route | Non
     made_by = [(up, settings.model_at(name, up), _where(settings, up)) for up in its.upstreams]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
     before = old.terms.cache if old is not None else None
-    if before is not None and (before.origin, before.config) == (origin, config):
+    store = stores[config.store] if config.store else None
+    if before is not None and (before.origin, before.config) == (origin, config) and store in (None, before.store):
         return before
-    return Caching(config, origin, MemoryStore(config.max_bytes))
+    caching = Caching(config, origin, store or MemoryStore(config.max_bytes))
+    caching.prices, caching.model = settings.prices_at(its.upstreams[0]), settings.model_at(name, its.upstreams[0])
+    return caching
 
 
 def _where(settings: Settings, upstream: str) -> str:
@@ -60,17 +72,17 @@ def _continues(settings: Settings, upstream: str) -> bool:
     return isinstance(its, HttpUpstream) and its.continues
 
 
-def _picking(its: RouteSettings, registry: Registry, old: Route | None) -> Picking | None:
+def _picking(name: str, its: RouteSettings, registry: Registry, old: Route | None, sink: Sink) -> Picking | None:
     """Affinity, weights and ejection; nothing where there is nothing to choose, or nothing to choose by but the load."""
-    config = PickConfig(its.pick == "order", its.weights, its.affinity, its.eject)
+    config = PickConfig(its.pick == "order", its.weights, affinity(its), its.eject)
     if len(its.upstreams) == 1 or config.is_plain:
         return None
     if config.affinity.mode != "off":
-        for name in its.upstreams:
-            registry[name].predictor = registry[name].predictor or Predictor()
+        for upstream in its.upstreams:
+            registry[upstream].predictor = registry[upstream].predictor or Predictor()
     if old is not None and old.picking is not None and old.picking.config == config:
         return old.picking
-    return Picking(config)
+    return Picking(config, name, sink)
 
 
 def _hedging(its: RouteSettings, settings: Settings, old: Route | None) -> Hedging:
@@ -93,8 +105,9 @@ def terms(name: str, its: RouteSettings) -> Terms:
 
 
 def kept(routes: Mapping[str, Route]) -> Rows:
-    """What their caches have, for gauges."""
-    caches = [((name,), route.terms.cache.store) for name, route in routes.items() if route.terms.cache is not None]
+    """What their own memory has, for gauges."""
+    caches = [((name,), route.terms.cache.store) for name, route in routes.items()
+              if route.terms.cache is not None and not route.terms.cache.config.store]
     return {CACHE_BYTES.name: [(labels, store.n_bytes) for labels, store in caches],
             CACHE_ENTRIES.name: [(labels, store.n_entries) for labels, store in caches]}
 

@@ -1,26 +1,31 @@
 """What upstreams are like at this moment: for a scrape, and for whoever looks at /debug/state."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import msgspec
 
+from stayfast.compose.sizes import unsized
 from stayfast.observe.families import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_TOKENS
 from stayfast.observe.totals import Rows
 from stayfast.pipeline.handoffs import Route
+from stayfast.pipeline.stages.admit import Admission, Admit
 from stayfast.policy.breaker import State
-from stayfast.upstreams.registry import Registry
+from stayfast.upstreams.registry import Member, Registry
 
 _NUMBER = {State.CLOSED: 0.0, State.HALF_OPEN: 1.0, State.OPEN: 2.0}
-NO_LANE = ""
+MAX_TENANTS = 100  # the newest
 
 
 def gauges(registry: Registry) -> Rows:
     """Limits and breakers, as metrics. An upstream without a limit has no series."""
     return {
-        LIMIT.name: [((member.upstream.name, NO_LANE), member.limit.value) for member in registry
-                     if member.limit.value < inf],
-        BREAKER_STATE.name: [((member.upstream.name,), _NUMBER[member.breaker.state]) for member in registry],
+        LIMIT.name: [((member.upstream.name, limited.lane), limited.limit.value) for member in registry
+                     for limited in member.all_limited if limited.limit.value < inf],
+        BREAKER_STATE.name: [((member.upstream.name,), max([_NUMBER[health.breaker.state] for health in member.healths],
+                                                           default=0.0)) for member in registry],
     }
 
 
@@ -46,9 +51,54 @@ def ejected(routes: Mapping[str, Route], now: float) -> Rows:
 
 def waiting(registry: Registry) -> list[tuple[tuple[str, str], int]]:
     """Requests that wait for a place, by upstream and lane."""
-    return [((member.upstream.name, NO_LANE), member.n_waiting) for member in registry]
+    return [((member.upstream.name, limited.lane), limited.n_waiting) for member in registry
+            for limited in member.all_limited]
 
 
-def told(registry: Registry, worker: int) -> bytes:
-    """One worker's view of all upstreams, as JSON."""
-    return msgspec.json.encode({"worker": worker, "upstreams": {member.upstream.name: repr(member) for member in registry}})
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What is looked at, and when. `prefix`: what is known of prefix caches, by route."""
+
+    registry: Registry
+    routes: Mapping[str, Route]
+    admit: Admit
+    prefix: Mapping[str, Any]
+    worker: int
+    now: float
+
+
+def told(looked: Looked) -> bytes:
+    """One worker's view of all that decides, as JSON: names, figures and reasons; never a prompt or a key."""
+    now, admit = looked.now, unsized(looked.admit)
+    state: dict[str, Any] = {"worker": looked.worker,
+                             "upstreams": {member.upstream.name: repr(member) for member in looked.registry},
+                             "extra": {member.upstream.name: _pool(member, now) for member in looked.registry},
+                             "routes": {name: _route(route, now) for name, route in looked.routes.items()}}
+    if isinstance(admit, Admission):
+        state["admission"] = _admission(admit, now)
+    if looked.prefix:
+        state["prefix"] = looked.prefix
+    return msgspec.json.encode(state)
+
+
+def _pool(member: Member, now: float) -> str:
+    member.extra.budget.turn(now)
+    return repr(member.extra)
+
+
+def _route(route: Route, now: float) -> dict[str, Any]:
+    hedging = route.hedging
+    hedging.budget.turn(now)
+    state: dict[str, Any] = {"hedging": repr(hedging)}
+    due = hedging.told(now) if hedging.is_on else []
+    if due:
+        state["due"] = due
+    if route.picking is not None:
+        state["picking"] = repr(route.picking)
+    return state
+
+
+def _admission(admit: Admission, now: float) -> dict[str, Any]:
+    places, tenants = admit.places, admit.tenants
+    return {"places": repr(places), "strain": repr(places.strain), "is_shedding": admit.is_shedding(now),
+            "tenants": {tenant.name: tenant.told(now) for tenant in tenants.newest(MAX_TENANTS)}}

@@ -6,9 +6,14 @@ from random import Random
 
 from stayfast.compose.as_one import AsOne, as_one
 from stayfast.compose.foresight import errors, foresee
+from stayfast.compose.members import introduce
+from stayfast.compose.prefixes import context_of, prefix_counts, prefix_gauges, prefix_state, warmer
 from stayfast.compose.routes import default_terms, kept, models_asked, routes
+from stayfast.compose.semantic import begin as begin_semantic
+from stayfast.compose.semantic import embedding, semantic_gauges
 from stayfast.compose.sizes import sized, unsized
-from stayfast.compose.state import chosen, ejected, gauges, told, waiting
+from stayfast.compose.state import Looked, chosen, ejected, gauges, told, waiting
+from stayfast.compose.stores import Stores, held, stores
 from stayfast.compose.together import Together
 from stayfast.compose.traces import peers, tracing
 from stayfast.core.clock import Clock
@@ -21,22 +26,26 @@ from stayfast.observe.metrics import Metrics
 from stayfast.observe.recent import Recent
 from stayfast.observe.totals import CONTENT_TYPE
 from stayfast.pipeline.alarms import Alarms
+from stayfast.pipeline.behind import Behind
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.readiness import ProbeConfig, Prober
 from stayfast.pipeline.rescue import Guarded
+from stayfast.pipeline.sagging import Sagging, flows_of
 from stayfast.pipeline.stages.admit import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache import ExactCache, NoCache
 from stayfast.pipeline.stages.call import Caller
-from stayfast.pipeline.stages.context import AsSent
 from stayfast.pipeline.stages.relay import Relay
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.server.backend import Asked
+from stayfast.pipeline.warming import Warmer
+from stayfast.policy.lanes import LANES
+from stayfast.server.backend import Asked, ToForget
 from stayfast.server.config import ServerConfig
 from stayfast.server.siblings import Siblings
 from stayfast.settings import HttpUpstream, Settings, SimulatedUpstream
 from stayfast.settings import Upstream as UpstreamSettings
+from stayfast.stores.embed import Embedding
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.http import HttpClient, HttpConfig
@@ -56,8 +65,9 @@ class Observers:
         self.metrics = Metrics(clock, slo_bounds_s(settings), lost=self._lost)
         self.recent = Recent(settings.recent)
         self.tracing = tracing(settings, self.log)
+        self.sagging = Sagging(clock)
         listeners: list[Listener | None] = [self.log, self.recent, self.metrics if settings.metrics.enabled else None,
-                                            self.tracing]
+                                            self.tracing, self.sagging]
         self.batch = Batch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = self.batch
         self.together = Together(self.metrics, self.recent, self.batch.flush, siblings or Siblings())
@@ -92,6 +102,9 @@ class System:
     registry: Registry
     prober: Prober
     together: Together
+    stores: Stores
+    embedding: Embedding | None = None  # None: no semantic cache, or nothing to embed with
+    warmer: Warmer | None = None  # None: no route has a budget for asking again
 
     @property
     def config(self) -> ServerConfig:
@@ -110,12 +123,26 @@ class System:
         return "no upstream has answered with a token yet" + (f" ({said})" if said else "")
 
     def state(self) -> bytes:
-        """Upstreams with their limits and breakers, as JSON."""
-        return told(self.registry, self.together.siblings.n)
+        """What upstreams, routes and admission are like, as JSON."""
+        gateway, now = self.gateway, self.gateway.alarms.clock.now()
+        routes = gateway.router.routes
+        return told(Looked(self.registry, routes, gateway.admit, prefix_state(routes, now), self.together.siblings.n, now))
 
     async def metrics(self) -> tuple[str, bytes]:
         """Content type and text."""
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
+
+    async def caches(self) -> bytes:
+        """What caches hold and saved, as JSON."""
+        return await self.together.caches_told()
+
+    async def forget(self, what: ToForget) -> bytes:
+        """Forget kept answers; how many, as JSON."""
+        return await self.together.forget(what)
+
+    async def kept(self, key: bytes) -> bytes | None:
+        """What is known of one kept answer, as JSON."""
+        return await self.together.kept(key)
 
     async def requests(self, asked: Asked) -> bytes:
         """The newest requests, as JSON."""
@@ -137,33 +164,45 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
         else Member(_upstream(name, its, doors, sink, clock), its.limit, its.breaker, rng, sink)
         for name, its in settings.upstreams.items()])
-    if old is not None:
-        _begin_slowly(registry, old.registry, clock.now())
     settle = Settle(clock, sink)
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
     admit = _admit(settings, old, clock, rng, observers.as_one)
     call = caller(clock, rng, sink, admit.is_shedding if isinstance(admit, Admission) else None)
     has_cache = any(route.cache.mode != "off" for route in settings.routes.values())
-    router = Router(routes(settings, registry, old.gateway.router.routes if old is not None else {}),
+    kept_in = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
+    before = old.gateway.router.routes if old is not None else {}
+    router = Router(routes(settings, registry, before, kept_in, clock=clock, sink=sink),
                     default_terms(settings.defaults), clock, rng)
+    introduce(registry, router.routes, LANES if settings.admission.lanes is not None else ())
+    if old is not None:
+        _begin_slowly(registry, old.registry, clock.now())
+    embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
+    observers.sagging.flows = flows_of(router.routes.values())
     alarms = Alarms(clock)
+    admits, context = sized(admit, settings, router, alarms), context_of(settings)
+    behind = Behind(alarms, admits, context, router, sink)
     gateway = Gateway(
-        alarms=alarms, admit=sized(admit, settings, router, alarms),
-        cache=ExactCache(call.start, clock, sink) if has_cache else NoCache(), context=AsSent(), router=router, caller=call,
-        template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
+        alarms=alarms, admit=admits,
+        cache=ExactCache(call.start, clock, sink, behind.ask) if has_cache else NoCache(), context=context, router=router,
+        caller=call, template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
+    begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)
     if observers.tracing is not None:
         observers.tracing.peers = peers(settings)
     if isinstance(admit, Admission) and settings.admission.max_in_flight is not None:
         foresee(admit.places, router, registry)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
+    observers.together.caches.routes = router.routes
     observers.metrics.queued = lambda: [*_queued(admit), *waiting(registry)]
     observers.metrics.limits = lambda: {
         **gauges(registry), **ejected(gateway.router.routes, clock.now()),
-        **errors(registry), **kept(gateway.router.routes), RETRY_BUDGET.name: [
+        **errors(registry), **kept(gateway.router.routes), **held(kept_in),
+        **prefix_gauges(gateway.router.routes, clock.now()),
+        **semantic_gauges(gateway.router.routes), RETRY_BUDGET.name: [
         ((route.name,), route.hedging.budget.extra_share(clock.now())) for route in gateway.router.routes.values()]}
-    observers.metrics.counted = lambda: chosen(gateway.router.routes)
+    observers.metrics.counted = lambda: {**chosen(gateway.router.routes), **prefix_counts(gateway.router.routes)}
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
-    return System(settings, gateway, registry, prober, observers.together)
+    return System(settings, gateway, registry, prober, observers.together, kept_in, embedding=embeds,
+                  warmer=warmer(gateway.router.routes, registry, clock, sink))
 
 
 def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
@@ -171,7 +210,8 @@ def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
     known = set(before)
     for member in registry:
         if member not in known:
-            member.breaker.begin_slowly(now)
+            for health in member.healths:
+                health.breaker.begin_slowly(now)
 
 
 def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: AsOne | None) -> Admit:

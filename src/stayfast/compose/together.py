@@ -8,21 +8,23 @@ is lost.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from platform import python_version
 
 import msgspec
 
 from stayfast import __version__
+from stayfast.compose.caches import Caches, Forgot, forgotten, summed
 from stayfast.core.events import RequestDone
 from stayfast.observe.families import BUILD_INFO, WORKERS
 from stayfast.observe.metrics import Metrics
 from stayfast.observe.recent import Recent
 from stayfast.observe.totals import Snapshot, Totals
 from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
-from stayfast.server.backend import Asked
+from stayfast.server.backend import Asked, ToForget
 from stayfast.server.siblings import Siblings
+from stayfast.stores.base import StoreStats
 
 _N_PIECES_AT_A_TIME = 16  # series written before the loop has its turn: a quarter of a millisecond
 _NORMAL_S = 3600.0
@@ -31,9 +33,11 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """From one worker to another."""
 
-    what: str  # metrics, list, one
+    what: str  # metrics, list, one, caches, forget, kept
     asked: Asked = Asked()
     request_id: str = ""
+    forget: ToForget = ToForget()
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Together:
     recent: Recent
     catch_up: Callable[[], None]  # called before either is read
     siblings: Siblings
+    caches: Caches = field(default_factory=Caches)
 
     async def begin(self) -> None:
         """Go on from where this worker's predecessor ended, and answer the others. Raises OSError."""
@@ -54,6 +59,19 @@ class Together:
 
     async def metrics(self) -> bytes:
         """The metrics of all workers, in Prometheus's text format."""
+        whole, n_answered, n_silent = await self._whole()
+        workers = whole.gauges[WORKERS.name]
+        workers[("answered",)], workers[("silent",)] = n_answered, n_silent
+        whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
+        parts = []
+        for number, piece in enumerate(whole.pieces()):
+            parts.append(piece)
+            if number % _N_PIECES_AT_A_TIME == 0:
+                await asyncio.sleep(0)
+        return "".join(parts).encode()
+
+    async def _whole(self) -> tuple[Totals, int, int]:
+        """What all workers have counted; how many of them answered, and how many did not."""
         whole = Totals(self.seen.totals.bounds_s)
         await _in_pieces(whole.adding(self._taken()))
         answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("metrics")))
@@ -67,15 +85,30 @@ class Together:
             last = self._last_of(n)
             if last is not None:
                 await _in_pieces(whole.adding(last, is_of_now=False))
-        workers = whole.gauges[WORKERS.name]
-        workers[("answered",)], workers[("silent",)] = 1 + len(answers) - n_silent, n_silent
-        whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
-        parts = []
-        for number, piece in enumerate(whole.pieces()):
-            parts.append(piece)
-            if number % _N_PIECES_AT_A_TIME == 0:
-                await asyncio.sleep(0)
-        return "".join(parts).encode()
+        return whole, 1 + len(answers) - n_silent, n_silent
+
+    async def caches_told(self) -> bytes:
+        """What the caches of all routes hold and saved, of all workers, as JSON."""
+        whole, _, _ = await self._whole()
+        told = [await self.caches.stats()]
+        for answer in (await self.siblings.ask(msgspec.msgpack.encode(_Question("caches")))).values():
+            told += [msgspec.msgpack.decode(answer, type=dict[str, StoreStats])] if answer else []
+        return summed(told, whole)
+
+    async def forget(self, what: ToForget) -> bytes:
+        """Forget kept answers in all workers; how many, as JSON."""
+        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("forget", forget=what)))
+        others = [msgspec.msgpack.decode(answer, type=list[Forgot]) for answer in answers.values() if answer]
+        silent = [[Forgot(gone=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
+        return forgotten([await self.caches.purge(what), *others, *silent])
+
+    async def kept(self, key: bytes) -> bytes | None:
+        """What is known of one kept answer, as JSON; None where no worker has it."""
+        found = await self.caches.kept(key)
+        if found is not None:
+            return msgspec.json.encode(found)
+        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("kept", key=key)))
+        return next((answer for answer in answers.values() if answer), None)
 
     async def requests(self, asked: Asked) -> bytes:
         """The newest requests of all workers, newest first, as JSON."""
@@ -95,13 +128,20 @@ class Together:
         newest = max((one for one in found if one is not None), key=lambda one: one.ended_at, default=None)
         return msgspec.json.encode(newest) if newest is not None else None
 
-    def _answer(self, message: bytes) -> bytes:
+    async def _answer(self, message: bytes) -> bytes:
         question = msgspec.msgpack.decode(message, type=_Question)
         match question.what:
             case "metrics":
                 return self._written_down(self._snapshot())
             case "list":
                 return msgspec.msgpack.encode(self._listed(question.asked))
+            case "caches":
+                return msgspec.msgpack.encode(await self.caches.stats())
+            case "forget":
+                return msgspec.msgpack.encode(await self.caches.purge(question.forget))
+            case "kept":
+                found = await self.caches.kept(question.key)
+                return msgspec.json.encode(found) if found is not None else b""
             case _:
                 return msgspec.msgpack.encode(self._one(question))
 

@@ -9,11 +9,16 @@ from stayfast.settings import Log, Settings, SimulatedUpstream, Tracing
 
 
 def check_simulated(settings: Settings) -> None:
-    """Raises ValueError for upstreams that are not simulated: what answers over a socket answers in real time."""
+    """Raises ValueError for upstreams that are not simulated and stores that are not memory: what is outside of this
+    process answers in real time.
+    """
     upstreams = settings.upstreams.items()
     real = [f"{name} (kind {its.kind})" for name, its in upstreams if not isinstance(its, SimulatedUpstream)]
     if real:
         raise ValueError(f"in virtual time all upstreams must be simulated, and these are not: {', '.join(real)}")
+    outside = [f"{name} (kind {its.kind})" for name, its in settings.stores.items() if its.kind != "memory"]
+    if outside:
+        raise ValueError(f"in virtual time all stores must be memory, and these are not: {', '.join(outside)}")
 
 
 def virtual(settings: Settings, clock: Clock, seed: int) -> System:

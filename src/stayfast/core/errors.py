@@ -81,6 +81,10 @@ class Fault(StrEnum):
     CRASHED = "crashed"  # the embedded engine's process died
 
 
+_CREDENTIALS = (401, 402, 403, 407)
+_TOO_MANY = 429
+
+
 class UpstreamFailed(StayfastError):
     """Their fault. `upstream_status` is what they answered (None: no answer); `body` their error body, for the client."""
 
@@ -96,13 +100,29 @@ class UpstreamFailed(StayfastError):
         self.upstream_status = upstream_status
         self.body = body
         self.is_final = is_final  # no other attempt can help: a 4xx, an exhausted quota
+        self.is_model_missing = False  # it does not know the model, or nobody is there: another upstream may
         if kind is not None:
             self.kind = kind
 
     @property
+    def what(self) -> str:
+        """In a word: the status that it answered, or how it failed."""
+        return str(self.upstream_status) if self.upstream_status is not None else self.fault.value
+
+    @property
     def is_for_operator(self) -> bool:
         """Whether only our operator can mend it (refused credentials): the same upstream again is no use, another may be."""
-        return self.upstream_status in (401, 402, 403)
+        return self.upstream_status in _CREDENTIALS
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether our key, or the model, is no good there: of no use to this upstream's other requests, either."""
+        return self.is_model_missing or self.upstream_status in _CREDENTIALS
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether nothing was done for it, so that even a stateful request may be sent elsewhere."""
+        return self.fault is Fault.CONNECT or self.upstream_status == _TOO_MANY or self.is_refused
 
     @property
     def is_clients_fault(self) -> bool:
@@ -112,4 +132,4 @@ class UpstreamFailed(StayfastError):
     @property
     def can_retry(self) -> bool:
         """Whether another attempt may help, before any content has reached the client."""
-        return not self.is_final
+        return not self.is_final or self.is_model_missing

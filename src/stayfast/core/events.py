@@ -82,13 +82,59 @@ class Hedged(msgspec.Struct, frozen=True, gc=False):
     upstream: str  # that of the attempt that still ran
     at: float
     refused: str = ""  # why it was not sent: budget, slow, busy, deadline, shedding; empty: it was
+    to: str = ""  # whom it asks, or would have asked
+    after_s: float = 0.0  # without a first token
+    quantile: float = 1.0  # of the live distribution, which `after_s` is
+    n_known: int = 0  # first tokens that say so; 0: the route races, whatever is known
+    spent: float = 0.0  # of live traffic, what hedges came to in the last minute
+    budget: float = 0.0  # what they may come to
+
+    @property
+    def why(self) -> str:
+        """In words."""
+        if not self.n_known:
+            return f"a race after {self.after_s:.2g} s"
+        return (f"ttft > {self.after_s:.2g} s (p{self.quantile * 100:.0f} of {self.n_known}), "
+                f"{stands(self.spent, self.budget)}")
+
+
+class Retried(msgspec.Struct, frozen=True, gc=False):
+    """An attempt failed, and another one is made."""
+
+    route: str
+    upstream: str  # that failed; empty: time ran out, or a limit of ours ended it
+    to: str
+    at: float
+    what: str  # it failed with: a status, a fault or a code
+    wait_s: float = 0.0
+    spent: float = 0.0  # of live traffic, what all extra attempts came to in the last minute
+    budget: float = 0.0  # what they may come to; 0: none is drawn on, as nothing was done for the attempt that failed
+
+    @property
+    def why(self) -> str:
+        """In words."""
+        of = f" of {self.upstream}" if self.upstream else ""
+        after = f", after {self.wait_s:.2g} s" if self.wait_s else ""
+        return f"{self.what}{of}{after}{', ' + stands(self.spent, self.budget) if self.budget else ''}"
 
 
 class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
-    """An attempt failed, and the budget of extra attempts had no room for another."""
+    """An attempt failed, and there is no other though it could help."""
 
     route: str
     upstream: str
+    why: str = ""  # client: its SDK retries by itself; budget: the route's is spent; upstream: that of whom it would ask is
+    spent: float = 0.0  # as in Retried
+    budget: float = 0.0
+
+
+class Ejected(msgspec.Struct, frozen=True, gc=False):
+    """A route leaves an upstream out as an outlier, or takes it back."""
+
+    route: str
+    upstream: str
+    is_out: bool
+    why: str  # ours: shares and ratios
 
 
 class Rescued(msgspec.Struct, frozen=True, gc=False):
@@ -131,7 +177,9 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     attempts: tuple[AttemptDone, ...] = ()  # every call made for it, in the order of their starts
     notes: tuple[str, ...] = ()  # what was decided about it and why, in words; names and figures only
     shed: str | None = None  # why it was turned away: one of a few words of ours
-    cache: str | None = None  # hit, miss, coalesced or bypass; None: its route has none
+    cache: str | None = None  # hit, semantic, stale, miss, coalesced or bypass; None: its route has none
+    saved_usd: float | None = None  # what the answer of a cache had cost; None: none gave it, or no price is set
+    cache_key: bytes | None = None  # under which its answer is kept
 
     @property
     def own_s(self) -> float | None:
@@ -210,6 +258,62 @@ class BreakerChanged(msgspec.Struct, frozen=True, gc=False):
     why: str  # ours: counts and times, never an upstream's own text
 
 
+class StoreAsked(msgspec.Struct, frozen=True, gc=False):
+    """A shared store of answers was asked, or told, something: get, put, lead, follow. `result`: a word of ours."""
+
+    store: str
+    what: str
+    result: str
+    seconds: float
+
+
+class StoreChanged(msgspec.Struct, frozen=True, gc=False):
+    """A shared store is left alone (open), tried again (half_open) or used as usual (closed)."""
+
+    store: str
+    state: str
+    why: str
+
+
+class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
+    """Why a provider's prefix cache is of no use to a route's prompts. Lengths and places only, never words of a prompt."""
+
+    route: str
+    upstream: str
+    model: str  # the upstream's own name for it
+    what: str  # moves: a block of the instructions differs from request to request; unread: what is written is never read
+    where: str  # the block, as in tools[3] or system[0]; empty: all of it
+    at_byte: int  # of the block's JSON, where two of them differ first
+    word: str  # what stands there: a time, a date, a UUID, a timestamp, an id, a number or text
+    n_tokens: int  # of a request that cannot be read from the cache, about
+    usd_a_day: float | None = None  # None: no price is set
+
+    @property
+    def detail(self) -> str:
+        """In words."""
+        usd = f", ${self.usd_a_day:g} a day" if self.usd_a_day is not None else ""
+        if self.what == "unread":
+            return f"about {self.n_tokens} tokens of a prompt are written to the cache and never read{usd}"
+        return f"{self.word} at byte {self.at_byte} of {self.where} makes {self.n_tokens} tokens uncacheable{usd}"
+
+
+class SemanticAsked(msgspec.Struct, frozen=True, gc=False):
+    """A question was looked up by its meaning, or an audit of such a hit is over. `result`: a word of ours; hit, why it
+    was a miss, audit_right or audit_wrong.
+    """
+
+    route: str
+    result: str
+
+
+class Renewed(msgspec.Struct, frozen=True, gc=False):
+    """A kept answer that had grown old, and was given all the same, was asked for again in the background."""
+
+    route: str
+    result: str  # renewed, failed, shed
+    seconds: float
+
+
 class LoopLag(msgspec.Struct, frozen=True, gc=False):
     """A sample of how late the event loop ran a timer: what every request waits for, beside all that it counts."""
 
@@ -217,7 +321,13 @@ class LoopLag(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
-        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued)
+        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreAsked | StoreChanged
+        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected)
+
+
+def stands(spent: float, budget: float) -> str:
+    """What a budget stands at, shares of live traffic: budget 3.1/5 %."""
+    return f"budget {spent * 100:.1f}/{budget * 100:g} %"
 
 
 class Sink(Protocol):

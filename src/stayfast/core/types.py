@@ -71,6 +71,7 @@ class CacheControl(msgspec.Struct, frozen=True, gc=False):
     no_cache: bool = False
     only_if_cached: bool = False
     max_age_s: float | None = None
+    tags: tuple[str, ...] = ()  # words for the answer, by which it may be forgotten
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +87,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
     patience_s: float | None = None  # how long the client will wait, where its body says so
     cache: CacheControl | None = None  # what its body says of remembered answers
+    is_stored: bool = False  # by its provider's default: nothing that follows stands on it yet, but twice is once too often
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -41,12 +41,14 @@ DEADLINE_EXCEEDED = _counter("deadline_exceeded", "Requests that a limit ended, 
                              "stage", "limit")
 STAGE_OVERRUNS = _counter("stage_overruns", "Requests by the first stage that used more than its allowance.", "route",
                           "stage")
-DEGRADED = _counter("degraded", "Requests served by fallback, template or in part, instead of failing.", "route", "how")
+DEGRADED = _counter("degraded", "Requests served by fallback, stale answer, template or in part, instead of failing.",
+                    "route", "how")
 ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and the upstream's error status.", "route", "upstream",
                     "outcome", "fault", "status")
 RETRIES = _counter("retries", "Calls to upstreams after the first one of their request.", *_WHERE)
 HEDGES = _counter("hedges", "Second attempts beside one that still ran (won, lost, failed), and those that were not sent.",
                   "route", "result")
+EJECTIONS = _counter("ejections", "Times that a route left an upstream out as an outlier.", *_WHERE)
 RETRIES_WITHHELD = _counter("retries_withheld", "Failures for whose retry the budget had no room.", "route", "upstream")
 RESCUES = _counter("rescues", "Answers that stalled or broke off where something is done about it, by what was.", "route",
                    "result")
@@ -59,11 +61,27 @@ REUSED = _counter("connections_reused", "Requests on a pooled connection: handsh
 ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
 SHEDS = _counter("sheds", "Requests turned away to protect the others, or because their tenant's quota is used up.", "route",
                  "reason")
-CACHE = _counter("cache_requests", "Requests on routes with a cache: hit, coalesced, miss or bypass.", "route", "result")
+CACHE = _counter("cache_requests", "Requests on routes with a cache: hit, semantic, stale, coalesced, miss or bypass.",
+                 "route", "result")
+CACHE_SAVED_S = _counter("cache_saved_seconds", "What hits saved of the wait for a first token, as an estimate.", "route",
+                         "kind")
+CACHE_SAVED_USD = _counter("cache_saved_usd", "What the answers of hits had cost by the prices in the settings, USD.",
+                           "route", "kind")
+CACHE_RENEWALS = _counter("cache_renewals", "Old answers that were given, and asked for again: renewed, failed or shed.",
+                          "route", "result")
 AFFINITY = _counter("affinity", "Choices where a route has affinity: kept (most is known), moved for load, or new to all.",
                     "route", "upstream", "result")
 PREFIX_TOKENS = _counter("prefix_tokens", "Tokens of prompts sent, about, by whether their upstream was sent them lately.",
                          "route", "upstream", "kind")
+PREFIX_CACHE = _counter("prefix_cache_requests", "Answers on routes with `prefix`, by what their provider's cache did: "
+                        "read, written or missed.", "route", "upstream", "result")
+PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read from the cache, written to it, or plain.",
+                               "route", "upstream", "kind")
+PREFIX_WAITS = _counter("prefix_waits", "Requests that waited for another one to fill the provider's cache.", "route")
+STORE = _counter("cache_store_requests", "What shared stores of answers were asked or told, and what came of it.", "store",
+                 "op", "result")
+SEMANTIC = _counter("semantic_requests", "Look-ups in other words: hit, why it was a miss, audit_right or audit_wrong.",
+                    "route", "result")
 LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
@@ -79,6 +97,8 @@ OVERHEAD = Family("stayfast_overhead_seconds", "histogram", "Time to first token
 STAGE = Family("stayfast_stage_seconds", "histogram", "Time spent by stage.", ("stage",), OWN_BOUNDS_S)
 HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of new upstream connections.", ("upstream",),
                    OWN_BOUNDS_S)
+STORE_SECONDS = Family("stayfast_cache_store_seconds", "histogram", "Waits of requests for look-ups in shared stores.",
+                       ("store",), OWN_BOUNDS_S)
 LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "How late a timer of the event loop ran, sampled.", (),
                   OWN_BOUNDS_S)
 
@@ -93,18 +113,34 @@ RETRY_BUDGET = _gauge("retry_budget_ratio", "Extra attempts over traffic, last m
 SPIKE_FACTOR = _gauge("spike_factor", "p99 over p50 of the time to the first token in the last five minutes.", "route")
 CACHE_BYTES = _gauge("cache_bytes", "What the answers that are kept take up.", "route")
 CACHE_ENTRIES = _gauge("cache_entries", "Answers that are kept.", "route")
+STORE_BYTES = _gauge("cache_store_bytes", "What a named store of answers takes up in memory; of a shared one, what is near.",
+                     "store")
+STORE_ENTRIES = _gauge("cache_store_entries", "Answers of a named store that are in memory.", "store")
+PREFIX_MOVING = _gauge("prefix_moving_tokens", "Tokens a request that a moving block keeps out of the provider's cache; 0: "
+                       "it is over. Of several workers the highest.", *_WHERE)
+SEMANTIC_ENTRIES = _gauge("semantic_entries", "Questions that are remembered by their meaning.", "route")
+SEMANTIC_LABELS = _gauge("semantic_labels", "Comparisons of answers since the beginning, or the last drift.", "route")
+SEMANTIC_SHADOW = _gauge("semantic_shadow", "1: nothing is given in other words yet. Of several workers the highest.",
+                         "route")
+SEMANTIC_ERROR = _gauge("semantic_error_ratio", "The share of semantic hits that is wrong: likely, and its bounds of 95 % "
+                        "(low, high). Of several workers the highest.", "route", "bound")
 WORKERS = _gauge("workers", "Worker processes that this scrape heard from (answered) and did not (silent).", "state")
 BUILD_INFO = _gauge("build_info", "1; the labels say which program this is.", "version", "python")
 
 FAMILIES = (
     REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    HEDGES, RESCUES, STALLS, TRUNCATED,
-    TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, AFFINITY, PREFIX_TOKENS, LOST,
+    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED,
+    TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, CACHE_SAVED_S, CACHE_SAVED_USD,
+    CACHE_RENEWALS, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE,
+    PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE, LOST,
     TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
-    HANDSHAKE, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET, SPIKE_FACTOR,
-    CACHE_BYTES, CACHE_ENTRIES, WORKERS, BUILD_INFO,
+    HANDSHAKE, STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
+    SPIKE_FACTOR,
+    CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, BUILD_INFO,
+    SEMANTIC, SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR,
 )
-HIGHEST = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, RETRY_BUDGET.name))  # not added up
+HIGHEST = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
+                     RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name))  # not added up
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 
 

@@ -16,14 +16,18 @@ from stayfast.core.events import (
     AttemptDone,
     BreakerChanged,
     ConnectionReused,
+    Ejected,
     EngineState,
     Fact,
+    PrefixFinding,
     ProbeFailed,
     RequestDone,
     RequestRefused,
+    StoreAsked,
+    StoreChanged,
 )
 
-_OF_NO_LINE = (AttemptDone, ConnectionReused)  # of those that every request brings
+_OF_NO_LINE = (AttemptDone, ConnectionReused, StoreAsked)  # of those that every request brings
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
@@ -203,6 +207,15 @@ class LogSink:
         elif isinstance(fact, BreakerChanged):
             self.say("breaker", level="warning" if fact.state == "open" else "info", upstream=fact.upstream,
                      state=fact.state, detail=fact.why)
+        elif isinstance(fact, Ejected):
+            self.say("ejected" if fact.is_out else "taken_back", level="warning" if fact.is_out else "info",
+                     route=fact.route, upstream=fact.upstream, detail=fact.why)
+        elif isinstance(fact, StoreChanged):
+            self.say("cache_store", level="warning" if fact.state == "open" else "info", store=fact.store, state=fact.state,
+                     detail=fact.why)
+        elif isinstance(fact, PrefixFinding):
+            self.say("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
+                     detail=fact.detail)
         elif isinstance(fact, EngineState):
             self.say("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)

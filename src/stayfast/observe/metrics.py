@@ -9,19 +9,24 @@ from stayfast.core.events import (
     AttemptDone,
     ConnectionOpened,
     ConnectionReused,
+    Ejected,
     EngineState,
     Fact,
     GapsSeen,
     Hedged,
     LoopLag,
+    Renewed,
     RequestDone,
     RequestRefused,
     Rescued,
     RetryWithheld,
+    SemanticAsked,
     StageDone,
+    StoreAsked,
 )
 from stayfast.core.types import FROM_CACHE, Outcome, Stage
 from stayfast.observe import families as known
+from stayfast.observe.saved import Saved
 from stayfast.observe.totals import Histogram, Labels, Rows, Snapshot, Totals
 from stayfast.policy.histogram import LogHistogram, merged
 from stayfast.policy.window import Window
@@ -66,6 +71,7 @@ class Metrics:
         self._reused, self._cache = counters[known.REUSED.name], counters[known.CACHE.name]
         self._gap_s = histograms[known.GAP.name]
         self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
+        self._saved = Saved(self.totals, clock, self.first_tokens)
         self._places: dict[Labels, _Place] = {}  # route, upstream, outcome
 
     def take(self, facts: Sequence[Fact]) -> None:
@@ -125,10 +131,26 @@ class Metrics:
                 count[known.HEDGES.name][fact.route, f"refused_{fact.refused}"] += 1
         elif isinstance(fact, Rescued):
             count[known.RESCUES.name][fact.route, fact.result] += 1
+        elif isinstance(fact, SemanticAsked):
+            count[known.SEMANTIC.name][fact.route, fact.result] += 1
         elif isinstance(fact, RetryWithheld):
             count[known.RETRIES_WITHHELD.name][fact.route, fact.upstream] += 1
-        elif isinstance(fact, LoopLag):
+        else:
+            self._take_rarest(fact)
+
+    def _take_rarest(self, fact: Fact) -> None:
+        count = self.totals.counters
+        if isinstance(fact, LoopLag):
             self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
+        elif isinstance(fact, StoreAsked):
+            count[known.STORE.name][fact.store, fact.what, fact.result] += 1
+            if fact.what == "get" and fact.result != "near":
+                self.totals.histograms[known.STORE_SECONDS.name][(fact.store,)].add(fact.seconds)
+        elif isinstance(fact, Ejected):
+            if fact.is_out:
+                count[known.EJECTIONS.name][fact.route, fact.upstream] += 1
+        elif isinstance(fact, Renewed):
+            count[known.CACHE_RENEWALS.name][fact.route, fact.result] += 1
         elif isinstance(fact, RequestRefused):
             count[known.REFUSED.name][str(fact.status), fact.code] += 1
         elif isinstance(fact, EngineState):
@@ -173,7 +195,7 @@ class Metrics:
     def _take_requests(self, facts: list[RequestDone]) -> None:
         by_place: dict[tuple[str, str, str], list[RequestDone]] = {}
         spent_s: dict[Stage, list[float]] = {stage: [] for stage in Stage}
-        requests = self._requests
+        requests, cached = self._requests, list[RequestDone]()
         for fact in facts:
             route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
             requests[route, fact.api._value_, str(fact.status)] += 1
@@ -188,8 +210,11 @@ class Metrics:
                 self._went_wrong(route, fact)
             if fact.cache is not None:
                 self._cache[route, fact.cache] += 1
+                cached.append(fact)
         for who, same in by_place.items():
             (self._places.get(who) or self._place(who)).take(same)
+        for fact in cached:
+            self._saved.take(fact)
         for stage, histogram in self._stage_s.items():
             histogram.add_all(spent_s[stage])
 

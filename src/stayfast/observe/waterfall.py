@@ -94,6 +94,9 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     normal: Normal | None = None
     stages: list[StageSpent] = []
     attempts: list[Lane] = []
+    cache: str | None = None  # what the cache of its route had to say
+    cache_key: str | None = None  # under which its answer is kept: for `stayfast cache inspect`
+    saved_usd: float | None = None  # what the answer of a cache had cost
 
 
 class Listed(msgspec.Struct, omit_defaults=True):
@@ -130,7 +133,8 @@ def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
         fact.trace.trace_id if fact.trace is not None else None, normal,
         [StageSpent(done.stage.value, _ms(done.began_at - start), _ms(done.spent_s), _ms(done.allowance_s),
                     done.stage is fact.over_stage) for done in fact.stages],
-        [_lane(attempt, start) for attempt in fact.attempts])
+        [_lane(attempt, start) for attempt in fact.attempts],
+        fact.cache, fact.cache_key.hex() if fact.cache_key is not None else None, fact.saved_usd)
 
 
 def verdict(fact: RequestDone, normal: Normal | None) -> Iterator[str]:
@@ -138,6 +142,7 @@ def verdict(fact: RequestDone, normal: Normal | None) -> Iterator[str]:
     yield _ending(fact)
     for note in fact.notes:
         yield f"{note[0].upper()}{note[1:]}."
+    yield from _of_cache(fact)
     over = next((done for done in fact.stages if done.stage is fact.over_stage), None)
     if over is not None:
         yield f"Stage {over.stage.value} broke its budget: {_said(over.spent_s)} of {_said(over.allowance_s)}."
@@ -167,8 +172,24 @@ def _ending(fact: RequestDone) -> str:
             return f"The client left after {whole}, in stage {ended_in(fact.stages)}; {first}."
         case "rejected":
             return f"Refused with {fact.status} {fact.error} after {whole}."
+        case _ if fact.shed is not None:
+            return f"Turned away with {fact.status} {fact.error} ({fact.shed}) after {whole}."
         case _:
             return f"Failed with {fact.status} {fact.error} after {whole}, in stage {ended_in(fact.stages)}; {first}."
+
+
+def _of_cache(fact: RequestDone) -> Iterator[str]:
+    """What the cache of its route had to do with it; why it had not is one of the notes."""
+    saved = f", which had cost {fact.saved_usd:.6f} USD" if fact.saved_usd is not None else ""
+    match fact.cache:
+        case "hit" | "semantic" | "stale":
+            yield f"The cache of its route had an answer{saved}: no upstream was asked for this one."
+        case "coalesced":
+            yield "It shared the call of another request for the same."
+        case "miss":
+            yield "The cache of its route had no answer to it."
+    if fact.cache_key is not None:
+        yield f"Its key in the cache is {fact.cache_key.hex()}."
 
 
 def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator[str]:

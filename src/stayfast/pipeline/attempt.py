@@ -12,7 +12,7 @@ from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.registry import Member
 
 SUCCESS, DROPPED, IGNORED = Outcome
-TOO_MANY = 429
+FORBIDDEN, TOO_MANY = 403, 429
 MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
 BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counted them
 
@@ -25,7 +25,7 @@ class Attempt:
 
     def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
                  sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
-                 is_hedge: bool = False, aim: Aim | None = None) -> None:
+                 is_hedge: bool = False, aim: Aim | None = None, lane: str = "") -> None:
         self.member = member
         self.is_incremental = is_incremental
         self.stream: Stream | None = None
@@ -50,7 +50,7 @@ class Attempt:
         norm = member.usual.norm(call.model, n_tokens, not is_incremental)
         predictor = member.predictor
         self._guess = predictor.began(n_tokens) if predictor is not None and is_incremental else None
-        self._place = member.enter(norm, self.began_at)
+        self._place = member.enter(norm, self.began_at, call.model, n_tokens, lane)
 
     @property
     def name(self) -> str:
@@ -61,6 +61,8 @@ class Attempt:
         """A real token came: the upstream works."""
         now = self._clock.now()
         self.cadence.begin(now)
+        if self.call.marker is not None:
+            self.call.marker.first_token()
         if self._first_tokens is not None:
             self._first_tokens.took(self, now)
         if self._aim is not None and self.stream is not None:
@@ -109,6 +111,8 @@ class Attempt:
         usage = taken or (sight.usage if sight is not None else None)
         if self._guess is not None:
             self._guess.ended(usage.uncached if usage is not None else None)
+        if call.marker is not None:
+            call.marker.ended(usage)
         if is_lost and usage is None:
             usage = Usage(input_total=len(call.request.body) // BYTES_A_TOKEN)
         self.done = AttemptDone(
@@ -124,8 +128,17 @@ class Attempt:
     def fail(self, failed: UpstreamFailed) -> None:
         """Its upstream failed before the client had anything of it."""
         self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
-                 is_failure=failed.upstream_status != TOO_MANY, upstream_status=failed.upstream_status,
-                 retry_after_s=failed.retry_after_s)
+                 is_failure=failed.upstream_status != TOO_MANY and not failed.is_refused,
+                 upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s)
+        if failed.is_refused:
+            self._refused(failed)
+
+    def _refused(self, failed: UpstreamFailed) -> None:
+        status, now = failed.upstream_status, self._clock.now()
+        if not failed.is_model_missing:  # a key may be good for other models
+            self._place.refused(now, f"its key was refused ({status})", is_key=status != FORBIDDEN)
+        elif not self.call.request.is_stateful:  # else it may be an earlier answer that is not there
+            self._place.refused(now, f"it does not know the model ({status})", is_key=False)
 
     def lose(self) -> None:
         """Another attempt was quicker; teaches nothing but that it took at least so long."""

@@ -4,27 +4,34 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stayfast.pipeline.store import Store
+from stayfast.core.types import Usage
 from stayfast.policy.cache import CacheConfig
+from stayfast.policy.price import Prices, price_of
+from stayfast.stores.base import Store
 
 if TYPE_CHECKING:
     from stayfast.pipeline.flight import Flight
+    from stayfast.pipeline.semantic import Semantic
 
 FlightKey = tuple[bytes, bool, bool]  # the question's key; streamed; with usage at its end
 
 
 class Cached(msgspec.Struct, frozen=True, gc=False):
-    """What became of one look-up: hit, miss, coalesced or bypass, with its reason in a word or two of ours."""
+    """What became of one look-up: hit, semantic, miss, coalesced or bypass, with its reason in a word or two of ours."""
 
     result: str
     age_s: float | None = None  # of the answer that was found
     why: str = ""
+    saved_usd: float | None = None  # what the answer had cost
+    likeness: tuple[float, float] | None = None  # of the question that a semantic hit was made for: cosine, p
 
     @property
     def header(self) -> str:
         """As the client is told: `hit; kind=exact; age=12`."""
         if self.result == "bypass":
             return f"bypass; why={self.why}"
+        if self.likeness is not None:
+            return f"hit; kind=semantic; sim={self.likeness[0]:.3f}; p={self.likeness[1]:.3f}; age={int(self.age_s or 0)}"
         age = f"; age={int(self.age_s)}" if self.age_s is not None else ""
         return f"{self.result}; kind=exact{age}"
 
@@ -32,16 +39,26 @@ class Cached(msgspec.Struct, frozen=True, gc=False):
 class Caching:
     """One route's. Changed on one loop; outlives a reload that leaves the route alone.
 
+    semantic: answers to the same question in other words; None: to the very same only.
     origin: all that decides an answer and stands in no request: the route, its upstreams, their models, the epoch.
     """
 
-    __slots__ = ("config", "flights", "origin", "store")
+    __slots__ = ("config", "flights", "model", "origin", "prices", "renewing", "semantic", "store")
 
-    def __init__(self, config: CacheConfig, origin: str, store: Store) -> None:
+    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: "Semantic | None" = None) -> None:
         self.config = config
         self.origin = origin
         self.store = store
+        self.semantic = semantic
+        self.prices: Prices = {}  # of the route's first upstream, for what a hit saves
+        self.model: str | None = None  # its name there; None: as the client says it
+        self.renewing: set[bytes] = set()  # keys of what is made again in the background
         self.flights: dict[FlightKey, Flight] = {}  # those that others may join
+
+    def worth_usd(self, usage: Usage | None, model: str) -> float | None:
+        """What an answer of so many tokens costs; None: no price is set, or its usage is not known."""
+        price = price_of(self.prices, self.model or model)
+        return price.cost_usd(usage) if price is not None and usage is not None else None
 
     def __repr__(self) -> str:
         return f"<Caching of {self.origin}: {self.store!r}, {len(self.flights)} in flight>"

@@ -6,11 +6,25 @@ there are others (a model that always takes its time does not stall). The wait i
 a stall as well, but is no gap: nothing came at its end.
 """
 
-from stayfast.core.events import GapsSeen, Sink, Stall
+from typing import Final
+
+from stayfast.core.events import Fact, GapsSeen, Sink, Stall
 
 STALL_AFTER_S = 1.0  # about when a reader's attention leaves (Nielsen, 1993)
 STALL_TIMES_MEAN = 8.0
 N_GAPS_TOLD = 256  # sorted at once, gaps cost listeners a tenth of a microsecond each
+
+
+class _Silent:
+    """Where nobody is told."""
+
+    __slots__ = ()
+
+    def emit(self, fact: Fact) -> None:
+        """Not told."""
+
+
+SILENT: Final[Sink] = _Silent()
 
 
 class Cadence:
@@ -55,6 +69,15 @@ class Cadence:
             if wait_s > STALL_AFTER_S:
                 self._judge(wait_s)
                 self._longest_s = max(self._longest_s, wait_s)
+
+    def handed_on(self) -> "Cadence":
+        """One that goes on with this answer and tells of it; this one goes on as well, and tells nobody."""
+        other = Cadence(self._route, self._upstream, self._sink)
+        for name in Cadence.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._gaps_s, other.stalls = self._gaps_s[:], self.stalls[:]
+        self._sink = SILENT
+        return other
 
     @property
     def gap_max_s(self) -> float | None:

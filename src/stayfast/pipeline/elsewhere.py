@@ -45,8 +45,9 @@ class Elsewhere:
         """Who can go on with an answer, is well and has room, best first; `mine`, which stalls, is the last of them."""
         plan = self._plan
         every = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
-        able = [target for target in every
-                if target.continues and target.member.has_room and target.member.is_well(now)]
+        model = self._ex.request.model
+        able = [target for target in every if target.continues and target.member.limited(self._ex.lane).has_room
+                and target.member.is_well(now, target.model or model)]
         return sorted(able, key=lambda target: target.member is mine)
 
     def refusal(self, targets: list[Target], n_said: int, now: float) -> str:
@@ -59,7 +60,7 @@ class Elsewhere:
         least_s = max(targets[0].member.usual.all.usual_s, plan.route.retry.min_left_s)
         if self._ex.ledger.ends_at - now < least_s:
             return "deadline"
-        return "" if plan.route.hedging.budget.may_retry(self._weight(n_said), now) else "budget"
+        return "" if self._has_budget(targets[0], self._weight(n_said), now) else "budget"
 
     async def first_words(self, rest: Continuation, mine: Member) -> tuple[Attempt, Stream, Chunk] | None:
         """Who gives the rest, and what it begins with; None where nobody does. Each call is an extra attempt.
@@ -70,9 +71,10 @@ class Elsewhere:
         budget = self._plan.route.hedging.budget
         for target in self.targets(mine, self._clock.now())[:MAX_TRIES]:
             now, weight = self._clock.now(), self._weight(rest.n_said)
-            if not budget.may_retry(weight, now):
+            if not self._has_budget(target, weight, now):
                 break
             budget.take_retry(weight, now)
+            target.member.extra.take(weight, now)
             attempt = self._begin(target, rest)
             lead = await self._read(attempt)
             if lead is not None and attempt.stream is not None:
@@ -82,12 +84,16 @@ class Elsewhere:
     def _weight(self, n_said: int) -> float:
         return weight_of(len(self._ex.request.body) + n_said * BYTES_A_TOKEN)
 
+    def _has_budget(self, target: Target, weight: float, now: float) -> bool:
+        return self._plan.route.hedging.budget.may_retry(weight, now) and target.member.extra.has_room(weight, now)
+
     def _begin(self, target: Target, rest: Continuation) -> Attempt:
         ex, model = self._ex, target.model or self._ex.request.model
         call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.terms.timeouts.connect_s,
                     ex.arrival.headers, ex.arrival.new_span(self._rng), goes_on=bool(rest.seam.prefix))
         attempt = Attempt(target.member, call, self._plan.route.name, len(ex.attempts) + 1, is_incremental=True,
-                          clock=self._clock, sink=self._sink, price=price_of(target.prices, model))
+                          clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
+                          lane=ex.lane)
         ex.attempts.append(attempt)
         return attempt
 

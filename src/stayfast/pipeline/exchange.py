@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +18,11 @@ from stayfast.pipeline.watch import Watch
 from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import below
 
+if TYPE_CHECKING:
+    from stayfast.pipeline.semantic import Asking
+
 Start = Callable[["Exchange", Plan], Awaitable[Started]]
+REPEATS = "x-stainless-retry-count"
 SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
 
 
@@ -34,6 +39,14 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     urgency: Urgency | None = None  # where the client said so
     cache: CacheControl | None = None  # what its headers say of remembered answers
 
+    @property
+    def is_repeat(self) -> bool:
+        """Whether the client's SDK says that it has sent this request before, and counts."""
+        for name, value in self.headers:
+            if name == REPEATS:
+                return value.strip("0") != "" and value.isdecimal()
+        return False
+
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, under the request's own; None where that has none."""
         return below(self.trace, rng) if self.trace is not None and self.trace.span_id else None
@@ -42,8 +55,9 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 class Exchange:
     """A request on its way through the stages. One task owns it; its deadline starts at accept."""
 
-    __slots__ = ("allowances", "arrival", "attempts", "cached", "deadline", "degraded", "ledger", "notes", "on_first",
-                 "request", "reserve_s", "route", "share", "terms", "total_s", "upstream", "watch")
+    __slots__ = ("allowances", "arrival", "asking", "attempts", "cache_key", "cached", "deadline", "degraded", "lane",
+                 "ledger", "notes", "on_first", "request", "reserve_s", "route", "share", "stale", "terms", "total_s",
+                 "upstream", "watch")
 
     def __init__(self, request: Request, arrival: Arrival, terms: Terms, alarms: Alarms) -> None:
         total_s, budget = _total_s(request, arrival, terms.timeouts.total_s), terms.budget
@@ -64,9 +78,13 @@ class Exchange:
         self.degraded: str | None = None  # fallback, template or partial: what was done instead of failing
         self.allowances: tuple[Allowance, ...] = ()  # what its client has left of its quota
         self.on_first: Callable[[], None] | None = None  # called when the call is over: with the first token, of a stream
+        self.lane = ""  # of its admission; empty: there are none
         self.notes: list[str] = []  # what was decided about it, and why; names and figures only
         self.cached: Cached | None = None  # what the cache of its route had to say; None: it has none
+        self.asking: Asking | None = None  # what a semantic cache found out about it
+        self.cache_key: bytes | None = None  # under which its answer is kept; None: it is not
         self.share: Start | None = None  # makes the call in place of the caller, for others who ask the same
+        self.stale: Callable[[], Started | None] | None = None  # an answer that is too old, for where there is no other
 
     def enter(self, stage: Stage) -> None:
         """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""
@@ -83,9 +101,13 @@ class Exchange:
     def again(self, watch: Watch) -> "Exchange":
         """The same request for another task, under this watch. Ledger, attempts and notes are one."""
         other = Exchange.__new__(Exchange)
-        for name in Exchange.__slots__:
-            setattr(other, name, getattr(self, name))
-        other.watch = watch
+        other.allowances, other.arrival, other.attempts = self.allowances, self.arrival, self.attempts
+        other.asking, other.cache_key, other.cached, other.deadline = self.asking, self.cache_key, self.cached, self.deadline
+        other.degraded, other.lane = self.degraded, self.lane
+        other.ledger, other.notes, other.on_first = self.ledger, self.notes, self.on_first
+        other.request, other.reserve_s, other.route = self.request, self.reserve_s, self.route
+        other.share, other.stale, other.terms = self.share, self.stale, self.terms
+        other.total_s, other.upstream, other.watch = self.total_s, self.upstream, watch
         return other
 
     def __repr__(self) -> str:

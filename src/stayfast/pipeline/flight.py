@@ -1,10 +1,13 @@
 """One call to an upstream for all who ask the same at the same time.
 
 Problem: a question that many ask is asked by many at once (a page that went live, a retry of a whole batch), before any
-answer could have been kept. Rule: the first one makes the call, in a Task that is nobody's own; whoever asks the same
-meanwhile listens. All that comes is written down, and everybody reads it at their own pace, from its first byte:
+answer could have been kept. Rule: the first one makes the call, and whoever asks the same meanwhile listens. All that comes
+is written down, and everybody reads it at their own pace, from its first byte:
 
-    a listener leaves       the others go on; with the last one the call is closed at once
+    nobody else listens     the call runs in the Task of its leader, under its watch, as if there were no cache
+    somebody joins          from the first token on it runs in a Task that is nobody's own
+    the leader leaves       so it does then at once, wherever it is (`pipeline.carried`), as long as anybody listens
+    the last one leaves     it is closed at once
     the call fails          before its first token it leaves the table, and of those who wait the first one makes a new call:
                             once. Who has seen two calls fail is told so. Mid-answer, all are told
     nobody reads            the call is not read further than AHEAD_BYTES before the quickest listener
@@ -26,9 +29,10 @@ from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Chunk, Outcome, Sight, Stage
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.caching import FlightKey
+from stayfast.pipeline.carried import Step, carry
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Source, Started
-from stayfast.pipeline.listener import Listener
+from stayfast.pipeline.listener import Leader, Listener
 from stayfast.pipeline.race import Tasks
 from stayfast.pipeline.watch import Watch
 from stayfast.upstreams.base import Stream
@@ -37,27 +41,33 @@ SUCCESS, DROPPED, _ = Outcome
 RELAY = Stage.RELAY
 AHEAD_BYTES = 256 * 1024
 MAX_BYTES = 8 * 1024 * 1024  # streamed, 30,000 tokens
-Begin = Callable[[Exchange, Plan], Awaitable[Started]]
+Begin = Callable[[Exchange, Plan], Coroutine[Any, Any, Started]]
+Keep = Callable[["Flight"], Awaitable[None]]
 
 
 class Flight:
-    """One call and its listeners. Changed on one loop; its Task reads, listeners come and go."""
+    """One call and its listeners. Changed on one loop; listeners come and go."""
 
-    __slots__ = ("_attempts", "_chunks", "_clock", "_listeners", "_n_gone", "_n_kept", "_quickest", "_resume",
-                 "_source", "_stream", "_table", "_task", "_waiting", "_watch", "degraded", "failure", "is_over",
-                 "key", "n_bytes", "upstream")
+    __slots__ = ("_attempts", "_call", "_chunks", "_clock", "_is_reading", "_keep", "_leader", "_left", "_listeners",
+                 "_n_gone", "_n_kept", "_quickest", "_resume", "_source", "_stream", "_table", "_task", "_tasks", "_waiting",
+                 "degraded", "failure", "is_over", "key", "n_bytes", "upstream")
 
-    def __init__(self, key: FlightKey, table: "dict[FlightKey, Flight]", clock: Clock) -> None:
+    def __init__(self, key: FlightKey, table: "dict[FlightKey, Flight]", keep: "Keep", tasks: Tasks, clock: Clock) -> None:
         self.key = key
         self.failure: StayfastError | None = None
         self.is_over = False
         self.upstream: str | None = None
         self.degraded: str | None = None
         self._table = table
+        self._keep = keep
+        self._tasks = tasks
         self._clock = clock
         self._attempts: list[Attempt] = []
-        self._task: asyncio.Task[None] | None = None
-        self._watch: Watch | None = None  # what the call runs under, where that is its leader's
+        self._task: asyncio.Task[None] | None = None  # None: its leader makes it, as it waits and reads
+        self._leader: Leader | None = None  # until it leaves: nothing here is to be found by the garbage collector only
+        self._call: Exchange  # the leader's, for whoever makes the call
+        self._is_reading = False  # the leader waits for its next part
+        self._left: Step | None = None  # where the leader has left it, until the Task goes on with it
         self._source: Source | None = None
         self._stream: Stream | None = None
         self._chunks: list[Chunk] = []
@@ -83,52 +93,122 @@ class Flight:
         chunks = self._chunks
         return chunks[0].data if len(chunks) == 1 else b"".join([chunk.data for chunk in chunks])
 
-    async def lead(self, ex: Exchange, call: Coroutine[Any, Any, None], tasks: Tasks) -> Started:
-        """Make the call for `ex`, by a Task that runs `call`, and listen to it.
-
-        A whole answer is made under the leader's own watch, who waits for nothing else; a stream needs one beside it.
-        """
+    async def lead(self, ex: Exchange, plan: Plan, begin: Begin) -> Started:
+        """Make the call for `ex`, up to its first content. Raises what it failed with."""
         self._attempts = ex.attempts
-        if not ex.request.stream:
-            self._watch = ex.watch
-        self._task = tasks.spawn(call)
-        ex.watch.disarm()  # the call has this request's own limits, and says which of them it was
-        started = await self._listen(ex, Listener(self, ex))
-        ex.watch.move()
-        return started
+        self._call = call = ex.again(ex.watch)
+        self._leader = leader = Leader(self, ex)
+        self._listeners[leader] = None
+        try:
+            started = await carry(begin(call, plan), self)
+        except BaseException as why:
+            if self._task is None:
+                self._end(why if isinstance(why, StayfastError) else _given_up(why))
+            self.leave(leader)
+            raise
+        finally:
+            ex.upstream, ex.degraded = call.upstream, call.degraded
+        self._has_begun(started)
+        leader.has_read(started.lead)
+        leader.begin(started.source, self._clock.now(), is_own=True)
+        if len(self._listeners) > 1 or type(started.source) is not Attempt:
+            self._fly()
+        return Started(leader, leader, started.lead)
+
+    async def read(self, leader: Leader) -> Chunk | None:
+        """The leader's next part, for itself and for whoever joins meanwhile."""
+        assert self._stream is not None
+        is_stream, self._is_reading = self._call.request.stream, True
+        try:  # of a whole answer all has come: there is no wait to be taken over
+            chunk = await (carry(self._stream.next(), self) if is_stream else self._stream.next())
+        except StayfastError as failed:
+            self._end(failed)
+            raise
+        finally:
+            self._is_reading = False
+        if chunk is None:
+            self._end()
+            if is_stream:  # who waits for its end first: putting a stream together takes longer
+                self._tasks.spawn(self._land())
+            else:
+                await self._land()
+            return None
+        self._add(chunk)
+        leader.has_read(chunk)
+        if len(self._listeners) > 1:
+            self._fly()
+        return chunk
+
+    @property
+    def is_led(self) -> bool:
+        """Whether its leader makes the call, as it waits and reads."""
+        return self._task is None
+
+    def is_wanted(self) -> bool:
+        """See `Carrier`: somebody else listens. Until its first content the call ends with its leader's time."""
+        return len(self._listeners) > 1 and (self._stream is not None or not self._call.watch.has_cancelled)
+
+    def take(self, call: Step, waits_for: Any) -> None:
+        """See `Carrier`. What has not begun keeps the watch that it is under; the leader, who leaves, has another."""
+        self._left, leader = call, self._leader
+        assert leader is not None
+        if self._stream is None:
+            leader.ex.watch = self._call.watch.again()
+            task = self._fly(begun=carry(call, None, waits_for))
+            self._call.watch.move(task)
+        else:
+            self._fly(part=carry(call, None, waits_for))
+
+    def end(self, leader: Leader, outcome: Outcome, fault: str | None, upstream_status: int | None) -> None:
+        """The leader reads no more of what it makes itself: it has come to its end, or somebody else goes on with it."""
+        if leader is not self._leader:
+            return
+        source = self._source
+        if source is None or (not self.is_over and len(self._listeners) > 1):
+            self.leave(leader)
+            return
+        if not self.is_over:
+            self._end(_given_up(None))
+        source.end(outcome, fault, upstream_status=upstream_status)
+        self.leave(leader)
 
     async def join(self, ex: Exchange) -> Started:
         """Listen. Returns with the first of it; raises what the call failed with before that."""
         ex.watch.arm_bound()
-        started = await self._listen(ex, Listener(self, ex))
-        ex.upstream, ex.degraded = self.upstream, self.degraded
-        return started
-
-    async def _listen(self, ex: Exchange, listener: Listener) -> Started:
+        listener = Listener(self, ex)
         self._listeners[listener] = None
+        if self._task is None and self._stream is not None and not self._is_reading and not self.is_over:
+            self._fly()
         try:
             lead = await listener.next()
         except BaseException:
             self.leave(listener)
             raise
         assert self._source is not None
-        listener.begin(self._source, self._clock.now(), is_own=ex.attempts is self._attempts)
+        listener.begin(self._source, self._clock.now(), is_own=False)
+        ex.upstream, ex.degraded = self.upstream, self.degraded
         return Started(listener, listener, lead if lead is not None else Chunk(b""))
 
     def leave(self, listener: Listener) -> None:
         """One listener less; with the last one the call ends. Never awaits; safe to call again."""
+        is_leader = listener is self._leader
+        if is_leader:
+            self._leader = None
         if self._listeners.pop(listener, self) is self or self.is_over:
             return
         if not self._listeners:
             self._end()
             for attempt in self._attempts:  # now, and not in the Task's next turn: what they came to is this request's
                 attempt.abandon()
+            if self._left is not None:
+                self._left.close()
             if self._task is not None:
                 self._task.cancel()
-        elif listener.ex.attempts is self._attempts:
+            return
+        if listener.ex.attempts is self._attempts:
             next(iter(self._listeners)).ex.attempts = self._attempts
-            if listener.ex.watch is self._watch:
-                listener.ex.watch = self._watch.again()  # the call goes on under the one that it has
+        if is_leader and self._task is None:
+            self._fly()
 
     def read_from(self, at: int) -> list[Chunk] | None:
         """What came from the chunk of this number on; None where that is kept no more."""
@@ -153,40 +233,56 @@ class Flight:
             return None
         return self._stream.cut()
 
-    async def run(self, leader: Exchange, plan: Plan, begin: Begin) -> None:
-        """All of the call. Returns at its end, whatever that is; all listeners have been told."""
-        watch = self._watch or leader.watch.again()
-        ex = leader.again(watch)
-        watch.move()
-        if ex.ledger.is_shared_out:
-            watch.bound(ex.ledger.ends_at, self._clock.now())
+    def _has_begun(self, started: Started) -> None:
+        self._source, self._stream = started.source, started.stream
+        self.upstream, self.degraded = self._call.upstream, self._call.degraded
+        self._add(started.lead)
+
+    def _fly(self, begun: Awaitable[Started] | None = None, part: Awaitable[Chunk | None] | None = None
+             ) -> "asyncio.Task[None]":
+        """From here on the call has a Task of its own, which goes on with its beginning, or with the part it waits for."""
+        source = self._source
+        if source is not None and self._call.request.stream and self._leader is not None:
+            source.cadence = source.cadence.handed_on()  # the leader's relay has that one, and reads at its own pace
+        self._task = self._tasks.spawn(self._run(begun, part))
+        return self._task
+
+    async def _run(self, begun: Awaitable[Started] | None, part: Awaitable[Chunk | None] | None) -> None:
+        """The call's Task. Returns at its end, whatever that is; all listeners have been told."""
+        ex, self._left = self._call, None
+        if begun is None:
+            ex.watch = ex.watch.beside()
         try:
-            try:
-                started = await begin(ex, plan)
-            finally:
-                leader.upstream = self.upstream = ex.upstream
-                leader.degraded = self.degraded = ex.degraded
-            self._source, self._stream = started.source, started.stream
-            if self._watch is None:
-                watch.unbound()
-            await self._read(ex, started)
+            if begun is not None:
+                self._has_begun(await begun)
+            ex.watch.unbound()
+            await self._read(ex, part)
             self._end()
         except StayfastError as failed:
             self._end(failed)
         except asyncio.CancelledError:
-            self._end(StayfastError("The call was given up."))
-        except BaseException:
-            self._end(StayfastError("The gateway failed at this request. Its log says why."))
+            self._end(_given_up(None))
+        except BaseException as why:
+            self._end(_given_up(why))
             raise
         finally:
-            if leader.watch is not watch:
-                watch.stop()
+            ex.watch.stop()
+            await self._land()
 
-    async def _read(self, ex: Exchange, started: Started) -> None:
-        """To the end of the answer. Raises what ended it, and has told its source so."""
-        source = started.source
+    async def _land(self) -> None:
+        """After its end: what may be given again is kept, and until then found here."""
         try:
-            await self._take_all(ex, started)
+            if self.failure is None and self.degraded is None:
+                await self._keep(self)
+        finally:
+            self.close()
+
+    async def _read(self, ex: Exchange, part: Awaitable[Chunk | None] | None) -> None:
+        """To the end of the answer. Raises what ended it, and has told its source so."""
+        source = self._source
+        assert source is not None
+        try:
+            await self._take_all(ex, source, part)
         except asyncio.CancelledError:
             late = ex.watch.verdict(RELAY)
             if late is None:
@@ -202,23 +298,24 @@ class Flight:
             raise
         source.end(SUCCESS)
 
-    async def _take_all(self, ex: Exchange, started: Started) -> None:
-        source, stream, watch, clock = started.source, started.stream, ex.watch, self._clock
+    async def _take_all(self, ex: Exchange, source: Source, part: Awaitable[Chunk | None] | None) -> None:
+        stream, watch, clock = self._stream, ex.watch, self._clock
+        assert stream is not None
         idle_s, is_stream = ex.terms.timeouts.idle_s, ex.request.stream
-        self._add(started.lead)
         while True:
+            if self.n_bytes - self._quickest > AHEAD_BYTES and part is None:
+                await self._wait_for_a_reader(watch)
             if is_stream:  # of a whole answer all is here; whoever waits for its end has a deadline
                 watch.arm("idle_s", idle_s, clock.now())
-            chunk = await stream.next()
+            chunk = await (stream.next() if part is None else part)
             if chunk is None:
                 return
+            part = None
             if is_stream:
                 watch.disarm()
                 if chunk.n_content:
                     source.cadence.content(clock.now())
             self._add(chunk)
-            if self.n_bytes - self._quickest > AHEAD_BYTES:
-                await self._wait_for_a_reader(watch)
 
     async def _wait_for_a_reader(self, watch: Watch) -> None:
         watch.arm_bound()
@@ -264,6 +361,13 @@ class Flight:
 
     def __repr__(self) -> str:
         return f"<Flight to {self.upstream}: {len(self._listeners)} listen, {self.n_bytes} bytes{', over' * self.is_over}>"
+
+
+def _given_up(why: BaseException | None) -> StayfastError:
+    """What the others are told where it ended in no error of its own."""
+    if isinstance(why, Exception):
+        return StayfastError("The gateway failed at this request. Its log says why.")
+    return StayfastError("The call was given up.")
 
 
 def _drop(source: Source, failed: StayfastError) -> None:

@@ -11,6 +11,7 @@ from stayfast.pipeline.caching import Caching
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.hedging import Hedging, never
 from stayfast.pipeline.picking import Aim, Picking
+from stayfast.pipeline.prefixing import Layout, Prefixing
 from stayfast.policy.budget import Budget, BudgetConfig, share_out
 from stayfast.policy.price import Prices
 from stayfast.policy.retry import RetryConfig
@@ -25,6 +26,7 @@ class Prompt(msgspec.Struct, frozen=True):
     """context -> route: the request as it goes on to an upstream."""
 
     request: Request
+    layout: Layout | None = None  # None: nobody sees to the provider's prompt cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Terms:
     route: str | None = None  # whose terms these are; None: nobody's, the name that was asked for does not exist
     cache: Caching | None = None  # None: it has none
     size: SizeConfig | None = None  # None: prompts may be of any length
+    prefix: Prefixing | None = None  # None: nobody sees to the providers' prompt caches
 
 
 @dataclass(frozen=True, slots=True)

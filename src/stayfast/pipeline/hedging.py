@@ -1,6 +1,7 @@
 """What one route knows of second attempts: the live times to the first token, and the budget of all extra attempts."""
 
 from collections.abc import Iterable
+from math import inf
 
 from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.hedge import FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
@@ -9,6 +10,7 @@ from stayfast.policy.retry import RetryConfig
 REFRESHED_S = 1.0  # how old a plan may be: merging a minute's histograms takes a tenth of a millisecond
 MAX_KINDS = 1000  # of upstream and prompt size; far more than there are
 N_SIZES = 128  # half octaves of a body's bytes
+MAX_TOLD = 20  # kinds of prompt
 FEW = 100  # samples; with fewer, prompts of the sizes beside it are asked as well
 
 
@@ -82,6 +84,18 @@ class Hedging:
             self._lately[upstream, is_whole] = found = Lately(self.config.budget)
         return found
 
+    def told(self, now: float) -> list[str]:
+        """For people: when second attempts are due, of the newest kinds of prompt, and who is slow just now."""
+        lines = [f"slow just now: {upstream}, {'whole answers' if is_whole else 'streams'}, {lately.n} late in a row"
+                 for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
+        newest = sorted(self._plans.items(), key=lambda item: item[1][0], reverse=True)
+        for (upstream, second, is_whole, size), (_, its) in newest[:MAX_TOLD]:
+            due = (f"due after {its.after_s:.3g} s (p{its.quantile * 100:.0f} of {its.n}), usually {its.usual_s:.3g} s"
+                   if its.after_s < inf else "not due: no help is to be expected")
+            lines.append(f"{upstream}, then {second}, {'whole answers' if is_whole else 'streams'} of bodies from "
+                         f"{_least_of(size)} bytes: {due}")
+        return lines
+
     def _made(self, key: tuple[str, str, bool, int], now: float) -> Plan:
         upstream, second, is_whole, size = key
         first_s = live(self._like(upstream, is_whole, size), now)
@@ -115,14 +129,11 @@ def _size_of(n_body_bytes: int) -> int:
     return 2 * bits + (n_body_bytes << 2 >> bits & 1)
 
 
+def _least_of(size: int) -> int:
+    """The shortest body of a size."""
+    return (2 + size % 2 << size // 2) >> 2
+
+
 def never() -> Hedging:
     """No second attempts; retries from a budget of their own."""
     return Hedging(HedgeConfig(mode="off"), RetryConfig())
-
-
-def reason(found: Plan, budget_share: float, spent_share: float) -> str:
-    """Why a second attempt goes out, in words."""
-    if not found.n:
-        return f"a race after {found.after_s:.2g} s"
-    budget = f"budget {spent_share * 100:.1f} of {budget_share * 100:g} %"
-    return f"no token after {found.after_s:.2g} s (p{found.quantile * 100:.0f} of {found.n}), {budget}"

@@ -3,38 +3,26 @@
 from typing import TYPE_CHECKING
 
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.core.events import Fact
 from stayfast.core.types import Chunk, Outcome, Sight
-from stayfast.pipeline.cadence import Cadence
+from stayfast.pipeline.cadence import SILENT, Cadence
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Source
 
 if TYPE_CHECKING:
     from stayfast.pipeline.flight import Flight
 
-
-class _Silent:
-    """Nobody hears of the gaps that listeners see: the call itself tells of them, once."""
-
-    __slots__ = ()
-
-    def emit(self, fact: Fact) -> None:
-        """Not told."""
-
-
-_SILENT = _Silent()
+IGNORED = Outcome.IGNORED
 
 
 class Listener:
     """One request's ear: source and stream to its relay. One task reads it."""
 
-    __slots__ = ("_at", "_flight", "_n_bytes", "cadence", "ex", "name")
-
-    is_incremental = False  # the call itself looks at the gaps of what comes
+    __slots__ = ("_at", "_flight", "_n_bytes", "cadence", "ex", "is_incremental", "name")
 
     def __init__(self, flight: "Flight", ex: Exchange) -> None:
         self.ex = ex
         self.name = ""
+        self.is_incremental = False  # the call itself looks at the gaps of what comes
         self.cadence: Cadence
         self._flight = flight
         self._at = 0  # chunks read
@@ -43,15 +31,19 @@ class Listener:
     def begin(self, source: Source, now: float, *, is_own: bool) -> None:
         """The first of it came. is_own: this request made the call."""
         self.name = source.name
-        if self.ex.request.stream:
-            first_at: float | None = now
-        elif is_own:
+        if is_own:
             self.cadence = source.cadence
+            self.is_incremental = source.is_incremental
             return
-        else:  # of a whole answer the first token is the upstream's
-            first_at = source.cadence.first_at
-        self.cadence = Cadence("", "", _SILENT)
+        first_at = now if self.ex.request.stream else source.cadence.first_at  # of a whole answer it is the upstream's
+        self.cadence = Cadence("", "", SILENT)
         self.cadence.begin(now if first_at is None else max(first_at, self.ex.arrival.accepted_at))
+
+    def has_read(self, chunk: Chunk) -> None:
+        """The next one, which it was given as it came."""
+        self._at += 1
+        self._n_bytes += len(chunk.data)
+        self._flight.has_read(self._n_bytes)
 
     @property
     def sight(self) -> Sight:
@@ -94,6 +86,27 @@ class Listener:
     def abandon(self) -> None:
         """Listen no more."""
         self._flight.leave(self)
+
+
+class Leader(Listener):
+    """The one who makes the call, as long as nobody else wants it. One task reads it."""
+
+    __slots__ = ()
+
+    async def next(self) -> Chunk | None:
+        """The next part. Raises what the call failed with."""
+        return await (self._flight.read(self) if self._flight.is_led else super().next())
+
+    def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
+        """Read no more: of a call of one's own, it has come to its end."""
+        if self._flight.is_led:
+            self._flight.end(self, outcome, fault, upstream_status)
+        else:
+            self._flight.leave(self)
+
+    def abandon(self) -> None:
+        """Listen no more."""
+        self.end(IGNORED)
 
 
 def told_again(error: StayfastError) -> StayfastError:

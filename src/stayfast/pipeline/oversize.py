@@ -11,7 +11,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Terms
 from stayfast.pipeline.stages.admit import Admit, Ticket
 from stayfast.policy.priority import Tier
-from stayfast.wire.tokens import BYTES_A_TOKEN, PROMPT_FIELDS, input_tokens
+from stayfast.wire.tokens import PROMPT_FIELDS, input_tokens, may_be_over
 
 ADMIT, COUNT_TOKENS = Stage.ADMIT, Api.COUNT_TOKENS
 
@@ -47,7 +47,7 @@ class Sized:
         """Estimated tokens where they are too many, else 0; and how many there may be."""
         size, request = ex.terms.size, ex.request
         most = size.most(self._tier(ex.arrival.tenant)) if size is not None else None
-        if most is None or request.api is COUNT_TOKENS or len(request.body) <= most * BYTES_A_TOKEN:
+        if most is None or request.api is COUNT_TOKENS or not may_be_over(request.body, most):
             return 0, 0
         n_tokens = input_tokens(request)
         return (n_tokens, most) if n_tokens > most else (0, most)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from stayfast.core.events import Ejected, Fanout, Sink
 from stayfast.core.types import Request, Sight
 from stayfast.policy.affinity import BLOCK_BYTES as BLOCK
 from stayfast.policy.affinity import BYTES_A_TOKEN, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
@@ -39,21 +40,23 @@ class PickConfig:
 class Picking:
     """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
 
-    __slots__ = ("_outliers", "_prefixes", "_responses", "choices", "config", "tokens")
+    __slots__ = ("_outliers", "_prefixes", "_responses", "_route", "_sink", "choices", "config", "tokens")
 
-    def __init__(self, config: PickConfig) -> None:
+    def __init__(self, config: PickConfig, route: str = "", sink: Sink | None = None) -> None:
         self.config = config
+        self._route = route
+        self._sink = sink or Fanout()
         self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: kept, moved, new
         self.tokens: dict[tuple[str, str], int] = {}  # of prompts sent, by upstream and kind: known, new
         self._prefixes: dict[str, Prefixes] = {}
         self._outliers = Outliers(config.eject) if config.eject.enabled else None
         self._responses: dict[int, str] = {}
 
-    def order(self, members: Sequence[Member], request: Request, session: bytes, now: float,
+    def order(self, members: Sequence[Member], models: Sequence[str], request: Request, session: bytes, *, now: float,
               rng: Random) -> tuple[list[int], "Aim", list[str]]:
         """The members' indices, best first; what is to be told of the attempts; what was decided and why, in words.
 
-        `session`: what its headers say of it; the body is read where they say nothing.
+        `models`: their names at each. `session`: what its headers say of it; the body is read where they say nothing.
         """
         config = self.config
         affinity = config.affinity
@@ -61,7 +64,7 @@ class Picking:
         blocks = blocks_of(said.prompt, request.model) if affinity.sees_prefix else []
         aim = Aim(self, request, blocks, len(said.prompt))
         names = [member.upstream.name for member in members]
-        loads = self._loads(members, names, now)
+        loads = self._loads(members, models, names, now)
         notes = [f"left out {name}: {why}" for name, why in self.ejected(now).items() if name in names]
         if config.in_turn:
             return in_turn(loads, rng), aim, notes
@@ -72,7 +75,8 @@ class Picking:
         new_shares = self._new_shares(aim, session or said.session, names, loads, now)
         weights = [config.weights.get(name, 1.0) for name in names] if config.weights else []
         if weights:
-            loads = weighted(loads, [member.n_in_flight for member in members], weights)
+            work = [member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0) for member in members]
+            loads = weighted(loads, work, weights)
         waits_s = _waits_s(members, new_shares, aim.n_body)
         found = choose(loads, weights, new_shares, waits_s, max_load=affinity.max_load, rng=rng)
         if affinity.mode != "off":
@@ -85,15 +89,22 @@ class Picking:
         """Who is left out at this moment, and why."""
         return self._outliers.out(now) if self._outliers is not None else {}
 
-    def _loads(self, members: Sequence[Member], names: Sequence[str], now: float) -> list[Load]:
-        loads = [member.load(now) for member in members]
+    def _loads(self, members: Sequence[Member], models: Sequence[str], names: Sequence[str], now: float) -> list[Load]:
+        loads = [member.load(now, model) for member, model in zip(members, models, strict=True)]
         if self._outliers is None:
             return loads
         shares = self._outliers.shares(names, now)
+        if self._outliers.news:
+            self._tell(self._outliers.news)
         if not any(share and load.share for share, load in zip(shares, loads, strict=True)):
             return loads  # nobody else is left
         return [load if share >= 1 else Load(load.seconds, min(share, load.share), load.wants_probe and share > 0)
                 for load, share in zip(loads, shares, strict=True)]
+
+    def _tell(self, news: list[tuple[str, bool, str]]) -> None:
+        for upstream, is_out, why in news:
+            self._sink.emit(Ejected(self._route, upstream, is_out, why))
+        news.clear()
 
     def _new_shares(self, aim: "Aim", session: bytes, names: Sequence[str], loads: Sequence[Load],
                     now: float) -> list[float]:

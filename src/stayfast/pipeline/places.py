@@ -29,6 +29,10 @@ class Why(Word):
     OVERLOADED = "overloaded"  # several signs of overload, and its band is not spared
 
 
+WHY_AWAY = {Why.QUEUE_FULL: "the queue is full", Why.PREDICTED_WAIT: "it would wait in vain",
+            Why.WAITED: "it has waited for as long as it may", Why.OVERLOADED: "several signs of overload"}
+
+
 class Asked(msgspec.Struct, gc=False):
     """What a request for a place is thought to take, and when it must be over. One task's, and its `Places`'."""
 

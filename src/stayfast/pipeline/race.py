@@ -12,15 +12,16 @@ from typing import Any
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
-from stayfast.core.events import Hedged, Sink
+from stayfast.core.events import Hedged, Sink, stands
 from stayfast.core.types import Stage
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Started, Target
-from stayfast.pipeline.hedging import Hedging, reason
+from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.lead import until_content, until_whole
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
+from stayfast.policy.hedge import Plan as HedgePlan
 
 LOOK_AGAIN_S = 1.0  # where no second attempt helps as far as is known: it may be known by then
 ASK_AGAIN_S = 0.1  # where it helps and may not be sent: there may be room by then
@@ -158,22 +159,31 @@ class Race:
                 self._refused = refused
                 if refused == "budget":
                     hedging.budget.miss_hedge(weight_of(self._n_bytes), now)
-                self._sink.emit(Hedged(ex.route or "", running.name, now, refused))
-                ex.notes.append(f"not hedged to {name} at once: {WHY_NOT[refused]}")
+                told = self._told(plan, name, now, refused)
+                at = f" ({stands(told.spent, told.budget)})" if refused == "budget" else ""
+                ex.notes.append(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
             ex.watch.ring(now + ASK_AGAIN_S, self._alarm)
             return
-        budget = hedging.budget
-        ex.notes.append(f"hedged to {name}: {reason(plan, hedging.config.budget, budget.hedged_share(now))}")
-        self._sink.emit(Hedged(ex.route or "", running.name, now))
-        budget.take_hedge(weight_of(self._n_bytes), now)
+        budget, weight = hedging.budget, weight_of(self._n_bytes)
+        ex.notes.append(f"hedged to {name}: {self._told(plan, name, now, '').why}")
+        if hedging.config.mode != "race":  # which is what the route is set to: nothing beyond it
+            budget.take_hedge(weight, now)
+            target.member.extra.take(weight, now)
         self._send(target)
         if len(self._hedges) < hedging.max_extra:
             self._ring(now)
 
+    def _told(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
+        hedging = self._hedging
+        fact = Hedged(self._ex.route or "", self._running.name, now, refused, to, plan.after_s, plan.quantile, plan.n,
+                      hedging.budget.hedged_share(now), hedging.config.budget)
+        self._sink.emit(fact)
+        return fact
+
     def _refusal(self, target: Target, usual_s: float, now: float) -> str:
         """Why no second attempt may be sent now; empty where it may."""
         member, hedging = target.member, self._hedging
-        if not member.has_room or member.is_failing(now):
+        if not member.limited(self._ex.lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
             return "busy"
         if self._ex.deadline.at - now < usual_s:
             return "deadline"
@@ -183,8 +193,9 @@ class Race:
             return ""
         if hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now):
             return "slow"
-        n_more = hedging.max_extra - len(self._hedges) - 1
-        return "" if hedging.budget.may_hedge(weight_of(self._n_bytes), now, n_more) else "budget"
+        n_more, weight = hedging.max_extra - len(self._hedges) - 1, weight_of(self._n_bytes)
+        has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.extra.has_room(weight, now)
+        return "" if has_budget else "budget"
 
     def _target(self) -> Target:
         """Whom to ask next: of those who are not slow just now, somebody who has not been asked before one who has. A
@@ -196,9 +207,10 @@ class Race:
         asked = {self._running.member, *(attempt.member for attempt, _ in self._hedges)}
 
         def rank(target: Target) -> tuple[bool, bool, bool, bool]:
-            member = target.member
+            member, model = target.member, target.model or self._ex.request.model
             is_slow = hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now)
-            return (not member.has_room or member.is_failing(now), is_slow, member in asked, not member.is_well(now))
+            return (not member.limited(self._ex.lane).has_room or member.is_failing(now, model), is_slow, member in asked,
+                    not member.is_well(now, model))
 
         return min(self._others, key=rank)
 

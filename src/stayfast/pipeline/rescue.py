@@ -10,7 +10,8 @@ waited for as if nobody had looked. One that was tried and that nobody could con
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
@@ -42,7 +43,7 @@ class Guarded(Caller):
 
     __slots__ = ()
 
-    def start(self, ex: Exchange, plan: Plan) -> Awaitable[Started]:
+    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
         """See `Caller.start`."""
         if plan.route.on_stall == "wait" or not ex.request.stream:
             return super().start(ex, plan)

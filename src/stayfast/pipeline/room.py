@@ -4,35 +4,52 @@ import asyncio
 from collections import deque
 
 from stayfast.core.clock import Clock
+from stayfast.core.errors import Shed
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.following import follow
 from stayfast.pipeline.handoffs import Target
-from stayfast.upstreams.registry import Member
+from stayfast.pipeline.prefixing import Layout
+from stayfast.upstreams.limited import Limited
 
 
-async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clock: Clock) -> None:
+async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clock: Clock,
+                    layout: Layout | None = None) -> None:
     """Return when an attempt may begin at the first candidate, before anything else is awaited.
 
     Where the first is full, another that has room and is no worse comes to the front; where none has, the request waits for
-    the first, under its deadline. Raises Shed (too many wait, or it would take too long) and DeadlineExceeded.
+    the first, under its deadline. Before that it lets another that begins alike go first (see `follow`).
+    Raises Shed (too many wait, or it would take too long) and DeadlineExceeded.
     """
-    member = candidates[0].member
-    if member.has_room:
+    if layout is not None:
+        await follow(ex, layout, candidates[0], ends_at, clock)
+    member, lane = candidates[0].member, ex.lane
+    limited = member.limited(lane)
+    if limited.has_room:
         return
     now = clock.now()
-    is_well = member.is_well(now)
+    model = ex.request.model
+    is_well = member.is_well(now, candidates[0].model or model)
     for target in candidates:
         other = target.member
-        if other.has_room and (other.is_well(now) or not is_well):
+        if other.limited(lane).has_room and (other.is_well(now, target.model or model) or not is_well):
             candidates.remove(target)
             candidates.appendleft(target)
-            ex.notes.append(f"{other.upstream.name} before {member.upstream.name}, which is full: {_full(member)}")
+            ex.notes.append(f"{other.upstream.name} before {member.upstream.name}, which is full: {_full(limited)}")
             return
     ex.upstream = member.upstream.name
     ex.watch.arm_bound()
-    was_full = _full(member)
+    was_full = _full(limited)
     try:
-        await member.room(ends_at - now)
+        await limited.room(ends_at - now)
+        while (its := member.limited(lane)) is not limited:  # a reload has brought lanes, or ended them
+            limited = its
+            await limited.room(ends_at - clock.now())
+    except Shed as shed:
+        ex.notes.append(f"turned away, no place at {member.upstream.name} in time: {was_full}, the next one may be free in "
+                        f"{shed.retry_after_s or 0:.2g} s")
+        was_full = ""
+        raise
     except asyncio.CancelledError:
         verdict = ex.watch.verdict(Stage.CALL)
         if verdict is None:
@@ -41,12 +58,13 @@ async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clo
     finally:
         ex.watch.disarm()
         waited_s = clock.now() - now
-        if waited_s > 0:  # else it was turned away at once, and says so itself
+        if was_full and waited_s > 0:
             ex.notes.append(f"waited {waited_s * 1e3:.0f} ms for a place at {member.upstream.name}: {was_full}")
 
 
-def _full(member: Member) -> str:
-    n_elsewhere = member.common.n_elsewhere() if member.common is not None else 0
+def _full(limited: Limited) -> str:
+    n_elsewhere = limited.common.n_elsewhere() if limited.common is not None else 0
     theirs = f" ({n_elsewhere} of them by other workers)" if n_elsewhere else ""
-    return (f"{member.n_in_flight + n_elsewhere} of {member.limit.value:.0f} places were taken{theirs}, {member.n_waiting} "
-            f"others waiting")
+    lane = f" of lane {limited.lane}" if limited.lane else ""
+    return (f"{limited.n_in_flight + n_elsewhere} of {limited.limit.value:.0f} places{lane} were taken{theirs}, "
+            f"{limited.n_waiting} others waiting")

@@ -39,12 +39,12 @@ class Tenant:
         self.configure(config, points, now)
 
     def configure(self, config: TenantConfig, points: Points, now: float) -> None:
-        """Other terms. What has been used counts on, but for a quota that is another one now."""
+        """Other terms. What has been used counts on."""
         self.config = config
         self.standing = Standing(points, config.tier, config.priority)
         self.share.weight = config.weight
         if config.quota != self.quota.config:
-            self.quota = Quota(config.quota, now, partial(self._buckets, self.name))
+            self.quota = Quota(config.quota, now, partial(self._buckets, self.name), self.quota)
 
     def estimate(self, request: Request) -> tuple[float, float]:
         """Tokens of prompt and of answer that a request may come to."""
@@ -67,6 +67,12 @@ class Tenant:
         """What a request came to that was answered."""
         self.usual_output += (n_output - self.usual_output) * _LEARNS
         self.usual_cost_usd += (cost_usd - self.usual_cost_usd) * _LEARNS
+
+    def told(self, now: float) -> str:
+        """For people: its turns, and what is left of its quota."""
+        left = ", ".join(f"{max(0.0, left):.6g} of {most:.6g} {name.replace('_', ' ')}"
+                         for name, (left, most) in self.quota.left(now).items())
+        return f"{self.config.tier.value} {self.share!r}, left: {left or 'no limits'}"
 
     def __repr__(self) -> str:
         return f"<Tenant {self.name!r} {self.config.tier.value}: {self.share!r} {self.quota!r}>"
@@ -96,6 +102,10 @@ class Tenants:
         self._configs, self._points = configs, points
         for name, tenant in self._tenants.items():
             tenant.configure(self._config(name), points, now)
+
+    def newest(self, n: int) -> list[Tenant]:
+        """Those that asked last."""
+        return sorted(self._tenants.values(), key=lambda tenant: tenant.share.seen_at, reverse=True)[:n]
 
     def _config(self, name: str | None) -> TenantConfig:
         named = self._configs.get(name) if name is not None else None

@@ -55,9 +55,17 @@ class Watch:
         """Another one for the same request, of the task that runs now."""
         return Watch(self._alarms, self._deadline_at, self._total_s)
 
-    def move(self) -> None:
-        """From here on it is of the task that runs now. Nobody may wait under it meanwhile."""
-        self._task = asyncio.current_task()
+    def beside(self) -> "Watch":
+        """Another one for the same request, of the task that runs now, which what is to ring here rings at."""
+        other = self.again()
+        if self._alarm is not None:
+            other.ring(self._alarm_at, self._alarm)
+            self.ring_no_more()
+        return other
+
+    def move(self, task: "asyncio.Task[None]") -> None:
+        """From here on it is of this task."""
+        self._task = task
 
     def unbound(self) -> None:
         """From here on nothing ends a wait but its own limit: who waits for what comes of it has a watch of their own."""
@@ -109,6 +117,11 @@ class Watch:
         self._is_interrupted = True
         self._task.cancel()
         return True
+
+    @property
+    def has_cancelled(self) -> bool:
+        """Whether it has cancelled its task, which has not looked at why yet."""
+        return self.fired or self._is_interrupted
 
     def was_interrupted(self) -> bool:
         """Called on CancelledError: whether it stands for `interrupt`, and nobody else cancelled the task as well."""

@@ -44,8 +44,13 @@ class Strain:
             self.busy = (cpu_s - self._cpu_s) / (now - self._at)
             self._at, self._cpu_s = now, cpu_s
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"the event loop {self.late_s * 1000:.0f} ms late, {self.busy:.0%} of a core in use"
+
     def __repr__(self) -> str:
-        return f"<Strain {self.late_s * 1000:.0f} ms late, {self.busy:.0%} of a core>"
+        return f"<Strain: {self.words}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,23 @@ upstream takes for a first token says more of its load than how many requests it
 peak-EWMA of the time to the first token. Of the upstreams that are well two are drawn at random, the one with less load
 goes first. A slower sample is its pace at once, which then falls back to what is usual there, in 10 s to a third:
 
-    load_s = pace_s * (n_in_flight + 1)
+    load_s = pace_s * (n_in_flight + backlog + 1)
     pace_s = usual_s + (pace_s - usual_s) e^(-t/10)
+    backlog = sum of min(tokens / usual tokens, 100) - 1 of calls without a first token whose prompts are longer than usual
 
+A prompt that an engine has yet to read counts as as many requests as it is long; where prompts are alike that is nothing.
 A failure counts as a sample of twice the pace, or it would look quick. An upstream of which nothing is known gets one
-request at a time. Those that are not well (an open breaker, a 429's Retry-After) stand behind, but are never taken out:
-the last one standing is tried. One that is coming back is well for a share of the requests only. An upstream that wants a
-probe goes first, for that one request.
+request at a time; where that ended without an answer, others go first, for about 10 s. Those that are not well (an open
+breaker, a Retry-After, a refused key, a model that is not there) stand behind, but are never taken out: the last one
+standing is tried. One that is coming back is well for a share of the requests only. An upstream that wants a probe goes
+first, for that one request.
 Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); Finagle's and tower's peak EWMA.
 When wrong: one answer of a heavy tail makes its upstream look slow for seconds; with many gateways each sees its own
-requests in flight only.
+requests in flight only. Providers that read long prompts beside short ones are spared for nothing for some seconds.
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 DECAY_S = 10.0
 UNKNOWN_S = 1.0  # a pace, times the requests in flight, until one is known
 FAILED_FACTOR = 2.0
+MAX_WORK = 100.0  # requests that one long prompt counts for
+USUAL_LEARNS = 0.05
 MOST_S = 60.0  # by failures: a storm of them would double it to infinity, from which nothing comes back
 
 
@@ -45,7 +50,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._seconds = 0.0  # nothing is known
-        self._at = 0.0
+        self._at = 0.0  # of the last sample; of the last call in vain while nothing is known
 
     def took(self, seconds: float, usual_s: float, now: float) -> None:
         """A first token came after so long, for a prompt like most."""
@@ -63,10 +68,15 @@ class Pace:
         """An attempt failed, which may have been quick."""
         self.took(min(MOST_S, FAILED_FACTOR * (self._at_now(usual_s, now) or UNKNOWN_S)), usual_s, now)
 
-    def load_s(self, n_in_flight: int, usual_s: float, now: float) -> float:
+    def vain(self, now: float) -> None:
+        """A call ended that says nothing of the time."""
+        if not self._seconds:
+            self._at = now
+
+    def load_s(self, n_in_flight: float, usual_s: float, now: float) -> float:
         """What one more request meets."""
         if not self._seconds:
-            return UNKNOWN_S * n_in_flight
+            return UNKNOWN_S * (n_in_flight + (exp((self._at - now) / DECAY_S) if self._at else 0.0))
         return self._at_now(usual_s, now) * (n_in_flight + 1)
 
     def _at_now(self, usual_s: float, now: float) -> float:
@@ -76,6 +86,30 @@ class Pace:
 
     def __repr__(self) -> str:
         return f"<Pace {self._seconds:.3g} s>"
+
+
+class Backlog:
+    """Prompts that one upstream has yet to read, as requests beyond those that are counted. Changed only by its owner."""
+
+    __slots__ = ("_usual", "work")
+
+    def __init__(self) -> None:
+        self.work = 0.0
+        self._usual = 0.0  # the logarithm of a usual prompt's tokens; 0: none is known
+
+    def began(self, n_tokens: float) -> float:
+        """A call begins; how much more than one request it counts for, until its first token."""
+        size = log(max(2.0, n_tokens))
+        self._usual += (size - self._usual) * USUAL_LEARNS if self._usual else size
+        if size <= self._usual:
+            return 0.0
+        work = min(exp(size - self._usual), MAX_WORK) - 1.0
+        self.work += work
+        return work
+
+    def ended(self, work: float) -> None:
+        """It waits no longer for a first token."""
+        self.work = max(0.0, self.work - work)
 
 
 def in_turn(loads: Sequence[Load], rng: "Random") -> list[int]:

@@ -19,13 +19,13 @@ A call that was made while it is open, for want of anybody else, is a probe as w
 once. Calls that began before the last change of state say nothing any more.
 
 Whose fault: refused connections, resets, time-outs, 5xx and broken answers are the endpoint's. Bad requests and bad keys are
-not, nor is 429 (policy/limits.py): they are never told to a breaker.
+not, nor is 429 (policy/limits.py): they are never told to a breaker. Of several processes one probes at a time (`probes`).
 Source: Nygard, "Release It!"; failsafe-go and resilience4j (the window by count, the minimum, single probes); slow start as
 in Envoy; Page, "Continuous Inspection Schemes" (Biometrika, 1954): the running sum, whose mean distance between false alarms
 is at least e to the power of its threshold, and than which none is quicker (Moustakides, 1986).
 When wrong: two upstreams that share what fails open together, and are then both tried; slow calls that come in clumps (one
-session's prompts) are taken for independent ones; half of the calls to one model failing at an upstream with many opens it
-for all.
+session's prompts) are taken for independent ones. An upstream of several models has a breaker for each: one that is down
+as a whole is found out for each of them.
 """
 
 from collections import deque
@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from random import Random
+
+    from stayfast.policy.common import Probes
 
 JITTER = 0.2
 N_PROBES = 2
@@ -104,7 +106,7 @@ class Breaker:
 
     __slots__ = ("_calls", "_closed_at", "_config", "_evidence", "_follows", "_judged_at", "_n_failed", "_n_good_probes",
                  "_n_probing", "_n_quick", "_n_slow", "_open_until", "_rng", "_slow", "_usual_slow", "mark",
-                 "n_failed_in_row", "state", "why")
+                 "n_failed_in_row", "probes", "state", "why")
 
     def __init__(self, config: BreakerConfig, rng: "Random") -> None:
         self._config = config
@@ -121,6 +123,7 @@ class Breaker:
         self._judged_at = float("-inf")
         self.mark = 0  # changes with the state
         self._n_probing = self._n_good_probes = 0
+        self.probes: Probes | None = None  # of other processes, too
         self._open_until = 0.0
         self._closed_at = float("-inf")
         self._follows = False  # the last change was another's
@@ -132,13 +135,15 @@ class Breaker:
 
     def began(self) -> int:
         """A call begins; its mark."""
-        if self.state is not State.CLOSED:
-            self._n_probing += 1
+        if self.state is not _CLOSED:
+            self._probing(self._n_probing + 1)
         return self.mark
 
     def wants_probe(self, now: float) -> bool:
         """Whether the next call should be a probe of this one."""
-        if self.state is State.CLOSED or self._n_probing:
+        if self.state is _CLOSED or self._n_probing:
+            return False
+        if self.probes is not None and self.probes.are_elsewhere:
             return False
         return self.state is State.HALF_OPEN or now >= self._open_until
 
@@ -157,13 +162,13 @@ class Breaker:
         if self.state is _CLOSED:
             self._note(now, is_failed=False)
         else:
-            self._n_probing -= 1
+            self._probing(self._n_probing - 1)
             self._probed(now, is_good=not is_slow, why="a probe was slow")
 
     def outlasted(self, mark: int, now: float) -> None:
         """A call was given up for a quicker one, having waited as long as for a slow one."""
         if mark == self.mark and self.state is not _CLOSED:
-            self._n_probing -= 1
+            self._probing(self._n_probing - 1)
             self._probed(now, is_good=False, why="a probe was slow")
 
     def failed(self, mark: int, now: float) -> None:
@@ -175,7 +180,7 @@ class Breaker:
             self._note(now, is_failed=True)
             self._judge(now)
         else:
-            self._n_probing -= 1
+            self._probing(self._n_probing - 1)
             self._probed(now, is_good=False, why="a probe failed")
 
     def judged(self, n_slow: int, n_quick: int, now: float) -> None:
@@ -188,8 +193,8 @@ class Breaker:
 
     def forgotten(self, mark: int) -> None:
         """A call ended that says nothing of the endpoint."""
-        if mark == self.mark and self.state is not State.CLOSED:
-            self._n_probing -= 1
+        if mark == self.mark and self.state is not _CLOSED:
+            self._probing(self._n_probing - 1)
 
     def told(self, since: float) -> "Evidence":
         """What the calls of the window say that ended, or were judged as slow, after `since`."""
@@ -289,6 +294,11 @@ class Breaker:
             self._closed_at = now
             self._enter(State.CLOSED, f"{N_PROBES} probes were good")
 
+    def _probing(self, n: int) -> None:
+        self._n_probing = n
+        if self.probes is not None:
+            self.probes.running(n)
+
     def _open(self, now: float, why: str) -> None:
         self._open_until = now + self._config.open_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
         self._enter(State.OPEN, why)
@@ -301,7 +311,8 @@ class Breaker:
         self._calls.clear()
         self._slow.clear()
         self._evidence = 0.0
-        self._n_failed = self._n_slow = self._n_quick = self._n_probing = self._n_good_probes = 0
+        self._n_failed = self._n_slow = self._n_quick = self._n_good_probes = 0
+        self._probing(0)
 
     def __repr__(self) -> str:
         return f"<Breaker {self.state.value}: {self.why}; {self.n_failed_in_row} failures in a row>"

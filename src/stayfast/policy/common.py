@@ -30,6 +30,27 @@ class Cells(Protocol):
     def __setitem__(self, cell: int, value: float, /) -> None: ...
 
 
+class Probes:
+    """One process's view of who probes an upstream that is coming back. One loop's; each writes only its own cell."""
+
+    __slots__ = ("_cells", "_others", "_own")
+
+    def __init__(self, cells: Cells, own: int, others: Sequence[int]) -> None:
+        self._cells = cells
+        self._own = own
+        self._others = tuple(others)
+
+    def running(self, n: int) -> None:
+        """So many run here now."""
+        self._cells[self._own] = n
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether another process has one running."""
+        cells = self._cells
+        return any(cells[other] for other in self._others)
+
+
 class Common:
     """One process's view of places that several share. `cells` is memory that all of them see; one loop's."""
 

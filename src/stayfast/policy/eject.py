@@ -57,13 +57,14 @@ class EjectConfig:
 class Standing:
     """One upstream among its peers. Pure state; changed only by `Outliers`."""
 
-    __slots__ = ("failing", "n", "n_out", "n_timed", "out_until", "slowness", "why")
+    __slots__ = ("failing", "is_out", "n", "n_out", "n_timed", "out_until", "slowness", "why")
 
     def __init__(self) -> None:
         self.n = self.n_timed = 0  # calls since it came back, and those of them that brought a first token
         self.failing = 0.0  # share
         self.slowness = 0.0  # logarithm
         self.n_out = 0  # times in a row
+        self.is_out = False  # as last told
         self.out_until = float("-inf")
         self.why = ""
 
@@ -81,10 +82,11 @@ class Standing:
 class Outliers:
     """Of one route. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
 
-    __slots__ = ("_config", "_looked_at", "_of", "_usual")
+    __slots__ = ("_config", "_looked_at", "_of", "_usual", "news")
 
     def __init__(self, config: EjectConfig) -> None:
         self._config = config
+        self.news: list[tuple[str, bool, str]] = []  # who went out (True) or came back, and why; for its owner to take
         self._of: dict[str, Standing] = {}
         self._usual: dict[tuple[bool, int], tuple[int, float]] = {}  # kind and size of prompts: n, mean ln(ttft_s)
         self._looked_at = float("-inf")
@@ -127,6 +129,10 @@ class Outliers:
         return 0.0 if age_s < 0 else min(1.0, RAMP_FROM + (1 - RAMP_FROM) * age_s / RAMP_S)
 
     def _look(self, upstreams: Sequence[str], now: float) -> None:
+        for name, one in self._of.items():
+            if one.is_out and one.out_until <= now:
+                one.is_out = False
+                self.news.append((name, False, f"its time is over, it is tried again: {one.why}"))
         n_may = int(self._config.max_share * len(upstreams)) - sum(self._one(name).out_until > now for name in upstreams)
         judged = [name for name in upstreams if self._is_known(self._one(name), now)]
         worst = sorted(judged, key=lambda name: (self._of[name].failing, self._of[name].slowness), reverse=True)
@@ -137,6 +143,7 @@ class Outliers:
             if why and n_may > 0:
                 n_may -= 1
                 self._leave_out(one, why, now)
+                self.news.append((name, True, f"{why}, left out for {one.out_until - now:.0f} s"))
             elif not why and one.n_out and one.n >= 2 * self._config.min_calls:
                 one.n_out = 0
 
@@ -157,6 +164,7 @@ class Outliers:
 
     def _leave_out(self, one: Standing, why: str, now: float) -> None:
         one.n_out += 1
+        one.is_out = True
         one.out_until = now + min(LONGEST_S, one.n_out * self._config.out_s)
         one.why = why
         one.n = one.n_timed = 0

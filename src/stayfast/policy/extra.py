@@ -22,6 +22,7 @@ When wrong: a share of traffic on one gateway; N gateways have N floors.
 from collections import deque
 from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 WINDOW_S = 60.0
 SLOT_S = 5.0
@@ -47,6 +48,14 @@ class _Slot:
 
 
 Counted = tuple[float, float, float, float]  # requests, and weights paid in, hedged and retried
+
+
+class Meant(NamedTuple):
+    """What requests of the last minute pay for."""
+
+    n_requests: int
+    paid_in: float  # weight
+    n_extra: float  # attempts
 
 
 class ExtraBudget:
@@ -119,6 +128,11 @@ class ExtraBudget:
         whole = self._whole
         return (whole.hedged + whole.retried) / whole.paid_in if whole.paid_in else 0.0
 
+    @property
+    def share(self) -> float:
+        """Of live traffic, what all extra attempts may come to."""
+        return self._pool_share
+
     def told(self) -> Counted:
         """Requests, and weights paid in, hedged and retried, since the start, by this process alone."""
         return self._past_with(self._open)
@@ -133,6 +147,21 @@ class ExtraBudget:
             slot.retried += more[3]
         past = self._past
         self._past = (past[0] - more[0], past[1] - more[1], past[2] - more[2], past[3] - more[3])
+
+    @property
+    def meant(self) -> Meant:
+        """What the last minute's requests allow: how many, what they weigh, and the share of extra attempts they pay for."""
+        whole = self._whole
+        return Meant(whole.n_requests, whole.paid_in, self._pool_share * whole.n_requests)
+
+    def turn(self, now: float) -> None:
+        """Forget what is a minute old."""
+        self._turn_if_due(now)
+
+    @property
+    def taken(self) -> float:
+        """The weight of all extra attempts of the last minute."""
+        return self._whole.hedged + self._whole.retried
 
     def _pool_room(self) -> float:
         whole = self._whole
@@ -171,3 +200,35 @@ class ExtraBudget:
         hedged, retried = shares
         return (f"<ExtraBudget: hedges {hedged:.1%} of {self._hedge_share:.0%}, all {hedged + retried:.1%} of "
                 f"{self._pool_share:.0%}>")
+
+
+class Pool:
+    """One upstream's: what all routes together may ask of it beyond what clients asked. Each attempt draws on the pool of
+    whom it asks; `routes` are the budgets of those that name it, whose requests pay in. Changed on one loop.
+    """
+
+    __slots__ = ("budget", "routes")
+
+    def __init__(self) -> None:
+        self.budget = ExtraBudget(0.0, 0.0)  # counts what was taken
+        self.routes: tuple[ExtraBudget, ...] = ()
+
+    def has_room(self, weight: float, now: float) -> bool:
+        """Whether one more attempt fits. Without routes there is nothing to go by."""
+        if not self.routes:
+            return True
+        n_requests, paid_in, n_meant = 0, 0.0, 0.0
+        for route in self.routes:
+            route.turn(now)
+            its = route.meant
+            n_requests, paid_in, n_meant = n_requests + its.n_requests, paid_in + its.paid_in, n_meant + its.n_extra
+        mean = paid_in / n_requests if n_requests else ANSWER_TOKENS
+        self.budget.turn(now)
+        return (n_meant + max(FLOOR_CALLS, SPREAD * sqrt(n_meant))) * mean - self.budget.taken >= weight
+
+    def take(self, weight: float, now: float) -> None:
+        """One more attempt is made."""
+        self.budget.take_retry(weight, now)
+
+    def __repr__(self) -> str:
+        return f"<Pool of {len(self.routes)} routes: {self.budget.taken:.0f} tokens in the last minute>"

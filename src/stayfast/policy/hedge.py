@@ -61,6 +61,7 @@ class HedgeConfig:
     budget: float = 0.05
     max_extra: int = 2
     race_after_s: float = 0.15
+    stateful: bool = False  # also of requests that leave something behind where they are heard
 
     def __post_init__(self) -> None:
         if self.mode not in ("auto", "off", "race"):

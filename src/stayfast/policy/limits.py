@@ -20,8 +20,8 @@ A brown-out is slow whatever we send, and there a lower limit would only turn la
 meets calls that began while no more ran than lately went well is not of our making: nothing is cut for it until answers are
 as usual again. Nor is slowness that cuts have not made a fifth less in 10 s, and they are taken back. Only in an outage,
 when nothing comes through, the limit stays low: it costs nothing then, and is what meets the storm after it.
-`aimd` is the plain rule on seconds: p95 under `good_s` +5, over `bad_s` -10; refusals and failures as above. `fixed` is
-`most`.
+`aimd` is the plain rule on seconds: p95 under `good_s` +5, over `bad_s` -10, within 10 to 200 where nothing else is set;
+refusals and failures as above. `fixed` is `most`.
 
 What teaches: first tokens with their times, and calls that were dropped (a refusal such as 429, a failure). What is ignored
 (a client that left, a bad request, a lost race) moves nothing, however much of it there is.
@@ -57,7 +57,8 @@ DROPPED_SHARE = 0.05
 OUTAGE_SHARE = 0.95
 CUT_HELPS_WITHIN_S = 10.0
 CUT_HELPS_BELOW = 0.8  # of the ratio at the first cut
-AIMD_UP, AIMD_DOWN = 5, 10
+AIMD_UP, AIMD_DOWN, AIMD_MOST = 5, 10, 200
+MOST = 10_000  # far beyond what a worker has in flight: nobody is held up before there is evidence
 MAX_SAMPLES = 1000  # of a window
 
 
@@ -67,7 +68,7 @@ class LimitConfig:
 
     mode: Mode = "gradient"
     least: int = 10
-    most: int = 10_000  # far beyond what a worker has in flight: nobody is held up before there is evidence
+    most: int | None = None  # None: MOST, and of aimd AIMD_MOST
     max_waiting: int = 100
     good_s: float = 0.5  # aimd: p95 of the time to the first token
     bad_s: float = 1.0
@@ -75,12 +76,17 @@ class LimitConfig:
     def __post_init__(self) -> None:
         if self.mode not in ("gradient", "aimd", "fixed", "off"):
             raise ValueError(f"mode must be gradient, aimd, fixed or off, not {self.mode!r}")
-        if not 1 <= self.least <= self.most <= 100_000:
-            raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.least}, most={self.most}")
+        if not 1 <= self.least <= self.ceiling <= 100_000:
+            raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.least}, most={self.ceiling}")
         if not 0 <= self.max_waiting <= 100_000:
             raise ValueError(f"max_waiting must be from 0 to 100000, not {self.max_waiting}")
         if not 0 < self.good_s <= self.bad_s <= 3600:
             raise ValueError(f"0 < good_s <= bad_s <= 3600 must hold, not good_s={self.good_s}, bad_s={self.bad_s}")
+
+    @property
+    def ceiling(self) -> int:
+        """It never rises above this."""
+        return self.most if self.most is not None else AIMD_MOST if self.mode == "aimd" else MOST
 
 
 class Limit:
@@ -91,7 +97,7 @@ class Limit:
 
     def __init__(self, config: LimitConfig) -> None:
         self._config = config
-        self.value = float("inf") if config.mode == "off" else float(config.most)
+        self.value = float("inf") if config.mode == "off" else float(config.ceiling)
         self.why = "nothing learned yet"  # of the last change
         self._window_at: float | None = None
         self._samples: list[tuple[float, int]] = []
@@ -230,10 +236,10 @@ class Limit:
             self._knee, self._n_good_peak = float(self._n_good_peak), 0
 
     def _set(self, value: float, why: str) -> None:
-        self.value = min(float(self._config.most), max(float(self._config.least), value))
+        self.value = min(float(self._config.ceiling), max(float(self._config.least), value))
         self.why = why
 
     def __repr__(self) -> str:
         if self._config.mode == "off":
             return "<Limit off>"
-        return f"<Limit {self._config.mode} {self.value:.0f} of {self._config.least} to {self._config.most}: {self.why}>"
+        return f"<Limit {self._config.mode} {self.value:.0f} of {self._config.least} to {self._config.ceiling}: {self.why}>"

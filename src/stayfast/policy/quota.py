@@ -73,20 +73,32 @@ def own_bucket(_: str, capacity: float, per_s: float, now: float) -> Bucket:
 
 
 class Quota:
-    """The buckets of one tenant. Pure state, starting full; instants never go back."""
+    """The buckets of one tenant. Pure state, starting full; instants never go back.
+
+    `before`: whose place it takes. A limit that is the same goes on; of one that was raised the difference is added to what
+    is left, and one that was lowered leaves less, but no debt.
+    """
 
     __slots__ = ("_limits", "_shown", "config")
 
-    def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket) -> None:
+    def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket,
+                 before: "Quota | None" = None) -> None:
         self.config = config
+        known = {limit.name: limit.bucket for limit in before._limits} if before is not None else {}
         found = []
         for field in fields(config):
             limit = getattr(config, field.name)
             if limit is not None:
                 kind, _, per = field.name.partition("_per_")
-                bucket = make(field.name, limit, limit / (MINUTE_S if per == "minute" else DAY_S), now)
+                was = known.get(field.name)
+                if was is not None and was.capacity == limit:
+                    bucket = was
+                else:
+                    bucket = make(field.name, limit, limit / (MINUTE_S if per == "minute" else DAY_S), now)
+                    if was is not None:
+                        bucket.take_over(was, now)
                 found.append(_Limit(field.name, KINDS.index(kind), bucket))
-        self._limits = tuple(found)
+        self._limits: tuple[_Limit, ...] = tuple(found)
         by_kind = [(kind, tuple(limit.bucket for limit in found if KINDS[limit.kind] == kind)) for kind in KINDS]
         self._shown = tuple((kind, buckets) for kind, buckets in by_kind if buckets and kind != "cost")
 
@@ -105,6 +117,10 @@ class Quota:
     def bucket(self, limit: str) -> Bucket:
         """The bucket of one limit, by its name in the settings. Raises KeyError where there is none."""
         return {name: bucket for name, _, bucket in self._limits}[limit]
+
+    def left(self, now: float) -> dict[str, tuple[float, float]]:
+        """What is left of each limit, and the limit, by its name in the settings."""
+        return {name: (bucket.level(now), bucket.capacity) for name, _, bucket in self._limits}
 
     def allowances(self, now: float) -> tuple[Allowance, ...]:
         """What is left of requests and of tokens; of several limits of one kind, the one with the least left of it."""

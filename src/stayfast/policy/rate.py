@@ -34,8 +34,7 @@ class Bucket:
     def level(self, now: float) -> float:
         """What is there; negative while a debt is paid off."""
         if now > self._at:
-            level = self._level + (now - self._at) * self.per_s
-            self._level = level if level < self.capacity else self.capacity
+            self._level = min(self.capacity, self._level + (now - self._at) * self.per_s)
             self._at = now
         return self._level
 
@@ -52,8 +51,7 @@ class Bucket:
 
     def charge(self, cost: float, now: float) -> None:
         """Correct an estimate: take `cost` whether it is there or not; what is negative comes back, up to the capacity."""
-        level = self.level(now) - cost
-        self._level = level if level < self.capacity else self.capacity
+        self._level = min(self.capacity, self.level(now) - cost)
 
     def wait_s(self, cost: float, now: float) -> float | None:
         """Seconds until `cost` will be there if nothing else is taken; None: it never will, it is above the capacity."""
@@ -64,6 +62,14 @@ class Bucket:
     def full_in_s(self, now: float) -> float:
         """Seconds until it is full again."""
         return (self.capacity - self.level(now)) / self.per_s
+
+    def take_over(self, before: "Bucket", now: float) -> None:
+        """It stands in the place of one with another capacity: what was used of that counts on, but is no debt here."""
+        self._level, self._at = self._level_after(before, now), now
+
+    def _level_after(self, before: "Bucket", now: float) -> float:
+        level = before.level(now)
+        return min(self.capacity, max(level + self.capacity - before.capacity, min(level, 0.0)))
 
     def __repr__(self) -> str:
         return f"<Bucket {self._level:g} of {self.capacity:g}, {self.per_s:g}/s>"
@@ -98,6 +104,11 @@ class CommonBucket(Bucket):
         """See `Bucket`."""
         cells, cell = self._cells, self._cell
         cells[cell] = max(cells[cell], now) + cost / self.per_s
+
+    def take_over(self, before: Bucket, now: float) -> None:
+        """See `Bucket`. Each process does it in its turn, and the most that was used counts."""
+        cells, cell = self._cells, self._cell
+        cells[cell] = max(cells[cell], now + (self.capacity - self._level_after(before, now)) / self.per_s)
 
     def __repr__(self) -> str:
         return f"<CommonBucket of {self.capacity:g}, {self.per_s:g}/s, full at {self._cells[self._cell]:.1f}>"

@@ -29,6 +29,7 @@ class RetryConfig:
     cap_s: float = 5.0
     min_left_s: float = 0.05  # an attempt with less time than this cannot even connect
     budget: float = 0.1  # of live traffic: what all attempts after failures may come to (policy.extra)
+    stateful: bool = False  # also of requests that leave something behind where they are heard
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_attempts <= 10:

@@ -15,6 +15,8 @@ When wrong: with room for a few answers only, small holds one or none, and every
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import chain
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -58,6 +60,15 @@ class S3Fifo(Generic[T]):
         if entry.n_hits < MOST_HITS:
             entry.n_hits += 1
         return entry.value
+
+    def peek(self, key: bytes) -> T | None:
+        """The same, and nothing is remembered of it."""
+        entry = self._small.get(key) or self._main.get(key)
+        return entry.value if entry is not None else None
+
+    def items(self) -> Iterator[tuple[bytes, T]]:
+        """All keys and values; nothing may be put or removed meanwhile."""
+        return ((key, entry.value) for key, entry in chain(self._small.items(), self._main.items()))
 
     def put(self, key: bytes, value: T, n_bytes: int) -> None:
         """Remember a value of about so many bytes, in place of the key's last one. What is larger than all is not taken."""

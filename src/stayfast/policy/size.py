@@ -4,8 +4,8 @@ Problem: one prompt of a million tokens, by accident or not, takes an engine's m
 at its context limit in the end. Rule: beyond the route's maximum, or that of the client's tier where it has one, a prompt is
 refused before anything is spent on it, or goes to the route for such prompts. What is counted are estimated tokens
 (`wire.tokens`): the real tokenizer is the upstream's.
-Source: the providers' own `context_length_exceeded`. When wrong: an estimate may be off by a third, and in code or scripts
-other than Latin by twice: set the maximum where it hurts, not to the token.
+Source: the providers' own `context_length_exceeded`. When wrong: the estimate is on the high side, English by a tenth to a
+fifth and long numbers by up to three times: set the maximum where it hurts, not to the token.
 """
 
 from collections.abc import Mapping

@@ -18,6 +18,8 @@ Throttling shows before anything stops: the rate sags. Over the gaps since the l
     sag = mean gap / usual mean gap here         where that and the ratio to the answer's own start exceed SAG_TIMES
     load is taken (1 + (sag - 1) e^(-t/10)) fold    the largest sag lately; so new requests go elsewhere
 
+Answers that nobody watches are looked at when they end, and every 256 gaps: their second half against their first.
+
 Source: Karlin et al., "Competitive randomized algorithms for non-uniform problems" (SODA 1990) for the wait; the quantile
 of live gaps and the sag are ours.
 When wrong: a tool or a search inside the provider is silent for as long as it runs; an upstream that has become slower for
@@ -66,6 +68,17 @@ class Flow:
             self._gaps.add(gap_s, now)
         self._n += len(gaps_s)
         self._usual.learn(log(max(sum(gaps_s) / len(gaps_s), _LEAST_S)))
+
+    def saw(self, gaps_s: Sequence[float], now: float) -> None:
+        """The gaps of one answer, or of a long part of it, that nobody watched while they lasted: has it sagged?"""
+        n = len(gaps_s)
+        if n < 2 * MIN_FRESH:
+            return
+        start_s, rest_s = sum(gaps_s[: n // 2]) / (n // 2), sum(gaps_s[n // 2 :]) / (n - n // 2)
+        usual_s = self.usual_s
+        if usual_s and rest_s > SAG_TIMES * start_s and rest_s > SAG_TIMES * usual_s:
+            self.sagged(rest_s / usual_s, now)
+        self._usual.learn(log(max(sum(gaps_s) / n, _LEAST_S)))
 
     def limit_s(self, now: float) -> float:
         """Longer than nearly all gaps lately, several times; infinite where too few are known."""

@@ -104,6 +104,20 @@ class Tally(NamedTuple):
     n_quick: int
 
 
+def of_mark(calls: Sequence[Call], mark: int) -> tuple[int, int]:
+    """How many calls of this mark that are about to be judged are slow, and how many are not; none of them changes."""
+    n_slow = n_quick = 0
+    for call in calls:
+        became = call.became
+        if became is NOTHING or became is FAILED or became is REFUSED or call.slow_at == inf or call.mark != mark:
+            continue
+        if became is LOST or call.is_slow:
+            n_slow += 1
+        else:
+            n_quick += 1
+    return n_slow, n_quick
+
+
 def tally(calls: Sequence[Call], usual: Usual | None, mark: int, *, wants_seconds: bool = False) -> Tally:
     """Judge calls, and learn from them what is `usual`, but for those of which nobody knew what is slow."""
     n = n_dropped = n_slow = n_quick = 0

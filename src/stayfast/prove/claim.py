@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan, nan
+from pathlib import Path
 from statistics import median
 from typing import Protocol
 
@@ -54,11 +55,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How to run. `say` is told of progress."""
+    """How to run. `say` is told of progress. data: a folder of what a proof needs and the project does not have."""
 
     is_quick: bool = False
     seed: int = 1
     say: Callable[[str], None] = lambda _: None
+    data: Path | None = None
 
 
 class Claim(Protocol):

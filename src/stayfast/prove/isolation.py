@@ -31,9 +31,9 @@ from stayfast.pipeline.stages.relay import Relay
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.store import MemoryStore
 from stayfast.policy.cache import CacheConfig
 from stayfast.prove.claim import Conditions, Figure, Finding, Sense
+from stayfast.stores.memory import MemoryStore
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.registry import Member

@@ -135,7 +135,7 @@ class _Gateway:
         admit = self._system.gateway.admit
         assert isinstance(admit, Admission)
         self._admission = admit
-        self._budget = self._system.gateway.router.routes["m"].hedging.budget
+        self._hedging = self._system.gateway.router.routes["m"].hedging
         self.states: Counter[str] = Counter()
 
     def emit(self, fact: Fact) -> None:
@@ -146,7 +146,7 @@ class _Gateway:
         """Run one; what was held after it."""
         loop, rng = self._loop, self._rng
         before, began_at = self._levels(), loop.now()
-        counted = self._budget.told()
+        charged = self._charged()
         self._facts.clear()
         async with asyncio.TaskGroup() as group:
             for number in range(N_REQUESTS):
@@ -156,7 +156,7 @@ class _Gateway:
         done = [fact for fact in self._facts if isinstance(fact, RequestDone)]
         self._note(done)
         return [*self._held(), *self._miscounted(done, before, loop.now() - began_at),
-                *_wrong_ends(done, self._facts), *self._overspent(done, counted[2])]
+                *_wrong_ends(done, self._facts), *self._overspent(done, charged)]
 
     async def _visit(self, tenant: str) -> None:
         rng = self._rng
@@ -183,8 +183,8 @@ class _Gateway:
             "upstream places": sum(member.n_in_flight + len(member.pending) + (not member.has_room) for member in members),
             "upstream queue": sum(member.n_waiting for member in members),
             "streams": sum(upstream.n_open for upstream in self._upstreams),
-            "probes": sum(member.breaker.state is not State.CLOSED and not member.breaker.wants_probe(now + DAY_S)
-                          for member in members),
+            "probes": sum(health.breaker.state is not State.CLOSED and not health.breaker.wants_probe(now + DAY_S)
+                          for member in members for health in member.healths),
             "tasks": len(asyncio.all_tasks()) - 1, "timers": self._loop.n_timers}
         return [name for name, n in held.items() if n]
 
@@ -205,10 +205,17 @@ class _Gateway:
             miscounted.append("quota of tokens")
         return miscounted
 
-    def _overspent(self, done: Sequence[RequestDone], before: float) -> list[str]:
-        n_hedges = sum(attempt.is_hedge for fact in done for attempt in fact.attempts)
+    def _charged(self) -> tuple[float, float]:
+        """To the route's budget of extra attempts, and to those of its upstreams."""
+        return (sum(self._hedging.budget.told()[2:]),
+                sum(sum(member.extra.budget.told()[2:]) for member in self._system.registry))
+
+    def _overspent(self, done: Sequence[RequestDone], before: tuple[float, float]) -> list[str]:
+        """Extra attempts that were charged to one and not to the other, or not at all; those of a race are not."""
+        n_after = sum(max(0, sum(not attempt.is_hedge for attempt in fact.attempts) - 1) for fact in done)
         weight = weight_of(len(BODIES[True]))
-        return ["budget of hedges"] if abs(self._budget.told()[2] - before - n_hedges * weight) > weight / 2 else []
+        ours, theirs = (now - then for now, then in zip(self._charged(), before, strict=True))
+        return ["budget of extra attempts"] if abs(ours - theirs) > weight / 2 or ours < (n_after - 0.5) * weight else []
 
     def _note(self, done: Sequence[RequestDone]) -> None:
         """Count the states that were reached."""

@@ -30,7 +30,8 @@ from stayfast.wire.decode import decode
 
 SHARE, HALT_S = 0.02, 30.0
 TTFT_S, GAP_S, SIGMA = 0.3, 0.02, 0.4
-N_WORDS = 120
+N_WORDS, N_SAME = 120, 60
+SAME = "the same line once more, "  # five words
 EVERY_S = 0.2
 GAP_P99_S, CALLS = 2.0, 1.03
 
@@ -75,7 +76,14 @@ class Halts:
 
 
 def in_virtual_time(n_answers: int, seed: int, on_stall: Literal["wait", "rescue"]) -> Halts:
-    """Ask for so many answers, five a second."""
+    """What so many answers came to."""
+    done, n_wrong = played(n_answers, seed, on_stall)
+    gaps, took = Exact([fact.gap_max_s or 0.0 for fact in done]), Exact([fact.ended_at - fact.accepted_at for fact in done])
+    return Halts(gaps.at(0.99), took.at(0.5), took.at(0.99), sum(fact.n_attempts for fact in done) / len(done), n_wrong)
+
+
+def played(n_answers: int, seed: int, on_stall: Literal["wait", "rescue"]) -> tuple[list[RequestDone], int]:
+    """Ask for so many answers, five a second: how each ended, and how many were not what they should have been."""
     rng, facts = Random(seed), _Facts()
     upstreams = {name: HttpUpstream("openai", f"http://{name}", continues=True, probe=False) for name in "ab"}
     settings = Settings(upstreams=upstreams, log=Log(level="error", requests=False),
@@ -105,14 +113,14 @@ def in_virtual_time(n_answers: int, seed: int, on_stall: Literal["wait", "rescue
         return sum(not task.result() for task in tasks)
 
     n_wrong = run(main)
-    done = facts.done
-    gaps, took = Exact([fact.gap_max_s or 0.0 for fact in done]), Exact([fact.ended_at - fact.accepted_at for fact in done])
-    return Halts(gaps.at(0.99), took.at(0.5), took.at(0.99), sum(fact.n_attempts for fact in done) / len(done), n_wrong)
+    return facts.done, n_wrong
 
 
 def text_for(prompt: str) -> str:
-    """The answer to a prompt: no two words are the same, so that none can be missing unseen."""
-    return "".join(f"{prompt}.{n} " for n in range(N_WORDS))
+    """The answer to a prompt: half of it words of which no two are the same, so that none can be missing unseen, half of it
+    the same line again and again, as code and tables are.
+    """
+    return "".join(f"{prompt}.{n} " for n in range(N_WORDS - N_SAME)) + SAME * (N_SAME // SAME.count(" "))
 
 
 def _text(body: bytes) -> str:

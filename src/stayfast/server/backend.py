@@ -75,6 +75,14 @@ class Asked(msgspec.Struct, frozen=True):
     tenant: str | None = None  # only this one's; None: everybody's
 
 
+class ToForget(msgspec.Struct, frozen=True):
+    """Which kept answers are to be forgotten: those of which all that is given is true."""
+
+    route: str | None = None
+    tenant: str | None = None
+    tag: str | None = None
+
+
 class Service(Protocol):
     """The story of a request."""
 
@@ -106,6 +114,18 @@ class Backend(Protocol):
 
     def state(self) -> bytes:
         """What this process knows of its upstreams, as JSON; for admins."""
+        ...
+
+    async def caches(self) -> bytes:
+        """What the caches of all routes hold and saved, as JSON; for admins."""
+        ...
+
+    async def forget(self, what: ToForget) -> bytes:
+        """Forget kept answers; how many, as JSON."""
+        ...
+
+    async def kept(self, key: bytes) -> bytes | None:
+        """What is known of one kept answer, as JSON, but for its words; None where none is."""
         ...
 
     async def metrics(self) -> tuple[str, bytes]:

@@ -3,6 +3,7 @@
 Whoever comes this far has been let in (`routes.admit`), with a method and a path that exist.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -12,14 +13,25 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
-from stayfast.server.backend import Asked, Current
+from stayfast.server.backend import Asked, Current, ToForget
 from stayfast.server.edge import Message, Scope
 from stayfast.server.openapi import document
-from stayfast.server.routes import MAX_LISTED, MODELS, REQUESTS, STATE, dialect, model_id, request_id_in
+from stayfast.server.routes import (
+    CACHE,
+    MAX_LISTED,
+    MODELS,
+    REQUESTS,
+    STATE,
+    cache_key_in,
+    dialect,
+    model_id,
+    request_id_in,
+)
 from stayfast.wire.errors import render
 from stayfast.wire.models import model_list
 
 _JSON = "application/json"
+_KEY = re.compile(r"[0-9a-fA-F]{64}")
 Page = tuple[int, str, bytes]  # status, content type, body
 
 
@@ -87,6 +99,11 @@ class ColdApp:
             return await self._current.backend.requests(self._asked(scope))
         if path == STATE:
             return self._state(scope)
+        if path == CACHE:
+            return await self._caches(scope)
+        key = cache_key_in(path)
+        if key is not None:
+            return await self._kept(scope, key)
         request_id = request_id_in(path)
         return self._model(path) if request_id is None else await self._request(request_id, self._sees(scope))
 
@@ -106,9 +123,35 @@ class ColdApp:
         return found
 
     def _state(self, scope: Scope) -> bytes:
+        self._for_admins(scope)
+        return self._current.backend.state()
+
+    async def _caches(self, scope: Scope) -> bytes:
+        """What caches hold, or what they have forgotten now."""
+        self._for_admins(scope)
+        if scope["method"] != "DELETE":
+            return await self._current.backend.caches()
+        given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        for name, values in given.items():
+            if not all(values) or (name == "all" and values != ["true"]):
+                raise Rejected(f"{name} must be {'true' if name == 'all' else 'one character or more'}.", param=name)
+        what = ToForget(*(given.get(name, [None])[-1] for name in ("route", "tenant", "tag")))
+        if what == ToForget() and "all" not in given:
+            raise Rejected("Say what is to be forgotten: route, tenant, tag, or all=true.", param="route")
+        return await self._current.backend.forget(what)
+
+    async def _kept(self, scope: Scope, key: str) -> bytes:
+        self._for_admins(scope)
+        if not _KEY.fullmatch(key):
+            raise Rejected("A key is 64 hexadecimal digits: `stayfast explain` tells a request's.", param="key")
+        found = await self._current.backend.kept(bytes.fromhex(key))
+        if found is None:
+            raise Rejected("No answer is kept under this key.", status=404, code="answer_not_found", param="key")
+        return found
+
+    def _for_admins(self, scope: Scope) -> None:
         if self._sees(scope) is not None:
             raise Rejected("This is for keys that server.admins names.", status=403, code="admins_only")
-        return self._current.backend.state()
 
     def _sees(self, scope: Scope) -> str | None:
         """Whose requests may be seen: one's own; everybody's for admins, and where nobody has a name."""

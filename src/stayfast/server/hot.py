@@ -14,7 +14,6 @@ from stayfast.server.inbound import (
     cache_control,
     caller_trace,
     forwarded,
-    patience_s,
     says_more,
     sdk_silence_s,
     urgency,
@@ -23,6 +22,7 @@ from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, e
 from stayfast.wire.allowances import rate_limit_headers
 from stayfast.wire.decode import decode
 from stayfast.wire.errors import render_event
+from stayfast.wire.patience import patience_s
 from stayfast.wire.sse import comment
 
 if TYPE_CHECKING:

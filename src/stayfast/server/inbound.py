@@ -1,6 +1,5 @@
 """One request as it came: its head, checked, and its body. Headers that nobody here reads are never looked at."""
 
-import math
 import re
 from collections.abc import Sequence
 
@@ -8,6 +7,8 @@ from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl
 from stayfast.policy.priority import Urgency
+from stayfast.wire.decode import MOST_TAGS, TAG, TAG_FORM
+from stayfast.wire.patience import SAY_PATIENCE, number
 from stayfast.wire.trace_context import caller_of
 
 _KNOWN = frozenset((
@@ -18,28 +19,21 @@ _KNOWN = frozenset((
     b"x-deadline-ms", b"x-envoy-expected-rq-timeout-ms", b"grpc-timeout",
     b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
-    b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control",
+    b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control", b"x-cache-tags",
     b"x-session-id",
 ))
 _LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
     b"anthropic-beta", b"tracestate", b"connection", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
-    b"cache-control"))
+    b"cache-control", b"x-cache-tags"))
 _FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count", b"x-session-id")
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")
 _FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # nobody here has a span: the caller's stays the parent
-_PATIENCE = {  # what the number is to be multiplied by, to be seconds
-    b"x-request-timeout": 1.0, b"x-stayfast-deadline": 1.0, b"x-litellm-timeout": 1.0, b"x-request-timeout-ms": 1e-3,
-    b"x-stayfast-deadline-ms": 1e-3, b"x-deadline-ms": 1e-3, b"x-envoy-expected-rq-timeout-ms": 1e-3}
-_GRPC_PATIENCE = b"grpc-timeout"
-_SAY_PATIENCE = frozenset((*_PATIENCE, _GRPC_PATIENCE))
-_GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
-_GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PRIORITY = b"x-stayfast-priority"
-_CACHE = b"cache-control"
+_CACHE, _TAGS = b"cache-control", b"x-cache-tags"
 _MAX_AGE = re.compile(r"max-age=([0-9]{1,10})")
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
-_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *_SAY_PATIENCE, _PRIORITY, _CACHE, *_SDK_PATIENCE))
+_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, *_SDK_PATIENCE))
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -55,7 +49,6 @@ _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0
 _HOT_TARGETS = {path.encode(): path for path in HOT}
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
-_MAX_TIMEOUT_S = 86_400.0
 
 
 class Inbound:
@@ -163,28 +156,6 @@ def says_more(fields: dict[bytes, bytes]) -> bool:
     return not _SAYS_MORE.isdisjoint(fields)
 
 
-def patience_s(fields: dict[bytes, bytes]) -> float | None:
-    """How long the client says it will wait, in seconds; the least of what it says. Raises Rejected naming the header."""
-    if _SAY_PATIENCE.isdisjoint(fields):
-        return None
-    least_s: float | None = None
-    for name, unit_s in _PATIENCE.items():
-        said = fields.get(name)
-        if said is not None:
-            seconds = _number(said) * unit_s
-            if not 0 < seconds <= _MAX_TIMEOUT_S:  # false for NaN
-                unit = "seconds" if unit_s == 1.0 else "milliseconds"
-                raise _bad_timeout(name, f"{unit}, more than 0 and at most {_MAX_TIMEOUT_S / unit_s:.0f}")
-            least_s = seconds if least_s is None else min(seconds, least_s)
-    if (said := fields.get(_GRPC_PATIENCE)) is not None:
-        found = _GRPC_TIMEOUT.fullmatch(said)
-        seconds = float(found[1]) * _GRPC_UNITS_S[found[2]] if found is not None else 0.0
-        if seconds <= 0:
-            raise _bad_timeout(_GRPC_PATIENCE, "digits and a unit of H, M, S, m, u or n, and more than 0")
-        least_s = seconds if least_s is None else min(seconds, least_s)
-    return least_s
-
-
 def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:
     """How long the client's SDK waits for the next byte, in seconds. Nobody wrote these headers, so nobody is refused for
     them: what is no number is not there.
@@ -192,21 +163,10 @@ def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:
     least_s: float | None = None
     for name in _SDK_PATIENCE:
         if name in fields:
-            seconds = _number(fields[name])
+            seconds = number(fields[name])
             if seconds > 0 and (least_s is None or seconds < least_s):
                 least_s = seconds
     return least_s
-
-
-def _number(said: bytes) -> float:
-    try:
-        return math.nan if b"_" in said else float(said)  # float() takes Python's 1_000
-    except ValueError:
-        return math.nan
-
-
-def _bad_timeout(name: bytes, wanted: str) -> Rejected:
-    return Rejected(f"{name.decode()} must be {wanted}.", code="bad_timeout", param=name.decode())
 
 
 def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
@@ -223,11 +183,11 @@ def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
 
 def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
     """What the client says of remembered answers; None where it says nothing. Words that are unknown say nothing (RFC 9111,
-    5.2.3). Raises Rejected for a max-age that is no number.
+    5.2.3). Raises Rejected for a max-age that is no number, and for tags that are none.
     """
-    said = fields.get(_CACHE)
+    said, tagged = fields.get(_CACHE), fields.get(_TAGS)
     if said is None:
-        return None
+        return CacheControl(tags=_tags(tagged)) if tagged is not None else None
     words = [word.strip() for word in said.decode("latin-1").lower().split(",")]
     max_age_s = None
     for word in words:
@@ -237,7 +197,16 @@ def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
                 raise Rejected("cache-control: max-age must be whole seconds, as in max-age=60.", code="bad_cache_control",
                                param="cache-control")
             max_age_s = float(found[1])
-    return CacheControl("no-store" in words, "no-cache" in words, "only-if-cached" in words, max_age_s)
+    tags = _tags(tagged) if tagged is not None else ()
+    return CacheControl("no-store" in words, "no-cache" in words, "only-if-cached" in words, max_age_s, tags)
+
+
+def _tags(said: bytes) -> tuple[str, ...]:
+    tags = tuple(word for part in said.decode("latin-1").split(",") if (word := part.strip()))
+    if len(tags) > MOST_TAGS or not all(TAG.fullmatch(tag) for tag in tags):
+        raise Rejected(f"{_TAGS.decode()} must be at most {MOST_TAGS} tags between commas, each {TAG_FORM}.",
+                       code="bad_cache_tags", param=_TAGS.decode())
+    return tags
 
 
 def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:

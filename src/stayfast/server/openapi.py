@@ -7,7 +7,7 @@ import msgspec
 from stayfast.core.types import Api
 from stayfast.observe.waterfall import Listed, Waterfall
 from stayfast.server.inbound import PATHS
-from stayfast.server.routes import HEALTH, MAX_LISTED, REQUESTS, STATE
+from stayfast.server.routes import CACHE, HEALTH, MAX_LISTED, REQUESTS, STATE
 from stayfast.wire.chat.schema import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.schema import CountRequest, MessagesRequest
 from stayfast.wire.responses.schema import ResponsesRequest
@@ -47,9 +47,9 @@ _HEADERS: Json = {
     "server-timing": {"description": "Where the time went, by stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "Who answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Calls it took.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "What was done instead of failing: fallback, template or partial.",
+    "x-stayfast-degraded": {"description": "What was done instead of failing: fallback, stale, template or partial.",
                             "schema": {"type": "string"}},
-    "x-cache": {"description": "hit, miss, coalesced or bypass, with its kind, age or reason; on routes with a cache.",
+    "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age or reason; on routes with a cache.",
                 "schema": {"type": "string"}},
 }
 _PARAMETERS: list[Json] = [
@@ -94,6 +94,30 @@ _STATE: Json = {
     "properties": {"worker": {"type": "integer"},
                    "upstreams": {"type": "object", "additionalProperties": {"type": "string"}}},
 }
+_CACHES: Json = {
+    "type": "object", "required": ["object", "data"],
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {
+        "type": "object", "required": ["route", "store", "requests", "kinds"],
+        "properties": {"route": {"type": "string"}, "store": {"type": "object"}, "requests": {"type": "object"},
+                       "without_a_call": {"type": ["number", "null"]}, "kinds": {"type": "object"},
+                       "error": {"type": ["object", "null"]}}}}},
+}
+_FORGOTTEN: Json = {
+    "type": "object", "required": ["forgotten", "gone"],
+    "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}}},
+}
+_KEPT: Json = {
+    "type": "object", "required": ["route", "kept_at", "bytes"],
+    "properties": {"route": {"type": "string"}, "tenant": {"type": ["string", "null"]}, "kept_at": {"type": "number"},
+                   "drop_at": {"type": ["number", "null"]}, "bytes": {"type": "integer"},
+                   "tags": {"type": "array", "items": {"type": "string"}}, "usage": {"type": ["object", "null"]},
+                   "finish_reason": {"type": ["string", "null"]}},
+}
+_FORGETTING: list[Json] = [
+    *({"name": name, "in": "query", "description": f"Those {said}.", "schema": {"type": "string", "minLength": 1}}
+      for name, said in (("route", "of this route"), ("tenant", "of this tenant"), ("tag", "with this tag"))),
+    {"name": "all", "in": "query", "description": "Every one. It, or one of the others, must stand there.",
+     "schema": {"const": "true"}}]
 _LISTING: list[Json] = [
     {"name": "n", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 50}},
     {"name": "which", "in": "query", "description": "notable: those that were slow or went wrong, kept for longer.",
@@ -135,7 +159,8 @@ def document(version: str) -> Json:
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
-                                     "State": _STATE} | _waterfalls(),
+                                     "State": _STATE, "Caches": _CACHES,
+                                     "Forgotten": _FORGOTTEN, "Kept": _KEPT} | _waterfalls(),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
@@ -177,6 +202,17 @@ def _cold_paths() -> Json:
         "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
         "get": _cold("request", "Where the time of one request went.", "Waterfall",
                      refused | {"404": "It is not kept any more, or was another client's."}),
+    }
+    paths[CACHE] = {
+        "get": _cold("caches", "What the caches of all routes hold and saved, for admins.", "Caches", refused),
+        "delete": _cold("forget", "Forget kept answers of which all that is given is true, for admins.", "Forgotten",
+                        refused | {"400": _REFUSALS["400"]}) | {"parameters": _FORGETTING},
+    }
+    paths[f"{CACHE}/{{key}}"] = {
+        "parameters": [{"name": "key", "in": "path", "required": True,
+                        "schema": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}}],
+        "get": _cold("kept", "What is known of one kept answer, but for its words; for admins.", "Kept",
+                     refused | {"400": _REFUSALS["400"], "404": "No answer is kept under this key."}),
     }
     paths[STATE] = {"get": _cold("state", "What this process knows of its upstreams, for admins.", "State", refused)}
     told: Json = {status: _error(said) for status, said in refused.items()}

@@ -19,7 +19,8 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
 from stayfast.core.types import Stage
 from stayfast.server.config import ServerConfig
-from stayfast.server.inbound import Inbound, is_http_10, patience_s, read_fields, says_more, split_target
+from stayfast.server.inbound import Inbound, is_http_10, read_fields, says_more, split_target
+from stayfast.wire.patience import patience_s
 
 IDLE, HEAD, BODY = 0, 1, 2
 MAX_PIPELINED = 64  # requests ready on one connection; the one after it is the last

@@ -10,8 +10,9 @@ HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
 _OPEN = HEALTH | {"/", "/openapi.json"}
 REQUESTS = "/admin/requests"
 STATE = "/debug/state"
+CACHE = "/admin/cache"
 MAX_LISTED = 1000  # of them, at a time
-_COLD = _OPEN | MODELS | {"/metrics", REQUESTS, STATE}
+_COLD = _OPEN | MODELS | {"/metrics", REQUESTS, STATE, CACHE}
 _READING = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -28,7 +29,10 @@ def allowed(path: str) -> tuple[str, ...]:
     """The methods of a path; none for a path that does not exist."""
     if path in HOT:
         return ("POST",)
-    return _READING if path in _COLD or model_id(path) is not None or request_id_in(path) is not None else ()
+    if path == CACHE:
+        return (*_READING, "DELETE")
+    is_one = model_id(path) is not None or request_id_in(path) is not None or cache_key_in(path) is not None
+    return _READING if path in _COLD or is_one else ()
 
 
 def label(path: str) -> str:
@@ -37,6 +41,8 @@ def label(path: str) -> str:
         return path
     if request_id_in(path) is not None:
         return f"{REQUESTS}/{{id}}"
+    if cache_key_in(path) is not None:
+        return f"{CACHE}/{{key}}"
     return "/v1/models/{id}" if model_id(path) is not None else "other"
 
 
@@ -52,6 +58,12 @@ def request_id_in(path: str) -> str | None:
     """The id in `/admin/requests/{id}`, still quoted; clients may choose ids with slashes."""
     head, _, request_id = path.partition(f"{REQUESTS}/")
     return request_id if request_id and not head else None
+
+
+def cache_key_in(path: str) -> str | None:
+    """The key in `/admin/cache/{key}`."""
+    head, _, key = path.partition(f"{CACHE}/")
+    return key if key and not head else None
 
 
 def admit(inbound: Inbound, current: Current, *, is_draining: bool) -> StayfastError | None:

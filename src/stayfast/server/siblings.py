@@ -8,7 +8,7 @@ left out, never waited for.
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
@@ -50,7 +50,7 @@ class Siblings:
         self._patience_s = patience_s
         self._server: asyncio.AbstractServer | None = None
 
-    async def listen(self, answer: Callable[[bytes], bytes]) -> None:
+    async def listen(self, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         """Answer the others from now on; `answer` must not raise. Raises OSError."""
         if self.folder is None:
             return
@@ -61,7 +61,7 @@ class Siblings:
                     async with asyncio.timeout(self._patience_s):
                         question = await _receive(reader, MAX_QUESTION_BYTES)
                         if question is not None:
-                            _send(writer, answer(question))
+                            _send(writer, await answer(question))
                             await writer.drain()
             finally:
                 writer.close()

@@ -14,13 +14,17 @@ from stayfast.policy.cache import CacheConfig
 from stayfast.policy.eject import EjectConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.limits import LimitConfig
+from stayfast.policy.prefix import PrefixConfig
+from stayfast.policy.prefix_rules import ModelRules
 from stayfast.policy.price import Price
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.slo import Latency, Slo
 from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About
 from stayfast.settings.described_admission import DESCRIBED as ADMISSION
+from stayfast.settings.described_semantic import DESCRIBED as SEMANTIC
 from stayfast.settings.described_simulated import DESCRIBED as SIMULATED
+from stayfast.settings.described_stores import DESCRIBED as STORES
 
 _DAY_S = 86_400
 _MIB = 1 << 20
@@ -60,6 +64,9 @@ RETRY = {
     "min_left_s": About("No attempt is begun with less time than this before the deadline.", minimum=0),
     "budget": About("The share of live traffic that attempts after failures may come to, hedges and fallbacks counted in.",
                     more_than=0, maximum=1),
+    "stateful": About("Whether what leaves something behind at the provider (`store: true`, the default of responses; "
+                      "previous_response_id; a container) may be sent again where it may have been heard. It may then be "
+                      "done, and paid for, twice."),
 }
 
 HEDGE = {
@@ -69,13 +76,15 @@ HEDGE = {
                     more_than=0, maximum=1),
     "max_extra": About("Attempts beside the first one, at most.", minimum=1, maximum=2),
     "race_after_s": About("In a race: how long the first attempt runs alone.", minimum=0, maximum=60),
+    "stateful": About("Whether requests that leave something behind at the provider (see retry.stateful) get second "
+                      "attempts, too."),
 }
 
 LIMIT = {
     "mode": About("gradient: as many as bring their first token in their usual time. aimd: by `good_s` and `bad_s`. fixed: "
                   "`most`. off: any number.", words=("gradient", "aimd", "fixed", "off")),
     "least": About("It never falls below this.", minimum=1, maximum=100_000),
-    "most": About("It starts here and never rises above this.", minimum=1, maximum=100_000),
+    "most": About("It starts here and never rises above this. null: 10000, and of aimd 200.", minimum=1, maximum=100_000),
     "max_waiting": About("Requests that may wait for a place; the next ones get 503 at once.", minimum=0, maximum=100_000),
     "good_s": About("aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600),
     "bad_s": About("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600),
@@ -194,6 +203,7 @@ ALERTS = {
     "min_bad": About("With fewer bad requests than this, neither.", minimum=1),
     "min_requests_5m": About("With fewer requests in 5 minutes, no percentile and no ratio is judged.", minimum=1),
     "cache_hit_ratio_min": _ratio("A lower share of cache hits over 30 minutes is told."),
+    "prefix_read_ratio_min": _ratio("A lower share of input read from providers' prefix caches over 30 minutes is told."),
     "queue_depth": About("More requests waiting than this is told.", minimum=1),
     "truncated_ratio": _ratio("Share of an upstream's streams that break off after their first token."),
     "degraded_ratio": _ratio("Share of a route's answers by fallback, template or in part."),
@@ -231,18 +241,47 @@ RECENT = {
 
 CACHE = {
     "mode": About("exact: a request that means the same as an earlier one gets its answer, and those that come at the same "
-                  "time share one call. off: every request is a call.", words=("off", "exact")),
+                  "time share one call. semantic: so does one that asks the same in other words, within `max_error`. off: "
+                  "every request is a call.", words=("off", "exact", "semantic")),
     "ttl_s": About("No answer is given again that is older than this, in seconds.", more_than=0, maximum=31_536_000),
     "max_temperature": About("Only requests with at most this temperature, or with a seed. One without a temperature counts "
                              "as 1: its provider's own.", minimum=0, maximum=2),
     "max_bytes": About("The memory for answers, in each worker.", minimum=1024, maximum=1 << 40),
     "max_answer_bytes": About("Longer answers are not kept.", minimum=1024, maximum=1 << 40),
     "epoch": About("Any word; another one forgets all that is kept: after a change of what the model knows, for example."),
+    "stale_while_revalidate_s": About("For so many seconds more an answer is given at once, and renewed in the background.",
+                                      minimum=0, maximum=31_536_000),
+    "stale_if_error_s": About("For so many seconds more an answer is given where the call for another one fails.", minimum=0,
+                              maximum=31_536_000),
+    "store": About("The name of one of `stores`, which routes and workers may share. Empty: memory of this route's own, of "
+                   "max_bytes."),
+    "semantic": About("What a semantic cache needs to know.", is_inline=True),
+}
+
+PREFIX = {
+    "mode": About("auto: prompts are put into an order that can be remembered, and marked for the provider's cache, unless "
+                  "they have marks of their own. off: they go as they came.", words=("off", "auto")),
+    "ttl": About("How long Anthropic is to keep the static part; an hour costs twice as much to write. auto: an hour where "
+                 "it mostly comes back after more than five minutes.", words=("auto", "5m", "1h")),
+    "sorts_tools": About("Tools go out by name: the same ones are the same prompt, in whatever order they came."),
+    "moves_volatile": About("Whole blocks of instructions with a date, a UUID or a timestamp go behind those without."),
+    "wait_s": About("The longest that a request waits for another that begins alike to fill the cache, in seconds; never "
+                    "more than a quarter of its time. 0: nobody waits.", minimum=0, maximum=60),
+    "warm_tokens_per_hour": About(
+        "Input tokens that may be spent in an hour on asking Anthropic for static parts shortly before it forgets them, "
+        "where they were used lately; in each worker. 0: none.", minimum=0, maximum=1_000_000_000),
+    "models": About("What holds for some models in place of what is known of their family: by the model's name at its "
+                    "upstream, a shell pattern like claude-next-*; the first that fits."),
+}
+MODEL_RULES = {
+    "marks": About("How the end of what is to be kept is said. null: as for its family."),
+    "floor_tokens": About("Shorter beginnings are not kept. null: as for its family.", minimum=0, maximum=1_000_000),
 }
 
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
     Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, HedgeConfig: HEDGE, CacheConfig: CACHE,
     AffinityConfig: AFFINITY, EjectConfig: EJECT, LimitConfig: LIMIT, BreakerConfig: BREAKER, ServerConfig: SERVER,
-    EngineConfig: ENGINE,
-    **SIMULATED, **ADMISSION, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
+    EngineConfig: ENGINE, **SEMANTIC,
+    **STORES, **SIMULATED, **ADMISSION, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
+    PrefixConfig: PREFIX, ModelRules: MODEL_RULES,
 }

@@ -12,6 +12,7 @@ from stayfast.upstreams.simulated import (
     Gaps,
     Lengths,
     Mixture,
+    PromptCacheModel,
     ProviderConfig,
     Quota,
     Regime,
@@ -55,10 +56,23 @@ PROVIDER = {
     "regimes": About("Bad minutes, which all requests of a time share. null: none."),
     "cold_start": About("What the first requests after a silence wait for. null: nothing."),
     "quota": About("What may be used in a minute. null: anything."),
+    "prompt_cache": About("What it remembers of prompts, by which provider's rules. null: nothing."),
     "engine": About("An inference engine: then waits rise with load, and gaps are the engine's. null: none."),
     "faults": About("Ways to fail; the first rule that strikes a request is the one it gets."),
     "notices_hangup": About("A caller that leaves ends the work at once; else it runs on to its end, and is counted."),
     "tariff": About("What it charges, for its own count of costs."),
+}
+
+PROMPT_CACHE = {
+    "rules": About("anthropic: what is marked. breakpoints: OpenAI's since GPT-5.6. automatic: OpenAI's before."),
+    "floor_tokens": About("Shorter beginnings are not kept.", minimum=0, maximum=1_000_000),
+    "keeps_s": About("How long after its last use an entry lives, in seconds; one for an hour lives an hour.", more_than=0,
+                     maximum=_DAY_S),
+    "read_factor": About("What a token costs that is read, of plain input's price.", minimum=0, maximum=100),
+    "write_factor": About("What a token costs that is written.", minimum=0, maximum=100),
+    "machine_rpm": About("OpenAI's rules: of more prompts a minute with one key and beginning, the others go to a machine "
+                         "that remembers nothing of them. Assumed.", minimum=1),
+    "write_1h_factor": About("What a token costs that is written for an hour.", minimum=0, maximum=100),
 }
 
 MIXTURE = {
@@ -163,4 +177,5 @@ TARIFF = {
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
     ProviderConfig: PROVIDER, Mixture: MIXTURE, Gaps: GAPS, Lengths: LENGTHS, Stalls: STALLS, Sag: SAG, Regime: REGIME,
     Regimes: REGIMES, ColdStart: COLD_START, Quota: QUOTA, EngineModel: ENGINE_MODEL, FaultRule: FAULT, Tariff: TARIFF,
+    PromptCacheModel: PROMPT_CACHE,
 }

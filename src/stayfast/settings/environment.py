@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from stayfast.settings.nodes import Override
 
@@ -22,3 +23,9 @@ def environment() -> Mapping[str, str]:
 def overrides(variables: Mapping[str, str]) -> list[Override]:
     """The settings that variables override, weakest first; an empty variable says nothing."""
     return [Override(path, variables[name], name) for name, path in OVERRIDES if variables.get(name)]
+
+
+def cache_home(variables: Mapping[str, str]) -> Path:
+    """Where what can be made again may be kept: by the XDG base directory specification."""
+    said = variables.get("XDG_CACHE_HOME", "")
+    return (Path(said) if said.startswith("/") else Path.home() / ".cache") / "stayfast"

@@ -6,6 +6,7 @@ The stronger wins: a flag, then an environment variable, then the file, then the
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
@@ -26,6 +27,7 @@ from stayfast.settings.nodes import Mapping as Tree
 from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean, quoted
 from stayfast.settings.references import expand
 from stayfast.settings.routes import OnOverrun
+from stayfast.settings.stores import RedisStoreSettings, SqliteStoreSettings
 from stayfast.settings.tree import Defaults, Settings
 from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream
 
@@ -182,6 +184,23 @@ def _check_rescues(settings: Settings, complain: Callable[[Path, str], None]) ->
             complain(("routes", name, "on_stall"), "rescue needs an upstream that says continues: true")
 
 
+def _check_stores(settings: Settings, complain: Callable[[Path, str], None]) -> None:
+    """Complain of stores that cannot be, and of routes that name none of them."""
+    for name, route in settings.routes.items():
+        judge, others = route.cache.semantic.judge, settings.routes.keys() - {name}
+        if judge and judge not in others:
+            message = f"there is no other route {quoted(judge)}{did_you_mean(judge, others)}"
+            complain(("routes", name, "cache", "judge"), message)
+        if route.cache.store and route.cache.store not in settings.stores:
+            hint = did_you_mean(route.cache.store, settings.stores)
+            complain(("routes", name, "cache", "store"), f"there is no store {quoted(route.cache.store)}{hint}")
+    for name, its in settings.stores.items():
+        if isinstance(its, SqliteStoreSettings) and not FilePath(its.path).absolute().parent.is_dir():
+            complain(("stores", name, "path"), "there is no such folder")
+        if isinstance(its, RedisStoreSettings) and find_spec("redis") is None:
+            complain(("stores", name, "kind"), "redis needs a package that is not installed: pip install 'stayfast[redis]'")
+
+
 def _no_such_routes(settings: Settings, tree: Tree) -> list[Problem]:
     """Routes that send long prompts to one that does not exist."""
     problems = []
@@ -214,6 +233,7 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
         hint = did_you_mean(name, settings.server.keys)
         complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
     _check_rescues(settings, complain)
+    _check_stores(settings, complain)
     if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:
         complain(("tracing", "exporter"), missing)
     try:

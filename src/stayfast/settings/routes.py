@@ -10,6 +10,7 @@ from stayfast.policy.budget import PART, BudgetConfig, share_out
 from stayfast.policy.cache import CacheConfig
 from stayfast.policy.eject import EjectConfig
 from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.prefix import PrefixConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.size import SizeConfig
 from stayfast.policy.slo import Slo
@@ -108,6 +109,9 @@ class Route:
     )] = "wait"
     cache: Annotated[CacheConfig, About("Answers that may be given twice (docs/concepts/cache.md).")] = field(
         default_factory=CacheConfig)
+    prefix: Annotated[PrefixConfig, About(
+        "The providers' own caches of what prompts begin with (docs/concepts/prompt-layout.md).")] = field(
+        default_factory=PrefixConfig)
     size: Annotated[SizeConfig, About("How long prompts may be.", is_inline=True)] = field(default_factory=SizeConfig)
     slo: Annotated[Slo, About("What its users are promised; what is unset comes from defaults.slo.")] = field(
         default_factory=Slo)

@@ -22,7 +22,9 @@ from stayfast.settings.about import About
 from stayfast.settings.declare import check_bounds
 from stayfast.settings.routes import OnOverrun, Route, Tier
 from stayfast.settings.secret import Secret
+from stayfast.settings.stores import StoreSettings
 from stayfast.settings.upstreams import EmbeddedUpstream, Upstream, check_headers, nothing
+from stayfast.stores.embed import EmbedderConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,11 @@ class Settings:
         default_factory=RecentConfig)
     alerts: Annotated[AlertsConfig, About("Where the rules of `stayfast alerts` draw their lines.")] = field(
         default_factory=AlertsConfig)
+    stores: Annotated[Mapping[str, StoreSettings], About(
+        "Where caches keep answers, by a name of your choice (docs/concepts/cache-stores.md).")] = field(
+        default_factory=nothing)
+    embedder: Annotated[EmbedderConfig, About("What semantic caches compare texts with.")] = field(
+        default_factory=EmbedderConfig)
     workers: Annotated[int, About("Processes that share the port, for more than one core.", minimum=1, maximum=256)] = 1
 
     def __post_init__(self) -> None:

@@ -104,7 +104,8 @@ class Site:
         self._check_key(inbound)
         request = decode(api, inbound.body)
         provider = self._providers[name]
-        return Answer(provider, ask_of(request, has_blocks=provider.caches_prompts), connection, inbound, self._desk).run()
+        ask = ask_of(request, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
+        return Answer(provider, ask, connection, inbound, self._desk).run()
 
     def _answer_cold(self, inbound: Inbound, path: bytes) -> tuple[int, bytes]:
         if path.startswith(b"/_sim/"):

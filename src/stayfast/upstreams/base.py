@@ -10,7 +10,23 @@ import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import Trace
-from stayfast.core.types import Api, Chunk, Request, Sight
+from stayfast.core.types import Api, Chunk, Request, Sight, Usage
+
+
+class Marker(Protocol):
+    """Puts marks for the provider's prompt cache into what one attempt sends."""
+
+    def write(self, body: bytes, api: Api) -> bytes:
+        """The body as it goes out, in the dialect `api`; the very same where nothing is to be said."""
+        ...
+
+    def first_token(self) -> None:
+        """Its answer has begun: what was marked can be read by others."""
+        ...
+
+    def ended(self, usage: Usage | None) -> None:
+        """The attempt is over, with what its answer says of its prompt. Called once, whatever its end."""
+        ...
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -24,6 +40,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, str], ...] = ()  # of the client's, those that go on (lower-case names)
     trace: Trace | None = None  # this attempt's own span, which the upstream is told of
     goes_on: bool = False  # the request ends with the assistant's words, which are to be continued
+    marker: Marker | None = None  # None: bodies go out as they are
 
 
 class Stream(Protocol):

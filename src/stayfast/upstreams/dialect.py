@@ -70,6 +70,8 @@ class DialectUpstream:
             return Estimate(count_tokens_answer(request))
         streams = spoken.can_stream and (request.stream or self.always_streams)
         body = encode(request, spoken, call.model, stream=streams, want_usage=self._config.asks_usage)
+        if call.marker is not None:
+            body = call.marker.write(body, spoken)
         if call.goes_on:
             body = going_on(body, request.api, spoken)
         response = await self._client.send(

@@ -1,121 +1,49 @@
-"""Every upstream by name, with what is known of it now: who has a place there and who waits for one, how quick it is, what
-its limit and its breaker say, whether it ever answered.
+"""Every upstream by name, with what is known of it now: how quick it is, what its limit and its breaker say, whether it ever
+answered.
 """
 
-import asyncio
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from random import Random
 
-from stayfast.core.errors import Shed
-from stayfast.core.events import BreakerChanged, Fanout, Sink
-from stayfast.core.types import Outcome
-from stayfast.policy.balance import Load, Pace
+from stayfast.core.events import Fanout, Sink
+from stayfast.policy.balance import Backlog, Load, Pace
 from stayfast.policy.breaker import Breaker, BreakerConfig
-from stayfast.policy.common import LOOK_ELSEWHERE_S, Common
+from stayfast.policy.extra import Pool
 from stayfast.policy.limits import Limit, LimitConfig
 from stayfast.policy.predict import Predictor
 from stayfast.policy.stall import Flow
 from stayfast.policy.usual import Norm, Usual, log_of
-from stayfast.policy.verdicts import UNKNOWN_JUDGED_AFTER_S, Became, Call, Wheel, tally
+from stayfast.policy.verdicts import FAILED, JUDGED, REFUSED, UNKNOWN_JUDGED_AFTER_S, Tally, Wheel, of_mark, tally
 from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.health import Health, Models
+from stayfast.upstreams.limited import MAX_RETRY_AFTER_S, Limited
+from stayfast.upstreams.place import Place
 
-_DROPPED = Outcome.DROPPED
-WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = Became
 N_FAILED_IN_ROW_UNPROVEN = 10
 QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
-HELD_WEIGHT = 0.1  # of the newest in the mean time that a place is held
-MAX_RETRY_AFTER_S = 60.0
-LOST_IS_SLOW = 1.5  # times its usual time, after which a call is given up for a quicker one: few are, unless most are slow
-
-
-class Place(Call):
-    """One attempt's place at one upstream, from its start to its one end. Nothing here awaits."""
-
-    __slots__ = ("_is_left", "_member")
-
-    def __init__(self, member: "Member", norm: Norm, mark: int, n_beside: int, *, began_at: float, slow_at: float) -> None:
-        self._member = member
-        self.norm = norm
-        self.mark = mark
-        self.n_beside = n_beside
-        self.began_at = began_at
-        self.slow_at = slow_at
-        self.became = WAITING
-        self.took_s = self.real = None
-        self._is_left = False
-
-    @property
-    def usual_s(self) -> float:
-        """What the first token of a prompt of this size usually takes; 0 before that is known."""
-        return self.norm.usual_s
-
-    def is_late(self, now: float) -> bool:
-        """Whether its first token has been waited for as long as for a slow one; yes where nobody knows how long that is."""
-        return now >= self.slow_at or self.slow_at == inf
-
-    def answered(self, now: float, norm: Norm | None = None) -> None:
-        """The first token came; `norm` is of the prompt's real size where that has come to be known."""
-        if self.took_s is not None:
-            return
-        self.took_s = now - self.began_at
-        del self._member.pending[self]
-        self.real = norm
-        if self.became is WAITING:
-            self.became = ANSWERED
-        self._member.answered(self, now)
-
-    def outlasted(self, now: float) -> None:
-        """Another attempt was quicker, and this one is given up: it took at least so long."""
-        if self.took_s is not None:
-            return
-        took_s = now - self.began_at
-        ratio = self.norm.ratio(took_s)
-        if ratio is None:
-            return
-        is_slow = ratio >= LOST_IS_SLOW
-        if is_slow:
-            self.took_s = took_s
-            if self.became is WAITING:
-                self.became = LOST
-        self._member.outlasted(ratio, self.mark if is_slow else None, now)
-
-    def leave(self, outcome: Outcome, now: float, *, is_endpoint: bool = True, retry_after_s: float | None = None) -> None:
-        """Give it back, with what came of the attempt; only the first call counts. `is_endpoint`: a drop was by the
-        endpoint's fault, and not a refusal for a quota."""
-        if self._is_left:
-            return
-        self._is_left = True
-        member = self._member
-        member.pending.pop(self, None)
-        if self.took_s is None and self.slow_at == inf:
-            self.norm.n_unknown -= 1
-        if outcome is _DROPPED:
-            member.dropped(self, now, is_endpoint=is_endpoint, retry_after_s=retry_after_s)
-        elif self.took_s is None:
-            member.breaker.forgotten(self.mark)
-            if self.became is WAITING and now < self.slow_at:
-                self.became = NOTHING
-        member.left(now - self.began_at)
+REFUSED_S = 60.0  # for which others go before one that refused its key, or does not know a model
 
 
 class Member:
-    """One upstream and its live state. Changed only on the event loop; only `room` awaits."""
+    """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
-    __slots__ = ("_held_s", "_is_alone_until", "_judged_after_s", "_n_promised", "_pace", "_sink", "_slow_factor", "_told",
-                 "_unjudged", "_waiting", "breaker", "common", "flow", "is_proven", "limit", "max_waiting", "n_in_flight",
-                 "pending", "predictor", "quickest_s", "upstream", "usual")
+    __slots__ = ("_alone_until", "_breaker_config", "_judged_after_s", "_limit_config", "_n_refused", "_pace", "_rng",
+                 "_sink", "_slow_factor", "_unjudged", "backlog", "extra", "flow", "has_news", "is_proven", "lanes",
+                 "models", "n_in_flight", "own", "pending", "predictor", "quickest_s", "upstream", "usual", "whole")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None) -> None:
         limit, breaker = limit or LimitConfig(), breaker or BreakerConfig()
         self.upstream = upstream
         self.usual = Usual()
-        self.limit = Limit(limit)
-        self.breaker = Breaker(breaker, rng or Random(upstream.name))
-        self.common: Common | None = None  # the limit is shared with other processes
-        self.max_waiting = limit.max_waiting
+        self.whole = Limited(upstream.name, limit)
+        self.lanes: dict[str, Limited] | None = None  # None: all share one limit
+        self._limit_config = limit
+        self.models: Models | None = None  # None: it is asked for one
+        self.extra = Pool()  # of attempts beyond what clients asked, by all routes
+        self.backlog: Backlog | None = None  # None: nobody chooses between it and others
+        self.has_news = False  # something but its breaker has moved requests to others
         self.flow: Flow | None = None  # how its answers flow, where somebody judges that
         self.n_in_flight = 0
         self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
@@ -123,92 +51,138 @@ class Member:
         self.quickest_s = 0.0  # about the shortest of its recent times to a first token; 0: none is known
         self._sink = sink or Fanout()
         self._slow_factor = breaker.slow_factor
+        self._rng = rng or Random(upstream.name)
+        self._breaker_config = breaker
         self._pace = Pace()
-        self._told = self.breaker.state
+        self.own = Health(upstream.name, None, Breaker(breaker, self._rng), self._sink)  # of whatever it is asked for
         self.pending: dict[Place, None] = {}  # without a first token, oldest first
         self._unjudged: Wheel[Place] = Wheel()
         self._judged_after_s = limit.bad_s if limit.mode == "aimd" else 0.0  # at the earliest
-        self._is_alone_until = float("-inf")  # it asked to be left alone (Retry-After)
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._n_promised = 0  # places of those who waited and have not been told yet
-        self._held_s = 0.0  # how long a place is held, about; 0: not known
+        self._alone_until = float("-inf")  # whatever the model: its key was refused
+        self._n_refused = 0  # keys, in a row
+
+    @property
+    def breaker(self) -> Breaker:
+        """Its own; where it is asked for several models each of them has another."""
+        return self.own.breaker
 
     @property
     def n_failed_in_row(self) -> int:
         """Attempts that failed since the last first token."""
         return self.breaker.n_failed_in_row
 
+    def divide(self, lanes: Sequence[str]) -> None:
+        """Each of these lanes has a limit of its own from now on, with none all have one. What a setting has fixed stays
+        one limit. Who waits asks again, who runs gives his place back where he had it.
+        """
+        before, wanted = list(self.lanes or ()), list(lanes) if self.whole.limit.learns else []
+        if before == wanted:
+            return
+        waiting = self.all_limited
+        self.lanes = {lane: Limited(self.upstream.name, self._limit_config, lane) for lane in wanted} or None
+        for limited in waiting:
+            limited.send_on()
+
+    def limited(self, lane: str) -> Limited:
+        """The places of a lane; of what is in none, and where there are none, those of all."""
+        return self.whole if self.lanes is None else self.lanes.get(lane, self.whole)
+
+    @property
+    def all_limited(self) -> Sequence[Limited]:
+        """All its limits."""
+        return (self.whole,) if self.lanes is None else (self.whole, *self.lanes.values())
+
     @property
     def n_waiting(self) -> int:
         """Requests that wait for a place."""
-        return len(self._waiting)
+        return sum(limited.n_waiting for limited in self.all_limited)
 
     @property
     def has_room(self) -> bool:
-        """Whether an attempt may begin at once."""
-        return not self._waiting and self._has_place()
+        """Whether an attempt that is in no lane may begin at once."""
+        return self.whole.has_room
 
-    def load(self, now: float) -> Load:
+    @property
+    def limit(self) -> Limit:
+        """Of what is in no lane."""
+        return self.whole.limit
+
+    def serves(self, models: Collection[str], *, any_model: bool) -> None:
+        """Settings ask it for these models, and for whatever clients name. Of one alone there is nothing to tell apart."""
+        if len(models) < 2 and not any_model:
+            self.models = None
+            return
+        if self.models is None:
+            self.models = Models(self.upstream.name, self._breaker_config, self._rng, self._sink)
+        self.models.name(models)
+
+    def health(self, model: str) -> Health:
+        """Of one model here."""
+        return self.own if self.models is None or not model else self.models.of(model)
+
+    @property
+    def healths(self) -> Iterable[Health]:
+        """Of all its models."""
+        return (self.own,) if self.models is None else self.models
+
+    @property
+    def shared(self) -> Iterable[Health]:
+        """Of those that all workers know of."""
+        return (self.own,) if self.models is None else self.models.named
+
+    def load(self, now: float, model: str = "") -> Load:
         """What `policy.balance` wants to know."""
         if now >= self._unjudged.next_at:
             self._judge(now)
-        breaker = self.breaker
-        share = 0.0 if now < self._is_alone_until else breaker.share(now)
-        seconds = self._pace.load_s(self.n_in_flight, self.usual.all.usual_s, now)
+        health = self.own if self.models is None else self.health(model)
+        breaker = health.breaker
+        share = 0.0 if now < health.alone_until or now < self._alone_until else breaker.share(now)
+        n_before: float = self.n_in_flight
+        if self.backlog is not None:
+            n_before += self.backlog.work
+        seconds = self._pace.load_s(n_before, self.usual.all.usual_s, now)
         if self.flow is not None:
             seconds *= self.flow.load_factor(now)
         return Load(seconds, share, share == 0.0 and breaker.wants_probe(now))
 
-    def is_well(self, now: float) -> bool:
+    def is_well(self, now: float, model: str) -> bool:
         """Whether it is to be preferred to one that is not."""
-        return now >= self._is_alone_until and self.breaker.share(now) > 0
+        health = self.health(model)
+        return now >= health.alone_until and now >= self._alone_until and health.breaker.share(now) > 0
 
-    def is_failing(self, now: float) -> bool:
+    def is_failing(self, now: float, model: str) -> bool:
         """Whether it fails, or asked to be left alone; one that is left alone for being slow may be quick by now."""
-        return now < self._is_alone_until or (self.breaker.n_failed_in_row > 0 and self.breaker.share(now) == 0)
+        health = self.health(model)
+        if now < health.alone_until or now < self._alone_until:
+            return True
+        return health.breaker.n_failed_in_row > 0 and health.breaker.share(now) == 0
 
-    def enter(self, norm: Norm, now: float) -> Place:
-        """An attempt begins, of this class of `usual`. Whether there is room is asked before."""
-        self.n_in_flight = n = self.n_in_flight + 1
-        if self.common is not None:
-            self.common.taken(n + self._n_promised)
+    def why_alone(self, now: float, model: str) -> str:
+        """Why others go first, where that is not by its breaker; empty where they do not."""
+        health = self.own if now < self._alone_until else self.health(model)
+        self.has_news = now < max(self._alone_until, *[one.alone_until for one in self.healths])
+        return health.why_alone if now < health.alone_until or now < self._alone_until else ""
+
+    def enter(self, norm: Norm, now: float, model: str = "", n_tokens: float = 0.0, lane: str = "") -> Place:
+        """An attempt begins, of this class of `usual`, for this model, with about so many tokens to read. Whether there is
+        room is asked before.
+        """
+        self.n_in_flight += 1
+        limited = self.whole if self.lanes is None else self.lanes.get(lane, self.whole)
+        n = limited.take()
         slow_at = judged_at = now + norm.after_s(self._slow_factor)
         if slow_at == inf:
             norm.n_unknown += 1
             judged_at = now + UNKNOWN_JUDGED_AFTER_S
-        place = Place(self, norm, self.breaker.began(), n, began_at=now, slow_at=slow_at)
+        work = self.backlog.began(n_tokens) if self.backlog is not None else 0.0
+        health = self.own if self.models is None else self.health(model)
+        place = Place(self, limited, health, norm, n, work=work, began_at=now, slow_at=slow_at)
         self.pending[place] = None
         unjudged = self._unjudged
         unjudged.add(place, max(judged_at, now + self._judged_after_s) if self._judged_after_s else judged_at)
         if now >= unjudged.next_at:
             self._judge(now)
         return place
-
-    async def room(self, within_s: float) -> None:
-        """Wait, in turn, until there is a place; then `enter` before anything else is awaited.
-
-        Raises Shed at once where that would take longer than `within_s`, or too many wait already.
-        """
-        if self.has_room:
-            return
-        wait_s = (len(self._waiting) + 1) * self._held_s / max(1.0, self.limit.value)
-        if len(self._waiting) >= self.max_waiting or wait_s > within_s:
-            raise Shed(f"upstream {self.upstream.name} has as many requests as it takes, and {len(self._waiting)} wait",
-                       reason="upstream_busy", code="upstream_busy", retry_after_s=min(MAX_RETRY_AFTER_S, max(1.0, wait_s)))
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        if self.common is not None and not self.common.is_watched:
-            self._look_elsewhere(self.common)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # the place came with the cancellation
-                self._n_promised -= 1
-                self._call_up()
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
-            raise
-        self._n_promised -= 1
 
     def succeeded(self) -> None:
         """It works: a real token came."""
@@ -224,105 +198,114 @@ class Member:
             if norm is not place.norm:
                 norm.learn(log_s)
         self.is_proven = True
+        self._n_refused = 0
         forgiven_s = self.quickest_s * QUICKEST_GROWS
         self.quickest_s = ttft_s if ttft_s < forgiven_s or not forgiven_s else forgiven_s
-        self.breaker.succeeded(place.mark, now, is_slow=now >= place.slow_at)
+        place.health.breaker.succeeded(place.mark, now, is_slow=now >= place.slow_at)
         usual_s, ratio = usual.all.usual_s, norm.ratio(ttft_s)
         self._pace.took(ratio * usual_s if ratio is not None else ttft_s, usual_s, now)
-        self._tell()
+        place.health.tell()
 
-    def outlasted(self, ratio: float, mark: int | None, now: float) -> None:
-        """An attempt was given up for a quicker one, after so many times its usual time; `mark` where that is slow."""
+    def outlasted(self, place: Place, ratio: float, now: float, *, is_slow: bool) -> None:
+        """An attempt was given up for a quicker one, after so many times its usual time."""
         usual_s = self.usual.all.usual_s
         self._pace.outlasted(ratio * usual_s, usual_s, now)
-        if mark is not None:
-            self.breaker.outlasted(mark, now)
-            self._tell()
+        if is_slow:
+            place.health.breaker.outlasted(place.mark, now)
+            place.health.tell()
+
+    def learned_nothing(self, now: float) -> None:
+        """A call ended without a first token, by nobody's fault here."""
+        self._pace.vain(now)
+
+    def refused(self, health: Health, now: float, why: str, *, is_key: bool) -> None:
+        """A key that is no good for any model, or a model that is not there."""
+        self.has_news = True
+        if not is_key:
+            health.leave_alone(now + REFUSED_S, why)
+            return
+        self._alone_until = now + REFUSED_S
+        self.own.leave_alone(self._alone_until, why)
+        self._n_refused += 1
+        if self._n_refused >= N_FAILED_IN_ROW_UNPROVEN:
+            self.is_proven = False
 
     def dropped(self, place: Place, now: float, *, is_endpoint: bool, retry_after_s: float | None) -> None:
         """An attempt was refused, or failed by the endpoint's fault."""
-        breaker, is_waiting = self.breaker, place.took_s is None
+        health, is_waiting = place.health, place.took_s is None
+        breaker = health.breaker
         if is_endpoint:
             breaker.failed(place.mark if is_waiting else breaker.began(), now)
             if breaker.n_failed_in_row >= N_FAILED_IN_ROW_UNPROVEN:
                 self.is_proven = False
-        else:
-            if is_waiting:
-                breaker.forgotten(place.mark)
-            self._is_alone_until = max(self._is_alone_until, now + min(retry_after_s or 0.0, MAX_RETRY_AFTER_S))
+        elif is_waiting:
+            breaker.forgotten(place.mark)
+        if retry_after_s:
+            self.has_news = True
+            health.leave_alone(now + min(retry_after_s, MAX_RETRY_AFTER_S),
+                               f"it asked to be left alone for {retry_after_s:.3g} s")
         self._pace.failed(self.usual.all.usual_s, now)
         if place.became is JUDGED:
             self._unjudged.add(place, now)
         place.became = FAILED if is_endpoint else REFUSED
-        self._tell()
-
-    def left(self, held_s: float) -> None:
-        """A place is free again."""
-        self.n_in_flight -= 1
-        if self.common is not None:
-            self.common.taken(self.n_in_flight + self._n_promised)
-        self._held_s += (held_s - self._held_s) * HELD_WEIGHT if self._held_s else held_s
-        if self._waiting:
-            self._call_up()
-
-    def _call_up(self) -> None:
-        """Promise free places to those who have waited longest."""
-        waiting = self._waiting
-        while waiting and self._has_place():
-            turn = waiting.popleft()
-            if not turn.done():  # else whoever waited has left, and does not know it yet
-                self._n_promised += 1
-                turn.set_result(None)
-                if self.common is not None:
-                    self.common.taken(self.n_in_flight + self._n_promised)
+        health.tell()
 
     def learned(self) -> None:
-        """Its breaker or its limit was told something by another process."""
-        if self.breaker.said:
-            self._tell()
-        self._told = self.breaker.state  # what others changed, they have told
-        if self._waiting:
-            self._call_up()
-
-    def _has_place(self) -> bool:
-        n_taken, limit = self.n_in_flight + self._n_promised, self.limit
-        return limit.has_room(n_taken if self.common is None else self.common.n_seen(n_taken, limit.value))
-
-    def _look_elsewhere(self, common: Common) -> None:
-        """As long as somebody waits here: nobody tells us of places that become free elsewhere."""
-        self._call_up()
-        common.waiting(len(self._waiting))
-        common.is_watched = bool(self._waiting)
-        if common.is_watched:
-            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._look_elsewhere, common)
+        """Its breakers or its limit were told something by another process."""
+        for health in self.healths:
+            health.learned()
+        for limited in self.all_limited:
+            limited.call_up()
 
     def _judge(self, now: float) -> None:
         """Learn from the calls of which it is known by now whether they were slow."""
-        usual, limit, breaker = self.usual, self.limit, self.breaker
-        for at, places in self._unjudged.due(now):  # while some wait, what the limit has not mended yet would become usual
-            judged = tally(places, usual if not self._waiting else None, breaker.mark, wants_seconds=limit.learns_seconds)
-            breaker.judged(judged.n_slow, judged.n_quick, now)
-            if limit.learns and judged.n:
-                samples, n_peak = judged.samples, judged.n_peak
-                if self.common is not None:
-                    n_elsewhere = self.common.n_elsewhere()
-                    samples, n_peak = [(took, n + n_elsewhere) for took, n in samples], n_peak + n_elsewhere
-                limit.judged(samples, judged.n, judged.n_dropped, n_peak, at)
-        self._tell()
-        if self._waiting:
-            self._call_up()
+        for at, places in self._unjudged.due(now):
+            if self.models is not None:
+                self._judge_models(places, now)
+            n_slow = n_quick = 0
+            for limited, of_it in self._by_limit(places):
+                judged = self._judge_limited(limited, of_it, at)
+                n_slow, n_quick = n_slow + judged.n_slow, n_quick + judged.n_quick
+            if self.models is None:
+                self.breaker.judged(n_slow, n_quick, now)
+        self.own.tell()
+        for limited in self.all_limited:
+            limited.call_up()
 
-    def _tell(self) -> None:
-        breaker = self.breaker
-        if breaker.state is not self._told:
-            self._told = breaker.state
-            self._sink.emit(BreakerChanged(self.upstream.name, breaker.state.value, breaker.why))
+    def _by_limit(self, places: Sequence[Place]) -> Iterable[tuple[Limited, Sequence[Place]]]:
+        """All of these, each with those that it let run."""
+        if self.lanes is None:
+            return ((self.whole, places),)
+        return [(limited, [place for place in places if place.limited is limited])
+                for limited in dict.fromkeys([place.limited for place in places])]
+
+    def _judge_limited(self, limited: Limited, places: Sequence[Place], at: float) -> Tally:
+        limit, common = limited.limit, limited.common
+        usual = None if limited.n_waiting else self.usual  # what the limit has not mended yet would become usual
+        judged = tally(places, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
+        if limit.learns and judged.n:
+            samples, n_peak = judged.samples, judged.n_peak
+            if common is not None:
+                n_elsewhere = common.n_elsewhere()
+                samples, n_peak = [(took, n + n_elsewhere) for took, n in samples], n_peak + n_elsewhere
+            limit.judged(samples, judged.n, judged.n_dropped, n_peak, at)
+        return judged
+
+    def _judge_models(self, places: Sequence[Place], now: float) -> None:
+        for health in dict.fromkeys([place.health for place in places]):
+            breaker = health.breaker
+            breaker.judged(*of_mark([place for place in places if place.health is health], breaker.mark), now)
+            health.tell()
 
     def __repr__(self) -> str:
         state = "proven" if self.is_proven else "unproven"
         flow = f" {self.flow!r}" if self.flow is not None else ""
-        return (f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {len(self._waiting)} waiting, {state}; "
-                f"{self.limit!r} {self.breaker!r} {self.usual!r} {self._pace!r}{flow}>")
+        alone = "".join(f" left alone, last: {health.why_alone}" for health in dict.fromkeys((self.own, *self.healths))
+                        if health.why_alone)
+        healths = " ".join(repr(health) for health in self.healths)
+        limits = repr(self.whole.limit) if self.lanes is None else " ".join(map(repr, self.all_limited))
+        return (f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {state}; "
+                f"{limits} {healths} {self.usual!r} {self._pace!r}{flow}{alone}>")
 
 
 class Registry:

@@ -49,13 +49,15 @@ class _NotAsked(Exception):  # no error: how a reader says that no cache may ans
 
 
 _EXACT: Final = 2**53  # integers up to here are the same as floats
-_NO_MATTER: Final = ("stream", "stream_options", "service_tier", "prompt_cache_key", "prompt_cache_retention", "store",
-                     "cache_control")
+_NO_MATTER: Final = frozenset(("stream", "stream_options", "service_tier", "prompt_cache_key", "prompt_cache_retention",
+                               "store", "cache_control"))
 _MARKS: Final = ("cache_control", "prompt_cache_breakpoint")  # for a provider's prompt cache, in parts and messages
 _TEXTS: Final = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "tool_use"))
 _RESULTS: Final = frozenset(("tool_result", "tool", "function"))
 _STATEFUL: Final = ("prompt", "context_management", "previous_response_id", "conversation", "background", "container")
 _HOSTED: Final = ("web_search_options", "mcp_servers")
+_TOOLS: Final = ("tools", "tool_choice", "function_call", *_HOSTED)
+_CHECKED: Final = frozenset((*_STATEFUL, *_TOOLS, "logprobs", "top_logprobs", "audio", "modalities"))
 _OWN_TOOLS: Final = frozenset((None, "function", "custom"))
 _FREE_CHOICES: Final = frozenset((None, "auto", "none"))
 _LEADING: Final = frozenset(("system", "developer"))
@@ -84,9 +86,8 @@ def asked(request: Request) -> Asked:
     try:
         said = _OBJECT.decode(request.body)
         question = read(said)
-        for name in _NO_MATTER:
-            if name in said:
-                del said[name]
+        for name in _NO_MATTER.intersection(said):
+            del said[name]
         temperature = said.get("temperature")
         return Asked("", _encode(said), question, temperature, request.api is not Api.EMBEDDINGS,
                      said.get("seed") is not None)
@@ -141,6 +142,8 @@ def _check_tools(said: Json) -> None:
 
 def _check(said: Json) -> None:
     """What holds for all dialects that have a conversation."""
+    if _CHECKED.isdisjoint(said):
+        return
     for name in _STATEFUL:
         if said.get(name):
             raise _NotAsked("stateful")
@@ -148,19 +151,16 @@ def _check(said: Json) -> None:
         raise _NotAsked("logprobs")
     if said.get("audio") or "audio" in (said.get("modalities") or ()):
         raise _NotAsked("media")
-    if "tools" in said or "tool_choice" in said or "function_call" in said or "web_search_options" in said or (
-            "mcp_servers" in said):
-        _check_tools(said)
+    _check_tools(said)
 
 
-def _check_parts(content: Any) -> None:
-    if type(content) is list:
-        for part in content:
-            kind = part["type"]
-            if kind not in _TEXTS:
-                raise _NotAsked("tool_results" if kind in _RESULTS else "media")
-            for mark in _MARKS:
-                part.pop(mark, None)
+def _check_parts(parts: list[Json]) -> None:
+    for part in parts:
+        kind = part["type"]
+        if kind not in _TEXTS:
+            raise _NotAsked("tool_results" if kind in _RESULTS else "media")
+        for mark in _MARKS:
+            part.pop(mark, None)
 
 
 def _plain(content: Any) -> Any:
@@ -177,7 +177,9 @@ def _conversation(messages: list[Json]) -> bytes:
     for message in messages:
         if message.get("role") in _RESULTS or message.get("type", "message") not in ("message", "reasoning"):
             raise _NotAsked("tool_results")
-        _check_parts(message.get("content"))
+        content = message.get("content")
+        if type(content) is list:
+            _check_parts(content)
     for message in messages:
         if message.get("role") not in _LEADING:
             break
@@ -186,9 +188,11 @@ def _conversation(messages: list[Json]) -> bytes:
     content = _plain(last.get("content")) if last.get("role") == "user" else None
     if content is None or not _has_words(content):
         raise _NotAsked("no_question")
-    is_text = type(content) is str
-    last["content"] = None if is_text else []  # a text that looks like parts is another question
-    return content.encode() if is_text else bytes(_encode(content))
+    if type(content) is str:
+        last["content"] = None
+        return content.encode()
+    last["content"] = []  # a text that looks like parts is another question
+    return bytes(_encode(content))
 
 
 def _has_words(content: Any) -> bool:
@@ -206,7 +210,8 @@ def _messages(said: Json) -> bytes:
     _check(said)
     system = said.get("system")
     if system is not None:
-        _check_parts(system)
+        if type(system) is list:
+            _check_parts(system)
         said["system"] = _plain(system)
     return _conversation(said["messages"])
 

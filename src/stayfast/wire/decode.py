@@ -4,6 +4,7 @@ Every field that a translation reads is typed here, so nothing after this can st
 reads pass as they are. The body travels on verbatim.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -17,6 +18,9 @@ from stayfast.wire.messages import schema as messages
 from stayfast.wire.reading import check, missing, required, typed
 from stayfast.wire.responses import schema as responses
 
+TAG: Final = re.compile(r"[!-+\--~]{1,64}")
+TAG_FORM: Final = "1 to 64 visible ASCII characters but the comma"
+MOST_TAGS: Final = 16
 MAX_DEPTH: Final = 512  # parsers and printers take a frame a level, and Python has 1000 of them
 
 
@@ -52,6 +56,7 @@ class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
     no_cache: bool = False
     only_if_cached: bool = False
     max_age: Annotated[float, Meta(ge=0)] | None = None
+    tags: Annotated[list[Annotated[str, Meta(pattern=f"^(?:{TAG.pattern})$")]], Meta(max_length=MOST_TAGS)] = []
 
 
 class Extension(Struct, forbid_unknown_fields=True, gc=False):
@@ -72,7 +77,9 @@ def _extended(api: Api, body: bytes) -> Request:
         return request
     patience_s = told.deadline_ms / 1e3 if told.deadline_ms is not None else None
     wish = told.cache
-    cache = CacheControl(wish.no_store, wish.no_cache, wish.only_if_cached, wish.max_age) if wish is not None else None
+    cache = None
+    if wish is not None:
+        cache = CacheControl(wish.no_store, wish.no_cache, wish.only_if_cached, wish.max_age, tuple(wish.tags))
     return msgspec.structs.replace(request, patience_s=patience_s, cache=cache)
 
 
@@ -120,7 +127,7 @@ def _responses(body: bytes) -> Request:
     is_stateful = (said.store is True or said.background is True or said.previous_response_id is not None
                    or bytes(said.conversation) not in (b"", b"null"))
     return Request(Api.RESPONSES, said.model, said.stream is True, body, max_output_tokens=said.max_output_tokens,
-                   is_stateful=is_stateful)
+                   is_stateful=is_stateful, is_stored=said.store is None)
 
 
 def _messages(body: bytes) -> Request:

@@ -1,8 +1,7 @@
 """The only place where an error becomes bytes, and where an upstream's error response becomes an error."""
 
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
-from math import ceil, isfinite
+from math import ceil
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +10,7 @@ from stayfast.core.errors import Fault, Shed, StayfastError, UpstreamFailed
 from stayfast.core.types import Api, Sight
 from stayfast.wire import sse
 from stayfast.wire.faults import MAX_RETRY_AFTER_S, Complaint, Vendor, complaint_in, failed, quoted
+from stayfast.wire.resets import retry_after_s
 
 Json = dict[str, Any]
 
@@ -27,9 +27,11 @@ def render(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[t
     """Status, headers and body of the answer to a client of `api`."""
     status = _status(error, api)
     headers = [("content-type", "application/json")]
-    if error.retry_after_s is not None:
-        headers.append(("retry-after", str(max(1, ceil(error.retry_after_s)))))
-    if isinstance(error, UpstreamFailed | Shed) and error.is_final:
+    after_s = error.retry_after_s
+    if after_s is not None:
+        headers.append(("retry-after", str(max(1, ceil(min(after_s, MAX_RETRY_AFTER_S))))))
+    is_too_long = after_s is not None and after_s > MAX_RETRY_AFTER_S
+    if isinstance(error, UpstreamFailed | Shed) and (error.is_final or is_too_long):
         headers.append(("x-should-retry", "false"))
     return status, headers, _body(error, api, request_id, status)
 
@@ -86,37 +88,16 @@ def _type(error: StayfastError, api: Api, status: int) -> str:
 def from_response(upstream: str, source: Api, status: int, headers: Mapping[str, str], body: bytes, *,
                   now_wall: float | None = None) -> UpstreamFailed:
     """The failure for an HTTP answer of 300 or more. `headers` have lower-case names; `now_wall`: seconds since the
-    epoch, without which a Retry-After that is a date is ignored.
+    epoch, without which a Retry-After that is a date, and other instants, are ignored.
 
     4xx are final and shown in the upstream's own words (but for its credentials and quotas, which are the operator's).
     """
     said = complaint_in(body)
     said_body = body if said.message and said.vendor == _vendor(source) else quoted(said, _vendor(source))
-    return failed(upstream, Fault.STATUS, status, said, said_body, retry_after_s=_retry_after(headers, now_wall),
+    after_s = retry_after_s(status, headers, body, now_wall)
+    return failed(upstream, Fault.STATUS, status, said, said_body, retry_after_s=after_s,
                   is_final=headers.get("x-should-retry") == "false")
 
 
 def _vendor(api: Api) -> Vendor:
     return "anthropic" if api.is_anthropic else "openai"
-
-
-def _retry_after(headers: Mapping[str, str], now_wall: float | None) -> float | None:
-    for name, unit_s in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        seconds = _seconds(headers.get(name, ""), unit_s)
-        if seconds is not None:
-            return seconds
-    if now_wall is None or "retry-after" not in headers:
-        return None
-    try:
-        at = parsedate_to_datetime(headers["retry-after"]).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return min(max(0.0, at - now_wall), MAX_RETRY_AFTER_S)
-
-
-def _seconds(text: str, unit_s: float) -> float | None:
-    try:
-        seconds = float(text) * unit_s
-    except ValueError:
-        return None
-    return min(seconds, MAX_RETRY_AFTER_S) if isfinite(seconds) and seconds >= 0 else None

@@ -126,10 +126,11 @@ def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body:
     doing = "answered" if fault is Fault.STATUS else "sent inside its answer"
     error = UpstreamFailed(
         upstream, fault, f"upstream {upstream} {doing} {status}" + (f" ({word})" if word else ""),
-        upstream_status=status, retry_after_s=None if retry_after_s is None else min(retry_after_s, MAX_RETRY_AFTER_S),
+        upstream_status=status, retry_after_s=retry_after_s,
         is_final=is_final or not NEVER_RETRY.isdisjoint(complaint.words) or _is_clients_fault(status),
     )
     error.status = _client_status(status)
+    error.is_model_missing = status == _NOT_FOUND and (not complaint.words or not _NO_MODEL.isdisjoint(complaint.words))
     if status in _CREDENTIALS:
         error.message = f"the gateway's credentials for upstream {upstream} were refused"
         error.code = "upstream_credentials"
@@ -148,6 +149,8 @@ def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body:
 
 _CREDENTIALS: Final = frozenset({401, 402, 403, 407})
 _RETRIED: Final = frozenset({408, 409, 425, 429})  # the 4xx that the official SDKs try again
+_NOT_FOUND: Final = 404
+_NO_MODEL: Final = frozenset({"model_not_found", "NotFoundError", "not_found_error"})  # or no words: it is no API at all
 _TOO_MANY: Final = 429
 _OVERLOADED: Final = frozenset({503, 529})
 

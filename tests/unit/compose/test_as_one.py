@@ -154,7 +154,7 @@ def test_what_a_dead_or_stuck_worker_held_is_free(folder: Path, monkeypatch: pyt
     workers = _workers(folder, 2)
     member = workers[0].member
     places = [workers[1].member.enter(member.usual.norm("m", 1, False), workers[1].loop.now()) for _ in range(10)]
-    common = member.common
+    common = member.whole.common
     assert common is not None
     assert common.n_seen(0, 10) == 10
     workers.pass_time(STUCK_S - 0.2, 1)
@@ -181,14 +181,14 @@ def test_a_reload_goes_on_with_what_is_the_same(folder: Path) -> None:
     one.member.enter(norm, now)
     one.as_one.attach([("up", one.member)], [("m", one.budget)])
     two.as_one.look()
-    common = two.member.common
+    common = two.member.whole.common
     assert common is not None
     assert common.n_elsewhere() == 1
     for _ in range(3):
         one.call(Outcome.DROPPED)
     fresh = Member(one.member.upstream, LimitConfig("fixed", 1, 10), BreakerConfig(), Random(1))
     one.as_one.attach([("up with another url", fresh)], [("m", one.budget)])
-    assert one.member.common is None
+    assert one.member.whole.common is None
     Workers([one, two]).pass_time(0.2)
     assert (fresh.breaker.state, fresh.has_room) == (State.CLOSED, True)
 
@@ -205,3 +205,87 @@ def test_a_quota_is_one(folder: Path) -> None:
     one.charge(70.0, 2000.0)
     assert not two.take(1.0, 2010.0)
     assert two.take(1.0, 2011.0)
+
+
+def test_one_probe_of_all_workers(folder: Path) -> None:
+    """Long after the break: whoever begins is the only one, until it has ended, or its worker is gone."""
+    workers = _workers(folder, 3)
+    for _ in range(3):
+        workers[0].call(Outcome.DROPPED)
+    workers.pass_time(30.0)
+    now = workers[0].loop.now()
+    assert all(worker.member.load(now).wants_probe for worker in workers)
+    one = workers[1].member
+    place = one.enter(one.usual.norm("m", 1, False), now)
+    assert not any(worker.member.load(now).wants_probe for worker in workers)
+    place.leave(Outcome.IGNORED, now)
+    assert all(worker.member.load(now).wants_probe for worker in workers)
+    one.enter(one.usual.norm("m", 1, False), now)
+    workers.pass_time(STUCK_S + 0.2, 1)
+    assert workers[0].member.load(workers[0].loop.now()).wants_probe
+    two = workers[2].member
+    two.enter(two.usual.norm("m", 1, False), now)
+    assert not workers[0].member.load(workers[0].loop.now()).wants_probe
+    Worker(folder, 2, 3, workers[0].loop, LimitConfig("fixed", 1, 10))  # in the place of one that died
+    assert workers[0].member.load(workers[0].loop.now()).wants_probe
+
+
+def test_breakers_of_models_are_one_for_all_workers(folder: Path) -> None:
+    """What one has seen of one model, the others know; of the other model there is nothing to know."""
+    workers = _workers(folder, 2)
+    for worker in workers:
+        worker.member.serves(["x", "y"], any_model=True)
+        worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
+    norm = workers[0].member.usual.norm("m", 1, False)
+    for model in ("x", "z"):
+        for _ in range(3):
+            now = workers[0].loop.now()
+            workers[0].member.enter(norm, now, model).leave(Outcome.DROPPED, now)
+            workers.pass_time(0.05)
+    found = [[worker.member.health(model).breaker.state for model in ("x", "y", "z")] for worker in workers]
+    assert found == [[State.OPEN, State.CLOSED, State.OPEN], [State.OPEN, State.CLOSED, State.CLOSED]]
+    workers[0].member.serves(["y"], any_model=False)
+    workers[0].as_one.attach([("up", workers[0].member)], [("m", workers[0].budget)])
+    workers.pass_time(0.2)
+    assert workers[0].member.load(workers[0].loop.now(), "y").share == 1.0
+
+
+def test_a_raised_quota_is_the_difference_for_all(folder: Path) -> None:
+    """Two workers reload one after the other: what was used of the old limit counts once, whoever looks."""
+    workers = _workers(folder, 2)
+    now = workers[0].loop.now()
+    old = [worker.as_one.bucket("web", "tokens_per_day", 2000.0, 2000 / 86400, now) for worker in workers]
+    assert old[0].take(1500, now)
+    new = []
+    for worker, before in zip(workers, old, strict=True):
+        bucket = worker.as_one.bucket("web", "tokens_per_day", 4000.0, 4000 / 86400, now)
+        bucket.take_over(before, now)
+        new.append(bucket)
+    assert [round(bucket.level(now), 3) for bucket in new] == [2500, 2500]
+    assert new[1].take(2500, now)
+    assert not new[0].take(10, now)
+
+
+def test_a_lane_has_one_limit_for_all(folder: Path) -> None:
+    """Where upstreams keep a limit for each lane, what one worker has learned of a lane holds for the others, and no more
+    run in it than that.
+    """
+    workers = _workers(folder, 2, LimitConfig("gradient", 2, 100))
+    for worker in workers:
+        worker.member.divide(("short", "long"))
+        worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
+    one, two = (worker.member for worker in workers)
+    norm = one.usual.norm("m", 1, False)
+    one.enter(norm, workers[0].loop.now(), lane="long")
+    workers.pass_time(0.1)
+    one.limited("long").limit.follow(2.0)
+    workers.pass_time(0.1)
+    assert [member.limited("long").limit.value for member in (one, two)] == [2.0, 2.0]
+    assert [member.limited("short").limit.value for member in (one, two)] == [100.0, 100.0]
+    two.enter(norm, workers[0].loop.now(), lane="long")
+    assert not two.limited("long").has_room
+    assert two.limited("short").has_room
+    one.divide(())
+    workers[0].as_one.attach([("up", one)], [("m", workers[0].budget)])
+    assert one.limited("long") is one.whole
+    assert one.has_room

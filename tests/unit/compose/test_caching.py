@@ -8,8 +8,8 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.pipeline.caching import Caching
 from stayfast.pipeline.stages.cache import ExactCache, NoCache
-from stayfast.pipeline.store import Kept
 from stayfast.settings import Source, load
+from stayfast.stores.base import Kept
 from stayfast.testing import SimLoop
 
 TEXT = """

@@ -50,6 +50,7 @@ def test_the_verdict_names_the_stage_that_broke_its_budget() -> None:
     ({"status": 499, "ttft_s": None}, "The client left after 3.00 s, in stage relay; no token had come."),
     ({"status": 504, "error": "total_s_exceeded"}, "Failed with 504 total_s_exceeded after 3.00 s, in stage relay; the"),
     ({"status": 404, "error": "model_not_found"}, "Refused with 404 model_not_found after 3.00 s."),
+    ({"status": 503, "error": "overloaded", "shed": "queue_full"}, "Turned away with 503 overloaded (queue_full) after"),
     ({"degraded": "template"}, "Served in a lesser form (template) in 3.00 s"),
 ])
 def test_how_it_ended(changes: dict[str, object], words: str) -> None:

@@ -5,6 +5,7 @@ import pytest
 from stayfast.pipeline.tenants import Tenant
 from stayfast.policy.admission import TenantConfig
 from stayfast.policy.priority import Points
+from stayfast.policy.quota import QuotaConfig
 
 
 def tenant() -> Tenant:
@@ -29,3 +30,11 @@ def test_what_is_cached_is_no_work() -> None:
         one.learn_read(10_000, 2500)
         one.learn_read(100, 100)
     assert one.work(1000, 1)[0] == pytest.approx(250, rel=0.05)
+
+
+def test_other_terms_give_nothing_back() -> None:
+    """A reload that changes one limit, or the tier, leaves what was used of the others."""
+    one = Tenant("a", TenantConfig(quota=QuotaConfig(tokens_per_day=1000, requests_per_minute=1000)), Points(), 0.0)
+    assert one.quota.reserve((1, 900, 0), 0.0) is None
+    one.configure(TenantConfig(weight=2.0, quota=QuotaConfig(tokens_per_day=1000, requests_per_minute=999)), Points(), 0.0)
+    assert one.quota.bucket("tokens_per_day").level(0.0) == 100

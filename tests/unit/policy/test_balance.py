@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.balance import Load, Pace, in_turn, order
+from stayfast.policy.balance import MAX_WORK, Backlog, Load, Pace, in_turn, order
 
 LOADS = st.lists(st.builds(Load, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
 
@@ -70,6 +70,42 @@ def test_pace_jumps_up_and_falls_back() -> None:
     assert pace.load_s(0, 0.2, 1000.0) == pytest.approx(0.2)
     pace.failed(0.2, 1000.0)
     assert pace.load_s(0, 0.2, 1000.0) == pytest.approx(0.4)
+
+
+def test_who_answered_nothing_is_asked_less() -> None:
+    """One call in vain counts as one that runs, and is forgotten; once a pace is known it is nothing."""
+    pace = Pace()
+    pace.vain(5.0)
+    assert pace.load_s(0, 0.0, 5.0) == 1.0
+    assert pace.load_s(1, 0.0, 15.0) == pytest.approx(1 + 1 / 2.718281828)
+    assert pace.load_s(0, 0.0, 100.0) < 0.01
+    pace.took(0.2, 0.2, 100.0)
+    pace.vain(200.0)
+    assert pace.load_s(0, 0.2, 200.0) == pytest.approx(0.2)
+
+
+def test_a_backlog_is_what_is_longer_than_usual() -> None:
+    """Prompts alike are none; a long one is as many as it is long, up to a bound; each is taken off as it was put on."""
+    backlog = Backlog()
+    assert [backlog.began(100) for _ in range(100)] == [0.0] * 100
+    ten, huge = backlog.began(1000), backlog.began(1e9)
+    assert (round(ten), huge) == (8, MAX_WORK - 1)
+    assert backlog.began(10) == 0
+    assert backlog.work == ten + huge
+    backlog.ended(huge)
+    backlog.ended(ten)
+    assert backlog.work == pytest.approx(0, abs=1e-9)
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=50))
+def test_a_backlog_leaks_nothing(prompts: list[float]) -> None:
+    """Whatever came: once all is read, nothing is left, and it was never below that."""
+    backlog = Backlog()
+    for work in [backlog.began(n_tokens) for n_tokens in prompts]:
+        assert 0 <= work < MAX_WORK
+        assert backlog.work >= 0
+        backlog.ended(work)
+    assert backlog.work == pytest.approx(0, abs=1e-6)
 
 
 def test_who_is_given_up_took_at_least_so_long() -> None:

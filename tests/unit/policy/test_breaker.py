@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.policy.breaker import Breaker, BreakerConfig, State
+from stayfast.policy.common import Probes
 
 CONFIG = BreakerConfig()
 
@@ -40,6 +41,52 @@ def bad(breaker: Breaker, now: float, n: int = 1) -> None:
     """Calls that fail."""
     for _ in range(n):
         breaker.failed(breaker.began(), now)
+
+
+class Elsewhere:
+    """Cells of two processes."""
+
+    def __init__(self) -> None:
+        self.numbers = [0.0, 0.0]
+
+    def of(self, breaker: Breaker, own: int) -> Breaker:
+        """The breaker, which from now on sees the other's."""
+        breaker.probes = Probes(self.numbers, own, [1 - own])
+        return breaker
+
+
+def test_of_two_processes_one_probes() -> None:
+    """Until its probe has ended, however it did: good, bad, or in vain."""
+    for end in ("good", "bad", "vain", "died"):
+        cells = Elsewhere()
+        one, two = cells.of(opened(), 0), cells.of(opened(2), 1)
+        assert one.wants_probe(80.0)
+        assert two.wants_probe(80.0)
+        mark = one.began()
+        assert not two.wants_probe(80.0)
+        if end == "good":
+            one.succeeded(mark, 81.0)
+        elif end == "bad":
+            one.failed(mark, 81.0)
+        elif end == "vain":
+            one.forgotten(mark)
+        else:
+            cells.numbers[0] = 0.0
+        assert two.wants_probe(81.0)
+
+
+def test_a_call_from_before_a_change_ends_no_probe() -> None:
+    """Nor does it begin one."""
+    cells = Elsewhere()
+    breaker = cells.of(closed(), 0)
+    marks = [breaker.began() for _ in range(7)]
+    for mark in marks:
+        breaker.failed(mark, 0.0)
+    assert cells.numbers == [0.0, 0.0]
+    breaker.began()
+    assert cells.numbers == [1.0, 0.0]
+    breaker.follow(-90.0, 90.0)
+    assert cells.numbers == [0.0, 0.0]
 
 
 def test_five_failures_in_a_row_open_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.extra import FLOOR_CALLS, SPREAD, WINDOW_S, ExtraBudget, weight_of
+from stayfast.policy.extra import FLOOR_CALLS, SPREAD, WINDOW_S, ExtraBudget, Pool, weight_of
 
 W = weight_of(400)
 
@@ -27,6 +27,31 @@ def test_a_lonely_request_may_be_retried() -> None:
         budget.take_retry(W, 0.0)
         n += 1
     assert n == FLOOR_CALLS
+
+
+def _taken(pool: Pool, now: float = 0.0) -> int:
+    n = 0
+    while n < 1000 and pool.has_room(W, now):
+        pool.take(W, now)
+        n += 1
+    return n
+
+
+def test_an_upstream_has_one_floor_for_all_its_routes() -> None:
+    """Twenty routes with five requests each: a tenth of all of them, and ten; again after a minute, for want of traffic."""
+    pool = Pool()
+    pool.routes = tuple(_filled(5) for _ in range(20))
+    assert _taken(pool) == 0.1 * 100 + FLOOR_CALLS
+    assert _taken(pool, 30.0) == 0
+    assert _taken(pool, 2 * WINDOW_S) * W == pytest.approx(FLOOR_CALLS * weight_of(0), abs=W)
+
+
+def test_an_upstream_gets_what_its_routes_pay_for() -> None:
+    """One pays for a tenth, the other for a half."""
+    pool = Pool()
+    pool.routes = (_filled(1000), _filled(1000, retry=0.5))
+    assert _taken(pool) == 600 + int(SPREAD * sqrt(600))
+    assert _taken(Pool()) == 1000
 
 
 def test_hedges_leave_half_of_the_retries() -> None:

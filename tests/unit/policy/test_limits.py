@@ -162,3 +162,17 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], named: str) -> None:
     """With a sentence that names them."""
     with pytest.raises(ValueError, match=named):
         LimitConfig(**wrong)
+
+
+def test_the_plain_rule_stays_within_its_range() -> None:
+    """AIMD begins at 200 and ends at 10 where nothing is set; what is set counts, and other modes have room."""
+    assert Limit(LimitConfig("aimd")).value == 200
+    assert Limit(LimitConfig("aimd", most=900)).value == 900
+    assert (Limit(LimitConfig()).value, Limit(LimitConfig("fixed")).value) == (10_000, 10_000)
+    limit = Limit(LimitConfig("aimd"))
+    for at in range(100):
+        limit.judged([(2.0, 150)] * 40, 40, 0, 150, float(at))
+    assert limit.value == 10
+    for at in range(100, 200):
+        limit.judged([(0.1, 150)] * 40, 40, 0, 150, float(at))
+    assert limit.value == 200

@@ -83,3 +83,29 @@ def test_limits_have_bounds(name: str) -> None:
     """0 would be a quota that nobody can use: leave the tenant's key out instead."""
     with pytest.raises(ValueError, match=rf"^{name} must be at least"):
         QuotaConfig(**{name: 0})
+
+
+def test_a_limit_that_did_not_change_goes_on() -> None:
+    """Another limit of the same tenant is set anew: what was used of this one stays used."""
+    before = Quota(QuotaConfig(tokens_per_day=1000, requests_per_minute=100), 0.0)
+    assert before.reserve((1, 1000, 0), 0.0) is None
+    after = Quota(QuotaConfig(tokens_per_day=1000, requests_per_minute=99), 0.0, before=before)
+    refusal = after.reserve((1, 10, 0), 0.0)
+    assert refusal is not None
+    assert refusal.limit == "tokens_per_day"
+    assert after.bucket("requests_per_minute").level(0.0) == 98
+
+
+@pytest.mark.parametrize(("limit", "left"), [(4000, 2500), (1800, 300), (1000, 0), (2000, 500)])
+def test_another_limit_is_the_difference(limit: int, left: int) -> None:
+    """1500 of 2000 are used: raised, the difference comes on top; lowered, it goes, but what was legal is no debt."""
+    before = Quota(QuotaConfig(tokens_per_day=2000), 0.0)
+    assert before.reserve((1, 1500, 0), 0.0) is None
+    assert Quota(QuotaConfig(tokens_per_day=limit), 0.0, before=before).bucket("tokens_per_day").level(0.0) == left
+
+
+def test_a_debt_stays_a_debt() -> None:
+    """Under a lower limit, too, and no larger one."""
+    before = Quota(QuotaConfig(tokens_per_day=2000), 0.0)
+    before.reconcile(NOTHING, (1, 2100, 0), 0.0)
+    assert Quota(QuotaConfig(tokens_per_day=1000), 0.0, before=before).bucket("tokens_per_day").level(0.0) == -100

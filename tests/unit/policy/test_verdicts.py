@@ -7,7 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.policy.usual import N_WARM, Norm, Usual
-from stayfast.policy.verdicts import ANSWERED, FAILED, JUDGED, LOST, NOTHING, REFUSED, WAITING, Became, Call, Wheel, tally
+from stayfast.policy.verdicts import (
+    ANSWERED,
+    FAILED,
+    JUDGED,
+    LOST,
+    NOTHING,
+    REFUSED,
+    WAITING,
+    Became,
+    Call,
+    Wheel,
+    of_mark,
+    tally,
+)
 
 MARK = 7
 
@@ -26,6 +39,17 @@ def warm(usual: Usual, n_tokens: int = 1, seconds: float = 1.0) -> Norm:
     norm = usual.norm("m", n_tokens, False)
     usual.learn(norm, N_WARM * log(seconds), N_WARM)
     return norm
+
+
+@given(st.lists(st.tuples(st.sampled_from(Became), st.sampled_from([None, 0.5, 3.5]), st.sampled_from([MARK, MARK - 1]),
+                          st.sampled_from([3.0, inf]))))
+def test_models_are_judged_as_the_whole_is(drawn: list[tuple[Became, float | None, int, float]]) -> None:
+    """What is asked of the calls with a mark before they are judged is what the judging finds."""
+    norm = warm(Usual())
+    calls = [call(norm, became, took_s, slow_s, mark=mark) for became, took_s, mark, slow_s in drawn if became is not JUDGED]
+    before = of_mark(calls, MARK)
+    found = tally(calls, None, MARK)
+    assert before == (found.n_slow, found.n_quick)
 
 
 def test_each_is_counted_by_what_became_of_it() -> None:

@@ -19,7 +19,8 @@ from stayfast.policy.breaker import BreakerConfig, State
 from stayfast.policy.limits import LimitConfig
 from stayfast.testing import RecordingSink
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.registry import Member, Place
+from stayfast.upstreams.place import Place
+from stayfast.upstreams.registry import Member
 from stayfast.upstreams.simulated import PRESETS, Mixture
 
 ARRIVALS = ("poisson@3", "poisson@250", "gamma:0.006@30", "gamma:0.006@250", "mmpp:5:20s,400:5s", "mmpp:2:5s,1000:2s",

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import cast
 
 from stayfast.core.types import Outcome
+from stayfast.policy.balance import Backlog
 from stayfast.policy.breaker import State
 from stayfast.policy.common import Common
 from stayfast.policy.limits import LimitConfig
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.registry import Member, Place
+from stayfast.upstreams.place import Place
+from stayfast.upstreams.registry import Member
 
 
 def member(limit: LimitConfig | None = None) -> Member:
@@ -77,6 +79,27 @@ def test_a_second_answer_or_end_counts_for_nothing() -> None:
     assert (made.n_in_flight, len(made.pending), made.n_failed_in_row) == (0, 0, 0)
 
 
+def test_a_long_prompt_is_before_others_until_it_is_read() -> None:
+    """However its call goes on or ends, once; and it is no more than one request from then on."""
+    for end in ("answered", "lost", *Outcome):
+        made = member()
+        made.backlog = Backlog()
+        norm = made.usual.norm("m", 20, False)
+        for _ in range(20):
+            made.enter(norm, 100.0, "m", 20).leave(Outcome.IGNORED, 100.0)
+        before = made.load(100.0).seconds
+        place = made.enter(norm, 100.0, "m", 2000)
+        assert made.load(100.0).seconds > 50 * before
+        if end == "answered":
+            place.answered(101.0)
+            assert made.backlog.work == 0
+        if end == "lost":
+            place.outlasted(102.0)
+        place.leave(end if isinstance(end, Outcome) else Outcome.IGNORED, 102.0)
+        place.leave(Outcome.DROPPED, 103.0)
+        assert (made.backlog.work, made.n_in_flight) == (0, 0)
+
+
 def test_aimd_waits_until_it_is_known_who_is_over_its_bound() -> None:
     """A bound of five seconds where three are slow: calls of four seconds are none of its business, those of six are."""
     for seconds, is_cut in ((4.0, False), (6.0, True)):
@@ -99,7 +122,7 @@ def test_what_runs_in_other_processes_counts() -> None:
     for n_elsewhere, is_cut in ((90, True), (10, False)):
         made = member()
         cells = [0.0, 0.0, 10.0, 0.0]
-        made.common = Common(cells, (0, 1), [(2, 3)])
+        made.whole.common = Common(cells, (0, 1), [(2, 3)])
         now = 100.0
         for is_slow, n_others in ((False, 10), (True, n_elsewhere)):
             cells[2] = float(n_others)
@@ -114,3 +137,23 @@ def test_what_runs_in_other_processes_counts() -> None:
             now += 10.0
             enter(made, now).leave(Outcome.IGNORED, now)
         assert (made.limit.value < 10_000) is is_cut
+
+
+def test_each_lane_learns_of_its_own_calls() -> None:
+    """What long prompts are refused cuts the long lane's limit, and no other; a fixed limit is not divided."""
+    made = member()
+    made.divide(("short", "long"))
+    assert made.lanes is not None
+    norm, now = made.usual.norm("m", 20, False), 101.0
+    for _ in range(400):
+        now += 0.02
+        quick = made.enter(norm, now, lane="short")
+        made.enter(norm, now, lane="long").leave(Outcome.DROPPED, now, is_endpoint=False)
+        quick.answered(now)
+        quick.leave(Outcome.SUCCESS, now)
+    assert made.lanes["long"].limit.value < 100
+    assert (made.lanes["short"].limit.value, made.limit.value) == (10_000, 10_000)
+    assert [limited.n_in_flight for limited in made.all_limited] == [0, 0, 0]
+    fixed = member(LimitConfig("fixed", 1, 5))
+    fixed.divide(("short", "long"))
+    assert fixed.lanes is None

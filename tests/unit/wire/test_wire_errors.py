@@ -51,6 +51,26 @@ def test_headers_say_when_and_whether_to_come_back() -> None:
     assert "x-should-retry" not in shown(Shed("m"), Api.CHAT)[1]
 
 
+def test_a_wait_that_is_too_long_is_no_advice() -> None:
+    """An upstream that asks for ten minutes: no client shall sleep them, nor come back before."""
+    for after, said in (("600", ("60", "false")), ("60", ("60", None)), ("59.5", ("60", None))):
+        error = from_response("up", Api.CHAT, 429, {"retry-after": after}, b"")
+        headers = shown(error, Api.CHAT)[1]
+        assert (headers["retry-after"], headers.get("x-should-retry")) == said
+        assert error.can_retry
+
+
+def test_a_404_says_whose_fault_it_is() -> None:
+    """A model that is not there, or no API at all, is for others; what else is not found is the client's."""
+    for said, is_missing in (({"error": {"code": "model_not_found", "message": "m"}}, True),
+                             ({"object": "error", "type": "NotFoundError", "code": 404, "message": "m"}, True),
+                             ({"type": "error", "error": {"type": "not_found_error", "message": "m"}}, True),
+                             ({"detail": "Not Found"}, True), ({"error": {"code": "response_not_found"}}, False)):
+        error = from_response("up", Api.CHAT, 404, {}, json.dumps(said).encode())
+        assert (error.is_model_missing, error.can_retry, error.is_final, error.status) == (is_missing, is_missing, True, 404)
+    assert not from_response("up", Api.CHAT, 400, {}, b'{"error": {"code": "model_not_found"}}').is_model_missing
+
+
 def test_a_param_is_named() -> None:
     """OpenAI clients get the path of the field as `param`."""
     assert shown(Rejected("m", param="messages[0].role"), Api.RESPONSES)[2]["error"]["param"] == "messages[0].role"
@@ -129,12 +149,12 @@ def test_quotas_that_are_gone_are_final(source: Api, error: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(("headers", "expected"), [
-    ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5), ({"retry-after": "2.5"}, 2.5), ({"retry-after": "900"}, 60.0),
+    ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5), ({"retry-after": "2.5"}, 2.5), ({"retry-after": "900"}, 900.0),
     ({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}, 7.0), ({"retry-after": "Sun, 06 Nov 1994 08:00:00 GMT"}, 0.0),
     ({"retry-after": "soon"}, None), ({"retry-after": "nan"}, None), ({"retry-after": "-3"}, None),
     ({"retry-after-ms": "x", "retry-after": "3"}, 3.0), ({}, None)])
 def test_retry_after_is_read(headers: dict[str, str], expected: float | None) -> None:
-    """Milliseconds first, then seconds, then a date; never more than a minute."""
+    """Milliseconds first, then seconds, then a date."""
     error = from_response("up", Api.CHAT, 429, headers, b"", now_wall=784111770.0)
     assert error.retry_after_s == expected
 

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.wire.seam import MIN_REPEAT, Seam, repeated
+from stayfast.wire.seam import Seam
 
 PASSAGE = "What users feel is the tail: one slow answer in a hundred is the one that they remember. "
+SAME_AGAIN = ("def test():\n" + "        self.assertEqual(response.status_code, 200)\n" * 3 + "done\n",
+              '{"rows": [' + ", ".join(['{"state": "unknown", "reason": "no data"}'] * 6) + '], "n": 6}',
+              str([[0] * 16] * 8), "-" * 200, PASSAGE * 3)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200) | st.text("ab \n", max_size=200)
 
 
@@ -29,18 +32,14 @@ def test_an_exact_continuation_is_the_text(text: str, split: int, cuts: list[int
     """Asked to go on after the blanks are off, an upstream that goes on exactly gives the very text, cut anywhere."""
     said = text[: split % (len(text) + 1)]
     rest = text[len(said.rstrip()):]
-    assume(not repeated(said.rstrip(), rest.lstrip()))  # the one loss that is declared
     assert joined(said, pieces_of(rest, cuts)) == text
 
 
-@given(st.text("abcdefgh .", min_size=MIN_REPEAT, max_size=120), TEXTS, st.integers(MIN_REPEAT, 120),
-       st.lists(st.integers(0, 400), max_size=12), st.sampled_from(["", " ", "\n\n"]))
-def test_a_repeated_end_is_left_out(prefix: str, after: str, n: int, cuts: list[int], blanks: str) -> None:
-    """An upstream that says the end of what was said once more, or all of it, is heard once."""
-    prefix = prefix.strip()
-    again = prefix[-n:].lstrip()
-    assume(len(again) >= MIN_REPEAT and repeated(prefix, again + after) == len(again))
-    assert joined(prefix, pieces_of(blanks + again + after, cuts)) == prefix + after
+@given(st.integers(0, 400), st.lists(st.integers(0, 400), max_size=12), st.sampled_from(SAME_AGAIN))
+def test_what_a_text_says_twice_is_said_twice(split: int, cuts: list[int], text: str) -> None:
+    """Lines of code, rows of a table, a matrix: wherever the first half ends, the text is whole."""
+    said = text[: split % (len(text) + 1)]
+    assert joined(said, pieces_of(text[len(said.rstrip()):], cuts)) == text
 
 
 @pytest.mark.parametrize(("said", "rest", "whole"), [
@@ -58,23 +57,23 @@ def test_a_repeated_end_is_left_out(prefix: str, after: str, n: int, cuts: list[
     ("Hello", "\n", "Hello\n"),
     ("ha ha ", " ha ha", "ha ha ha ha"),
     ("the cat and the", " the dog", "the cat and the the dog"),
-    (PASSAGE, PASSAGE + "Yes.", PASSAGE + "Yes."),
-    (PASSAGE, PASSAGE[-50:] + "Yes.", PASSAGE + "Yes."),
-    (PASSAGE.rstrip(), " " + PASSAGE + "Yes.", PASSAGE + "Yes."),
+    (PASSAGE, PASSAGE + "Yes.", PASSAGE + PASSAGE + "Yes."),
     ("-" * 40, "-" * 40, "-" * 80),
     ("| 0 | 0 | 0 |\n" * 4, "| 0 | 0 | 0 |\n" * 4, "| 0 | 0 | 0 |\n" * 8),
 ])
 def test_seams(said: str, rest: str, whole: str) -> None:
-    """Blanks are said once, repeats that are long enough are left out, patterns go on."""
+    """Blanks are said once, everything else as it comes."""
     assert joined(said, [rest]) == whole
     assert joined(said, list(rest)) == whole
 
 
-def test_running_text_is_hardly_held_back() -> None:
-    """What does not stand in the first half is given on at once, a common word with the one after it."""
+def test_running_text_is_not_held_back() -> None:
+    """It is given on at once; only blanks wait for what follows them, where some were said already."""
     seam = Seam(PASSAGE)
     assert seam.take(" Nobody") == "Nobody"
     assert seam.take(" waits") == " waits"
     seam = Seam(PASSAGE)
-    assert seam.take(" the") == ""
-    assert seam.take(" sky") == "the sky"
+    assert seam.take(" ") == ""
+    assert seam.take("\n") == ""
+    assert seam.take("the") == "\nthe"
+    assert Seam(PASSAGE.rstrip()).take(" ") == " "

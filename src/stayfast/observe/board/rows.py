@@ -163,6 +163,34 @@ def _tokens() -> Row:
         Panel("Cache", "What became of requests on routes with a cache.", "percentunit",
               (Query(f"{_rate('route, result', 'stayfast_cache_requests_total', ROUTE)} / on (route) group_left "
                      f"{_rate('route', 'stayfast_cache_requests_total', ROUTE)}", "{{route}} {{result}}"),), width=6),
+        Panel("Shared stores", "Look-ups a second by what came of them; slow, gone and left_alone are misses.", "reqps",
+              (Query(_rate("store, op, result", "stayfast_cache_store_requests_total", ""), "{{store}} {{op}} {{result}}"),),
+              width=12),
+        Panel("Waits for shared stores", "Never more than the store's timeout_s.", "s",
+              (Query(_quantile(0.99, "store", "cache_store", ""), "p99 {{store}}"),), width=12),
+    )
+
+
+def _caches() -> Row:
+    asked, given = "stayfast_cache_requests_total", f'{ROUTE},result=~"hit|semantic|stale|coalesced"'
+    of_input = "stayfast_prefix_cache_tokens_total"
+    return "Caches", (
+        Panel("Served without a call", "Hits, old answers and shared calls over all requests on routes with a cache.",
+              "percentunit", (Query(f"{_rate('route', asked, given)} / {_rate('route', asked, ROUTE)}", "{{route}}"),),
+              width=6),
+        Panel("Waiting saved", "Seconds of waiting for a first token that hits saved, a second: what the route's median "
+              "request would have waited.", "s",
+              (Query(_rate("route, kind", "stayfast_cache_saved_seconds_total", ROUTE), "{{route}} {{kind}}"),), width=6),
+        Panel("Money saved an hour", "What the answers of hits had cost, by the prices in the settings.", "currencyUSD",
+              (Query(f"{_rate('route, kind', 'stayfast_cache_saved_usd_total', ROUTE)} * 3600", "{{route}} {{kind}}"),),
+              width=6, is_stacked=True),
+        Panel("Made again", "Old answers that were given at once and asked for again, a second.", "reqps",
+              (Query(_rate("route, result", "stayfast_cache_renewals_total", ROUTE), "{{route}} {{result}}"),), width=6),
+        Panel("Input read from providers' caches", "Of routes that see to them, over all of their input.", "percentunit",
+              (Query(_share(_rate("route", of_input, f'{BOTH},kind="read"'), _rate("route", of_input, BOTH)), "{{route}}"),),
+              width=12),
+        Panel("Tokens that move", "Of each request, kept out of its provider's cache by a block that changes.", "none",
+              (Query(f"stayfast_prefix_moving_tokens{{{BOTH}}}", "{{route}} {{upstream}}"),), width=12),
     )
 
 
@@ -195,10 +223,11 @@ def _gateway() -> Row:
         Panel("Instances", "Scrapes that are answered.", "none", (Query('up{job=~"$job"}', "{{instance}}"),), width=8),
         Panel("Queues and limits", "Requests that wait, and how many may run at a time.", "none",
               (Query("sum by (upstream) (stayfast_queue_depth)", "waiting for {{upstream}}"),
-               Query("sum by (upstream) (stayfast_limit)", "limit {{upstream}}")), width=8),
+               Query("sum by (upstream, lane) (stayfast_limit)", "limit {{upstream}} {{lane}}")), width=8),
     )
 
 
 def rows() -> tuple[Row, ...]:
     """The board from top to bottom."""
-    return (_now(), _latency(), _heat(), _stages(), _upstreams(), _ends(), _tokens(), _budgets(), _gateway())
+    return (_now(), _latency(), _heat(), _stages(), _upstreams(), _ends(), _tokens(), _caches(), _budgets(),
+            _gateway())

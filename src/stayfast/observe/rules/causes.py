@@ -101,7 +101,7 @@ def _upstreams(config: AlertsConfig) -> Iterator[Alert]:
 
 def _overload(config: AlertsConfig) -> Iterator[Alert]:
     hits, looked_up = (rate_by("route", "stayfast_cache_requests_total", f'{{result=~"{results}"}}', "30m")
-                       for results in ("hit", "hit|coalesced|miss"))
+                       for results in ("hit|semantic", "hit|semantic|coalesced|miss"))
     yield Alert(
         "StayfastCacheHitsLow", "ticket",
         (Condition(f"{hits} / {looked_up}", config.cache_hit_ratio_min, "<"),
@@ -109,6 +109,14 @@ def _overload(config: AlertsConfig) -> Iterator[Alert]:
         "Route {{ $labels.route }}: only {{ $value | humanizePercentage }} of look-ups hit the cache",
         "Did prompts begin to differ (a date, an id in the system prompt), or was the cache emptied or its key changed?",
         for_s=1800, on=("route",))
+    ill, looked_up = (rate_by("store", "stayfast_cache_store_requests_total", f'{{op="get",result{results}}}')
+                      for results in ('=~"slow|gone|left_alone|full"', '!="near"'))
+    yield Alert(
+        "StayfastCacheStoreIll", "ticket", (Condition(f"{ill} / {looked_up}", 0.5),),
+        "Store {{ $labels.store }}: {{ $value | humanizePercentage }} of its look-ups get no answer",
+        "The log's cache_store lines say why. Requests do not fail by it: each makes its own call, and pays for it.",
+        on=("store",))
+    yield from _prefix_caches(config)
     yield Alert(
         "StayfastBreakerOpen", "ticket", (Condition("max by (upstream) (stayfast_breaker_state)", 1.0),),
         "Upstream {{ $labels.upstream }}: its breaker has been open for 5 minutes",
@@ -118,6 +126,25 @@ def _overload(config: AlertsConfig) -> Iterator[Alert]:
         "{{ $value | humanize }} requests wait for upstream {{ $labels.upstream }}",
         "More comes in than it can answer. Add replicas or upstreams, or let less in: waiting requests only become late.",
         for_s=60)
+
+
+def _prefix_caches(config: AlertsConfig) -> Iterator[Alert]:
+    read, whole = (rate_by("route", "stayfast_prefix_cache_tokens_total", kind, "30m") for kind in ('{kind="read"}', ""))
+    yield Alert(
+        "StayfastPrefixCacheCold", "ticket",
+        (Condition(f"{read} / {whole}", config.prefix_read_ratio_min, "<"),
+         Condition(REQUESTS_5M, config.min_requests_5m)),
+        "Route {{ $labels.route }}: only {{ $value | humanizePercentage }} of its input is read from its provider's cache",
+        "What do prompts begin with that is not the same each time? /debug/state names it where it was found; else they are "
+        "too short, too rare, or have marks of their own.",
+        for_s=1800, on=("route",))
+    yield Alert(
+        "StayfastPrefixMoves", "ticket",
+        (Condition("max by (route, upstream) (stayfast_prefix_moving_tokens)", 0),),
+        "Route {{ $labels.route }}: {{ $value | humanize }} tokens of each prompt are computed anew for a block that moves",
+        "/debug/state and the log line prefix_cache say which block, at which byte, and what it costs. Put what changes "
+        "behind what does not, or set routes.X.prefix.moves_volatile.",
+        for_s=600)
 
 
 def _gateway(config: AlertsConfig) -> Iterator[Alert]:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, fields
 
-_SHARES = ("cache_hit_ratio_min", "truncated_ratio", "degraded_ratio", "stalled_ratio", "rate_limited_ratio",
-           "failed_attempts_ratio")
+_SHARES = ("cache_hit_ratio_min", "prefix_read_ratio_min", "truncated_ratio", "degraded_ratio", "stalled_ratio",
+           "rate_limited_ratio", "failed_attempts_ratio")
 _MOST = 0.99999
 
 
@@ -21,6 +21,7 @@ class AlertsConfig:
     min_bad: int = 5  # so many bad requests are no accident
     min_requests_5m: int = 20
     cache_hit_ratio_min: float = 0.2
+    prefix_read_ratio_min: float = 0.4
     queue_depth: int = 1000
     truncated_ratio: float = 0.01
     degraded_ratio: float = 0.1

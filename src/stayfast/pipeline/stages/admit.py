@@ -12,7 +12,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed
 from stayfast.core.types import Outcome
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.places import Asked, Call, Places, Refused
+from stayfast.pipeline.places import WHY_AWAY, Asked, Call, Places, Refused
 from stayfast.pipeline.tenants import Tenant, Tenants
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
 from stayfast.policy.fair import weighted
@@ -74,7 +74,7 @@ class Admission:
         reserved = (1.0, n_input + n_output, tenant.usual_cost_usd)
         refusal = tenant.quota.reserve(reserved, now)
         if refusal is not None:
-            raise self._over_quota(tenant, refusal, now)
+            raise self._over_quota(ex, tenant, refusal, now)
         try:
             urgency = arrival.urgency or (Urgency.REALTIME if request.stream else Urgency.PLAIN)
             band = tenant.standing.band(urgency, is_retry=self._is_retry(ex, tenant))
@@ -87,13 +87,13 @@ class Admission:
                 now = self._clock.now()
         except Refused as refused:
             tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
-            raise self._no_place(refused) from None
+            raise self._no_place(ex, asked, refused) from None
         except BaseException:
             tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
             raise
         ex.allowances = tenant.quota.allowances(now)
         if asked.lane is not None:
-            ex.on_first = partial(places.first_token, asked)
+            ex.lane, ex.on_first = asked.lane.name, partial(places.first_token, asked)
         return _Admitted(ex, tenant, places, self._clock, reserved, asked, n_input, now).leave
 
     def is_shedding(self, now: float) -> bool:
@@ -112,17 +112,18 @@ class Admission:
                         f"{places.n_places} places were taken, {n_others} others waiting")
 
     def _is_retry(self, ex: Exchange, tenant: Tenant) -> bool:
+        is_retry = ex.arrival.is_repeat
         for name, value in ex.arrival.headers:
-            if name == "x-stainless-retry-count":
-                if value != "0":
-                    return True
-            elif name == "idempotency-key" and self._repeats.has_seen(tenant.name, value):
-                return True
-        return False
+            if name == "idempotency-key" and self._repeats.has_seen(tenant.name, value):
+                is_retry = True
+        return is_retry
 
-    def _over_quota(self, tenant: Tenant, refusal: Refusal, now: float) -> Shed:
+    def _over_quota(self, ex: Exchange, tenant: Tenant, refusal: Refusal, now: float) -> Shed:
         """429 with the tenant's own figures. A wait beyond MAX_RETRY_AFTER_S is told in words, and no SDK shall sleep it."""
         limit, digits = refusal.limit.replace("_", " "), ".4f" if refusal.limit.startswith("cost") else ".0f"
+        ex.notes.append(f"over the quota of {tenant.name} on {limit}: {max(0.0, refusal.level):{digits}} of "
+                        f"{refusal.capacity:{digits}} left, it would take {refusal.wanted:{digits}}, which is there in "
+                        f"{_said(refusal.wait_s)}")
         return Shed(f"Rate limit reached for {tenant.name} on {limit}: limit {refusal.capacity:{digits}}, left "
                     f"{max(0.0, refusal.level):{digits}}, requested {refusal.wanted:{digits}}. Please try again in "
                     f"{_said(refusal.wait_s)}.",
@@ -130,9 +131,13 @@ class Admission:
                     retry_after_s=min(refusal.wait_s, MAX_RETRY_AFTER_S), is_final=refusal.wait_s > MAX_RETRY_AFTER_S,
                     allowances=tenant.quota.allowances(now))
 
-    def _no_place(self, refused: Refused) -> Shed:
+    def _no_place(self, ex: Exchange, asked: Asked, refused: Refused) -> Shed:
         """503. Whoever is told to come back is spread over as long again, so that not all come at once."""
         places = self.places
+        where = "" if asked.lane is None else f"lane {asked.lane.name}, "
+        ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[asked.band]}, a predicted wait of "
+                        f"{refused.wait_s:.2g} s, {places.n_taken} of {places.n_places} places taken, {places.n_waiting} "
+                        f"waiting, {places.strain.words}")
         self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
         return Shed(f"The gateway is overloaded ({refused.why.value}): {places.n_taken} of {places.n_places} places are "
@@ -172,13 +177,13 @@ class _Admitted(msgspec.Struct):
 
     def _used(self) -> tuple[float, float, float, float | None, int | None]:
         """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it. What none has
-        reported is estimated, but for the last.
+        reported is estimated, but for the last. What lost a race was sent by our choice, and is not charged.
         """
         n_input = n_output = cost_usd = 0.0
         ttft_s, n_read, was_left = None, None, False
         for attempt in self.ex.attempts:
             done = attempt.done
-            if done is None:
+            if done is None or done.is_lost:
                 continue
             ttft_s = done.ttft_s if done.ttft_s is not None else ttft_s
             cost_usd += done.cost_usd or 0.0

@@ -1,9 +1,11 @@
 """Whether the answer is known already, or on its way to somebody else. `NoCache` is the null object: never."""
 
-import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Protocol
+from math import inf
+from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError, UpstreamFailed
@@ -11,17 +13,22 @@ from stayfast.core.events import Sink
 from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk
 from stayfast.pipeline.caching import Cached, Caching, FlightKey
 from stayfast.pipeline.cadence import Cadence
-from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.exchange import Exchange, Start
 from stayfast.pipeline.flight import Begin, Flight
 from stayfast.pipeline.handoffs import Plan, Started
 from stayfast.pipeline.known import Known
 from stayfast.pipeline.race import Tasks
-from stayfast.pipeline.store import Kept
-from stayfast.policy.cache import fresh_for_s, is_too_warm, stricter
+from stayfast.pipeline.replicas import Replicas
+from stayfast.pipeline.semantic import Asking, Likeness, Semantic
+from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
+from stayfast.stores.base import Kept, Store
 from stayfast.wire.canonical import asked, key_of, scope_of
 from stayfast.wire.replay import in_events, keepable
 
+MAX_RENEWING = 64  # answers of one route that are made again at the same time
+Renew = Callable[[Exchange, Start], Coroutine[Any, Any, None]]
 N_FLIGHTS = 2  # calls of others whose failure is waited for, before it is one's own
+SHARE_OF_ALLOWANCE = 0.9  # of the stage's, after which a look-up in other words is a miss
 MISS, COALESCED = Cached("miss"), Cached("coalesced")
 _SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
 
@@ -47,10 +54,11 @@ class NoCache:
 class ExactCache:
     """Answers to the same question, on the routes that keep them. Task-safe: what is kept is the routes' own."""
 
-    __slots__ = ("_begin", "_clock", "_sink", "_tasks")
+    __slots__ = ("_begin", "_clock", "_renew", "_sink", "_tasks")
 
-    def __init__(self, begin: Begin, clock: Clock, sink: Sink) -> None:
+    def __init__(self, begin: Begin, clock: Clock, sink: Sink, renew: Renew | None = None) -> None:
         self._begin = begin  # makes the calls
+        self._renew = renew  # has those made that nobody waits for; None: nothing is given that would need one
         self._clock = clock
         self._sink = sink
         self._tasks = Tasks()
@@ -71,10 +79,16 @@ class ExactCache:
             ex.notes.append(f"not for the cache: {flight_key}")
             _refuse_others(control)
             return None
+        ex.cache_key = flight_key[0]
         if control is None or not control.no_cache:
-            kept = await caching.store.get(flight_key[0])
-            if kept is not None and (started := self._hit(ex, kept, fresh_for_s(caching.config, control))) is not None:
+            store = caching.store
+            kept = await (self._look(ex, store, flight_key[0]) if store.is_shared else store.get(flight_key[0]))
+            if kept is not None and (started := self._given(ex, caching, flight_key, control, kept)) is not None:
                 return started
+            if caching.semantic is not None and flight_key not in caching.flights:
+                started = await self._in_other_words(ex, caching, caching.semantic, flight_key, control)
+                if started is not None:
+                    return started
             _refuse_others(control)
             for n_left in range(N_FLIGHTS - 1, -1, -1):
                 flight = caching.flights.get(flight_key)
@@ -84,11 +98,61 @@ class ExactCache:
                 if started is not None:
                     return started
         ex.cached = MISS
-        ex.share = partial(self._call, caching, flight_key)
+        ex.share = partial(self._call, caching, flight_key, control)
         return None
 
-    def _hit(self, ex: Exchange, kept: Kept, fresh_for_s: float) -> Started | None:
-        """The answer that is kept, if it is fresh."""
+    async def _look(self, ex: Exchange, store: Store, key: bytes) -> Kept | None:
+        """What is kept elsewhere. The store keeps to the stage's time by itself: one that is late has nothing, where the
+        request's watch would end the request.
+        """
+        watch = ex.watch
+        watch.disarm()
+        kept = await store.get(key, ex.ledger.ends_at)
+        if not watch.is_over(self._clock.now()):
+            watch.arm_bound()
+        return kept
+
+    def _given(self, ex: Exchange, caching: Caching, key: FlightKey, control: CacheControl | None, kept: Kept
+               ) -> Started | None:
+        """The answer that is kept, as far as its age allows. What is only good for want of another is put by."""
+        fresh_s = fresh_for_s(caching.config, control)
+        use = use_of(caching.config, max(0.0, self._clock.wall() - kept.kept_at), fresh_s)
+        if use is None or use is FRESH:
+            return self._hit(ex, kept, fresh_s) if use is FRESH else None
+        if use is SPARE or self._renew is None:
+            ex.stale = partial(self._stale, ex, kept, "stale")
+            return None
+        started = self._stale(ex, kept, None)
+        if started is not None and (control is None or not control.only_if_cached):
+            self._make_again(self._renew, ex, caching, key, control)
+        return started
+
+    def _stale(self, ex: Exchange, kept: Kept, degraded: str | None) -> Started | None:
+        """An answer that is older than its route wants it."""
+        started = self._hit(ex, kept, inf)
+        if started is not None and ex.cached is not None:
+            ex.cached, ex.degraded = replace(ex.cached, result="stale"), degraded
+            ex.notes.append(f"given though it is {ex.cached.age_s:.0f} s old")
+        return started
+
+    def _make_again(self, renew: Renew, ex: Exchange, caching: Caching, key: FlightKey, control: CacheControl | None, *,
+                    asking: Asking | None = None) -> None:
+        """One call in the background, for all who are given the old answer meanwhile. asking: what it is an audit of."""
+        renewing = caching.renewing
+        if key[0] in renewing or key in caching.flights or len(renewing) >= MAX_RENEWING:
+            return
+
+        async def again() -> None:
+            try:
+                await renew(ex, partial(self._call, caching, key, control, asking=asking))
+            finally:
+                renewing.discard(key[0])
+
+        renewing.add(key[0])
+        self._tasks.spawn(again())
+
+    def _hit(self, ex: Exchange, kept: Kept, fresh_for_s: float, like: Likeness | None = None) -> Started | None:
+        """The answer that is kept, if it is fresh. like: it was made for another question."""
         age_s = max(0.0, self._clock.wall() - kept.kept_at)
         if age_s > fresh_for_s:
             return None
@@ -96,12 +160,33 @@ class ExactCache:
             body = in_events(ex.request, kept.body) if ex.request.stream else kept.body
         except ValueError:  # it has no words in a stream
             return None
-        ex.cached = Cached("hit", age_s)
+        saved_usd = ex.terms.cache.worth_usd(kept.usage, ex.request.model) if ex.terms.cache is not None else None
+        if like is None:
+            ex.cached = Cached("hit", age_s, saved_usd=saved_usd)
+        else:
+            ex.cached = Cached("semantic", age_s, saved_usd=saved_usd, likeness=(like.cosine, like.p))
+            ex.notes.append(f"asked in other words {int(age_s)} s ago: cosine {like.cosine:.3f}, p {like.p:.3f}")
         ex.upstream = FROM_CACHE
         cadence = Cadence(ex.route or "", FROM_CACHE, self._sink)
         cadence.begin(self._clock.now())
         known = Known(FROM_CACHE, cadence, kept.usage, kept.finish_reason)
         return Started(known, known, Chunk(body, 1))
+
+    async def _in_other_words(self, ex: Exchange, caching: Caching, semantic: Semantic, key: FlightKey,
+                              control: CacheControl | None) -> Started | None:
+        """An answer to a question that means the same; on a miss `ex.asking` knows what was found out."""
+        what, now, max_age_s = asked(ex.request), self._clock.now(), fresh_for_s(caching.config, control)
+        until = now + min(semantic.config.within_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
+        why, found = await semantic.find(ex.request, what, scope_of(what, *_who(ex, caching)), max_age_s, until)
+        if isinstance(found, Likeness):
+            started = self._hit(ex, found.kept, max_age_s, found)
+            is_only_cached = control is not None and control.only_if_cached  # then nobody pays for a call
+            if started is not None and found.is_audited and self._renew is not None and not is_only_cached:
+                self._make_again(self._renew, ex, caching, key, control, asking=found.asking)
+            return started
+        ex.asking = found
+        ex.notes.append(f"no answer in other words: {why}")
+        return None
 
     async def _join(self, ex: Exchange, flight: Flight, *, is_last: bool) -> Started | None:
         """What the call of somebody else brings; None where it failed and another one may not."""
@@ -117,30 +202,51 @@ class ExactCache:
         ex.cached = COALESCED
         return started
 
-    def _call(self, caching: Caching, key: FlightKey, ex: Exchange, plan: Plan) -> Awaitable[Started]:
+    def _call(self, caching: Caching, key: FlightKey, control: CacheControl | None, ex: Exchange, plan: Plan, *,
+              asking: Asking | None = None) -> Awaitable[Started]:
         """Make the call, for this request and for all who ask the same before it is over."""
-        flight = Flight(key, caching.flights, self._clock)
-        return flight.lead(ex, self._fly(flight, caching, ex, plan), self._tasks)
+        if ex.stale is not None and _is_left_alone(plan, self._clock.now()):
+            return self._spare(ex, plan)
+        flight = Flight(key, caching.flights, partial(self._keep, caching, ex, control), self._tasks, self._clock)
+        ex.asking = asking or ex.asking
+        begin = self._begin
+        if caching.store.is_shared and not ex.request.stream and not (control is not None and control.no_cache):
+            fresh_s = fresh_for_s(caching.config, control)
+            read = partial(self._made, ex, fresh_s)
+            begin = Replicas(caching.store, key[0], begin, read, fresh_s=fresh_s, clock=self._clock).begin
+        return flight.lead(ex, plan, begin)
 
-    async def _fly(self, flight: Flight, caching: Caching, ex: Exchange, plan: Plan) -> None:
-        """The call's Task. After a clean end, what may be given again is kept."""
-        try:
-            await flight.run(ex, plan, self._begin)
-            data = flight.whole()
-            if data is not None and flight.degraded is None:
-                if ex.request.stream:
-                    await asyncio.sleep(0)  # its listeners first: putting a stream together takes longer than handing it on
-                sight = flight.sight
-                body = keepable(ex.request, sight, data)
-                if body is not None and len(body) <= caching.config.max_answer_bytes:
-                    await caching.store.put(flight.key[0], Kept(body, self._clock.wall(), sight.usage, sight.finish_reason))
-        finally:
-            flight.close()
+    async def _spare(self, ex: Exchange, plan: Plan) -> Started:
+        """An old answer, where all who could make another are left alone; the call, where it has no words in a stream."""
+        started = ex.stale() if ex.stale is not None else None
+        return started if started is not None else await self._begin(ex, plan)
+
+    def _made(self, ex: Exchange, fresh_for_s: float, kept: Kept) -> Started | None:
+        """What another process has made meanwhile."""
+        started = self._hit(ex, kept, fresh_for_s)
+        if started is not None:
+            ex.cached = COALESCED
+        return started
+
+    async def _keep(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight) -> None:
+        """Keep the answer of a call that came to a clean end, where it may be given again."""
+        data, store, key = flight.whole(), caching.store, flight.key[0]
+        if data is not None and flight.upstream != FROM_CACHE:
+            sight = flight.sight
+            body = keepable(ex.request, sight, data)
+            if body is not None and len(body) <= caching.config.max_answer_bytes:
+                kept_at = self._clock.wall()
+                kept = Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + caching.config.keep_s, ex.route or "",
+                            ex.arrival.tenant, control.tags if control is not None else ())
+                await store.put(key, kept)
+                if ex.asking is not None and caching.semantic is not None:
+                    caching.semantic.answered(ex.asking, ex.request, key, kept)
+        store.led(key)
 
 
 def _flight_key(ex: Exchange, caching: Caching, control: CacheControl | None) -> FlightKey | str:
     """Where the answer is kept; a word for why no cache may have a part in it."""
-    request, arrival = ex.request, ex.arrival
+    request = ex.request
     if control is not None and control.no_store:
         return "no-store"
     what = asked(request)
@@ -148,10 +254,22 @@ def _flight_key(ex: Exchange, caching: Caching, control: CacheControl | None) ->
         return what.why_not
     if what.is_sampled and is_too_warm(caching.config, what.temperature, is_seeded=what.is_seeded):
         return "temperature"
-    who = [arrival.tenant, caching.origin, request.api]
-    if arrival.headers:  # what they ask of an upstream (a beta of its protocol) is a part of the question
-        who += [f"{name}: {value}" for name, value in arrival.headers if name not in _SAY_NOTHING]
-    return key_of(scope_of(what, *who), what), request.stream, request.include_usage
+    return key_of(scope_of(what, *_who(ex, caching)), what), request.stream, request.include_usage
+
+
+def _who(ex: Exchange, caching: Caching) -> list[str | None]:
+    """What decides an answer and does not stand in the body."""
+    who = [ex.arrival.tenant, caching.origin, ex.request.api]
+    if ex.arrival.headers:  # what they ask of an upstream (a beta of its protocol) is a part of the question
+        who += [f"{name}: {value}" for name, value in ex.arrival.headers if name not in _SAY_NOTHING]
+    return who
+
+
+def _is_left_alone(plan: Plan, now: float) -> bool:
+    """Whether the breakers of all who may be asked are open, and none of them wants to be tried."""
+    targets = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
+    loads = [target.member.load(now, target.model or plan.prompt.request.model) for target in targets]
+    return not any(load.share > 0 or load.wants_probe for load in loads)
 
 
 def _refuse_others(control: CacheControl | None) -> None:

@@ -5,18 +5,20 @@ As long as the client has nothing of an answer, attempts may be swapped unseen; 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from random import Random
+from typing import Any
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
-from stayfast.core.events import RetryWithheld, Sink
-from stayfast.core.types import Outcome, Request, Stage
+from stayfast.core.events import Retried, RetryWithheld, Sink
+from stayfast.core.types import Outcome, Stage
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Started, Target
+from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.lead import until_content, until_whole
 from stayfast.pipeline.race import IsShedding, Race, Tasks
 from stayfast.pipeline.room import make_room
@@ -39,20 +41,21 @@ class Caller:
         self._is_shedding = is_shedding  # None: nobody is ever turned away
         self._tasks = Tasks()
 
-    def start(self, ex: Exchange, plan: Plan) -> Awaitable[Started]:
+    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
         """The first attempt that brings content; of a whole answer, all of it.
 
         A fallback is asked when everybody else failed or used up the time that is not reserved for it.
         Raises the last attempt's UpstreamFailed, DeadlineExceeded, Rejected, Shed.
         """
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
-        plan.route.hedging.budget.request(weight, self._clock.now())
+        if not ex.arrival.headers or not ex.arrival.is_repeat:  # what an SDK sends again is no live traffic
+            plan.route.hedging.budget.request(weight, self._clock.now())
         if plan.fallback:
             return self._with_fallback(ex, plan, ends_at, weight)
         return self._first(ex, plan, plan.candidates, ends_at, is_last=True)
 
     async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> Started:
-        reserve_s = 0.0 if plan.prompt.request.is_stateful else ex.reserve_s
+        reserve_s = 0.0 if _is_once(ex, plan) else ex.reserve_s
         ex.watch.bound(ends_at - reserve_s, self._clock.now())
         try:
             return await self._first(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
@@ -65,17 +68,20 @@ class Caller:
     async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float, failed: StayfastError) -> Started:
         """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
         budget, n_left = plan.route.hedging.budget, len(plan.fallback)
-        reserve_s = 0.0 if plan.prompt.request.is_stateful else ex.reserve_s
+        reserve_s = 0.0 if _is_once(ex, plan) else ex.reserve_s
         for targets in plan.fallback:
             now = self._clock.now()
-            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, plan.prompt.request):
+            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, is_once=_is_once(ex, plan)):
                 break
-            if targets is not plan.fallback[0] and not budget.may_retry(weight, now):
+            pool = targets[0].member.extra
+            if targets is not plan.fallback[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
                 ex.notes.append("the next fallback was not asked: the budget of extra attempts is spent")
                 break
             n_left -= 1
             until = ends_at - reserve_s * n_left / len(plan.fallback)
             ex.watch.bound(until, now)
+            self._retried(ex, plan, failed, targets[0], "fell back to")
+            pool.take(weight, now)
             budget.take_retry(weight, now)  # the first is never refused: it goes elsewhere, once, instead of failing
             try:
                 return await self._first(ex, plan, targets, until, is_last=not n_left)
@@ -93,7 +99,7 @@ class Caller:
         candidates = deque(targets)
         n_failed = 0
         while True:
-            await make_room(ex, candidates, ends_at, self._clock)
+            await make_room(ex, candidates, ends_at, self._clock, plan.prompt.layout)
             target = candidates[0]
             try:
                 return await self._attempt(ex, plan, target, targets, ends_at, is_last=is_last)
@@ -103,17 +109,17 @@ class Caller:
                     raise
             except UpstreamFailed as failed:
                 n_failed += 1
-                if failed.is_for_operator:
+                if failed.is_for_operator or failed.is_model_missing:
                     candidates.popleft()
                 else:
                     candidates.rotate(-1)
-                if not candidates or not _may_retry(failed, plan.prompt.request):
+                if not candidates or not failed.can_retry or (_is_once(ex, plan) and not failed.is_undone):
                     raise
                 following = candidates[0]
                 wait_s = wait_before_next(
                     plan.route.retry, n_failed, ends_at - self._clock.now(), self._rng, retry_after_s=failed.retry_after_s,
                     goes_elsewhere=following is not target, least_s=following.member.quickest_s)
-                if wait_s is None or not self._may_retry(ex, plan, failed):
+                if wait_s is None or not self._may_retry(ex, plan, failed, following, wait_s):
                     raise
                 if wait_s > 0:
                     await self._back_off(ex, wait_s)
@@ -124,16 +130,38 @@ class Caller:
                                        is_whole=not plan.prompt.request.stream)
         return sorted(targets, key=lambda target: target.member.upstream.name in slow)
 
-    def _may_retry(self, ex: Exchange, plan: Plan, failed: UpstreamFailed) -> bool:
-        """Whether the budget of extra attempts has room for one more; it is taken then."""
-        now, budget = self._clock.now(), plan.route.hedging.budget
-        weight = weight_of(len(plan.prompt.request.body))
-        if budget.may_retry(weight, now):
-            budget.take_retry(weight, now)
+    def _may_retry(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, following: Target, wait_s: float) -> bool:
+        """Whether the budgets of extra attempts, the route's and that of whom it would ask, have room for one more; it is
+        taken then. What an SDK sends again is a retry already. A refused key or model draws on none: nothing was done.
+        """
+        if failed.is_refused:
+            self._retried(ex, plan, failed, following, "retried at", wait_s=wait_s, draws=False)
             return True
-        ex.notes.append(f"not retried: extra attempts came to {budget.extra_share(now):.1%} in the last minute")
-        self._sink.emit(RetryWithheld(plan.route.name, failed.upstream))
+        now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.extra
+        weight = weight_of(len(plan.prompt.request.body))
+        if ex.arrival.is_repeat:
+            why, note = "client", "its client retries by itself"
+        elif not budget.may_retry(weight, now):
+            why, note = "budget", f"extra attempts came to {budget.extra_share(now):.1%} in the last minute"
+        elif not pool.has_room(weight, now):
+            why, note = "upstream", f"{following.member.upstream.name} has had its extra attempts of the last minute"
+        else:
+            self._retried(ex, plan, failed, following, "retried at", wait_s=wait_s)
+            budget.take_retry(weight, now)
+            pool.take(weight, now)
+            return True
+        ex.notes.append(f"not retried: {note} ({failed.what} of {failed.upstream})")
+        self._sink.emit(RetryWithheld(plan.route.name, failed.upstream, why, budget.extra_share(now), budget.share))
         return False
+
+    def _retried(self, ex: Exchange, plan: Plan, failed: StayfastError, following: Target, how: str, *,
+                 wait_s: float = 0.0, draws: bool = True) -> None:
+        """Tell of another attempt, and of what the budget stands at before it."""
+        now, budget, to = self._clock.now(), plan.route.hedging.budget, following.member.upstream.name
+        what, of = (failed.what, failed.upstream) if isinstance(failed, UpstreamFailed) else (failed.code, "")
+        fact = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.share if draws else 0.0)
+        ex.notes.append(f"{how} {to}: {fact.why}")
+        self._sink.emit(fact)
 
     async def _back_off(self, ex: Exchange, wait_s: float) -> None:
         """Wait with nothing held but the request itself."""
@@ -153,7 +181,7 @@ class Caller:
         """One attempt, and what is sent beside it where it is slow."""
         attempt = self._begin(ex, plan, ends_at, target)
         request, hedging = plan.prompt.request, plan.route.hedging
-        if not hedging.is_on or request.is_stateful or request.stream is not attempt.is_incremental:
+        if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_race(ex, hedging):
             return await self._read(ex, attempt, None, is_last=is_last)
         begin = partial(self._begin, ex, plan, ends_at, is_hedge=True)
         race = Race(ex, attempt, others, hedging, begin=begin, tasks=self._tasks, clock=self._clock, sink=self._sink,
@@ -178,15 +206,17 @@ class Caller:
         is_incremental = request.stream or upstream.always_streams
         model = target.model or request.model
         deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
+        price, layout = price_of(target.prices, model), plan.prompt.layout
         call = Call(request, model, ex.arrival.request_id, deadline, ex.terms.timeouts.connect_s, ex.arrival.headers,
-                    ex.arrival.new_span(self._rng))
+                    ex.arrival.new_span(self._rng),
+                    marker=layout.marker(upstream.name, model, price) if layout is not None else None)
         hedging = plan.route.hedging
         known = None
         if hedging.is_on:
             known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.attempts) + 1, is_incremental=is_incremental,
-                          clock=self._clock, sink=self._sink, price=price_of(target.prices, model), first_tokens=known,
-                          is_hedge=is_hedge, aim=plan.aim)
+                          clock=self._clock, sink=self._sink, price=price, first_tokens=known,
+                          is_hedge=is_hedge, aim=plan.aim, lane=ex.lane)
         ex.attempts.append(attempt)
         return attempt
 
@@ -244,15 +274,24 @@ class Caller:
         raise _TimedOut(attempt.name, verdict) from None
 
 
-def _may_retry(failed: UpstreamFailed, request: Request) -> bool:
-    return failed.can_retry and not (request.is_stateful and failed.fault is not Fault.CONNECT)
+def _may_race(ex: Exchange, hedging: Hedging) -> bool:
+    """Whether it may be sent twice at a time: not what its client sends again anyway, nor what leaves something behind."""
+    request = ex.request
+    if (request.is_stateful or request.is_stored) and not hedging.config.stateful:
+        return False
+    return not ex.arrival.headers or not ex.arrival.is_repeat
 
 
-def _is_for_fallback(failed: StayfastError, request: Request) -> bool:
+def _is_once(ex: Exchange, plan: Plan) -> bool:
+    """Whether it must not be sent again where it may have been heard."""
+    return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.stateful
+
+
+def _is_for_fallback(failed: StayfastError, *, is_once: bool) -> bool:
     """Whether somebody else may be asked: not for a request at fault itself, nor when a stateful one may have been heard."""
     if isinstance(failed, UpstreamFailed):
-        return not failed.is_clients_fault and not (request.is_stateful and failed.fault is not Fault.CONNECT)
-    return not (isinstance(failed, DeadlineExceeded) and request.is_stateful)
+        return (failed.is_model_missing or not failed.is_clients_fault) and (not is_once or failed.is_undone)
+    return not (isinstance(failed, DeadlineExceeded) and is_once)
 
 
 class _TimedOut(UpstreamFailed):

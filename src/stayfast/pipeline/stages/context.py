@@ -22,3 +22,15 @@ class AsSent:
     async def fit(self, ex: Exchange) -> Prompt:
         """The client's own words."""
         return Prompt(ex.request)
+
+
+class LaidOut:
+    """In an order that providers' caches can remember, on the routes that wish it."""
+
+    __slots__ = ()
+
+    async def fit(self, ex: Exchange) -> Prompt:
+        """The client's words, the static part first."""
+        if ex.terms.prefix is None:
+            return Prompt(ex.request)
+        return Prompt(*ex.terms.prefix.lay(ex.request))

@@ -5,7 +5,7 @@ from random import Random
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Api
+from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Prompt, Route, Target, Terms
@@ -62,47 +62,54 @@ class Router:
         aim = None
         if len(able) > 1:
             if route.picking is not None:
-                able, aim = self._picked(route.picking, ex, able)
+                able, aim = self._picked(route.picking, ex, prompt.request, able)
             else:
                 pick = in_turn if route.in_turn else order
-                able = tuple([able[index] for index in pick(self._loads(able), self._rng)])
-        if able[-1].member.breaker.state is not _CLOSED or able[0].member.breaker.state is not _CLOSED:
-            ex.notes.extend(_of_breakers(able))
+                able = tuple([able[index] for index in pick(self._loads(able, request.model), self._rng)])
+        first, last = able[0].member, able[-1].member
+        if (first.own.breaker.state is not _CLOSED or last.own.breaker.state is not _CLOSED or first.has_news
+                or last.has_news or first.models is not None):
+            ex.notes.extend(_of_healths(able, request.model, self._clock.now()))
         if not spare:
             return Plan(route, prompt, able, (), aim)
-        tiers = [able, *[self._in_turn(tier) for tier in spare]]
-        if not self._may_go(able[0]):
-            first = next((n for n, tier in enumerate(tiers) if self._may_go(tier[0])), 0)
-            if first:  # all before it are left alone: they are the last resort
-                tiers = [*tiers[first:], *tiers[:first]]
+        tiers = [able, *[self._in_turn(tier, request.model) for tier in spare]]
+        if not self._may_go(able[0], request.model):
+            n_alone = next((n for n, tier in enumerate(tiers) if self._may_go(tier[0], request.model)), 0)
+            if n_alone:  # all before it are left alone: they are the last resort
+                tiers = [*tiers[n_alone:], *tiers[:n_alone]]
                 ex.degraded = "fallback"
         return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim)
 
-    def _picked(self, picking: Picking, ex: Exchange, able: tuple[Target, ...]) -> tuple[tuple[Target, ...], Aim]:
-        found, aim, notes = picking.order([target.member for target in able], ex.request, session_of(ex.arrival.headers),
-                                          self._clock.now(), self._rng)
+    def _picked(self, picking: Picking, ex: Exchange, request: Request,
+                able: tuple[Target, ...]) -> tuple[tuple[Target, ...], Aim]:
+        found, aim, notes = picking.order(
+            [target.member for target in able], [target.model or request.model for target in able], request,
+            session_of(ex.arrival.headers), now=self._clock.now(), rng=self._rng)
         ex.notes += notes
         return tuple([able[index] for index in found]), aim
 
-    def _in_turn(self, tier: tuple[Target, ...]) -> tuple[Target, ...]:
+    def _in_turn(self, tier: tuple[Target, ...], model: str) -> tuple[Target, ...]:
         if len(tier) == 1:
             return tier
-        return tuple([tier[index] for index in in_turn(self._loads(tier), self._rng)])
+        return tuple([tier[index] for index in in_turn(self._loads(tier, model), self._rng)])
 
-    def _may_go(self, target: Target) -> bool:
-        load = target.member.load(self._clock.now())
+    def _may_go(self, target: Target, model: str) -> bool:
+        load = target.member.load(self._clock.now(), target.model or model)
         return load.share > 0 or load.wants_probe
 
-    def _loads(self, targets: Iterable[Target]) -> list[Load]:
+    def _loads(self, targets: Iterable[Target], model: str) -> list[Load]:
         now = self._clock.now()
-        return [target.member.load(now) for target in targets]
+        return [target.member.load(now, target.model or model) for target in targets]
 
 
-def _of_breakers(able: tuple[Target, ...]) -> Iterator[str]:
-    """What breakers have to do with this order."""
-    breakers = [target.member.breaker for target in able]
+def _of_healths(able: tuple[Target, ...], model: str, now: float) -> Iterator[str]:
+    """What breakers, refused keys and the like have to do with this order."""
+    breakers = [target.member.health(target.model or model).breaker for target in able]
     for n, (target, breaker) in enumerate(zip(able, breakers, strict=True)):
-        if breaker.state is not _CLOSED:
+        why_alone = target.member.why_alone(now, target.model or model) if target.member.has_news else ""
+        if why_alone:
+            yield f"{target.member.upstream.name} {'stands behind' if n else 'goes first, for want of others'}: {why_alone}"
+        elif breaker.state is not _CLOSED:
             if n:
                 why = "stands behind"
             elif any(other.state is _CLOSED for other in breakers):

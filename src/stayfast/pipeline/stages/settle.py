@@ -39,7 +39,7 @@ class Settle:
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = sight.usage if sight is not None else None
         finish = sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None
-        accepted_at = arrival.accepted_at
+        accepted_at, cached = arrival.accepted_at, ex.cached
         self._sink.emit(RequestDone(  # in the order of the fields: by name it would cost a microsecond more
             arrival.request_id, request.api, ex.route, request.model[:MAX_NAME], request.stream, status, accepted_at,
             stages[-1].ended_at, self._clock.wall(), stages, ex.upstream, len(ex.attempts),
@@ -49,4 +49,5 @@ class Settle:
             cadence.gap_max_s if cadence is not None else None, arrival.trace,
             began_at - accepted_at if began_at is not None else None,
             tuple([attempt.done for attempt in ex.attempts if attempt.done is not None]), tuple(ex.notes),
-            why.reason if isinstance(why, Shed) else None, ex.cached.result if ex.cached is not None else None))
+            why.reason if isinstance(why, Shed) else None, cached.result if cached is not None else None,
+            cached.saved_usd if cached is not None else None, ex.cache_key))

@@ -1,4 +1,6 @@
-"""The route's own words in place of an error, when time ran out or everybody failed before the client had anything."""
+"""An old answer or the route's own words in place of an error, when time ran out or everybody failed before the client had
+anything.
+"""
 
 import asyncio
 from http import HTTPStatus
@@ -27,12 +29,15 @@ class Template:
         self._sink = sink
 
     def answer(self, ex: Exchange, why: BaseException) -> Started:
-        """The template as an answer, after a failure that is not the client's own.
+        """An old answer, or else the template as one, after a failure that is not the client's own.
 
         Raises what `why` stands for otherwise: of a cancellation, our own time-out or the client's leaving.
         """
         if isinstance(why, asyncio.CancelledError) and ex.ledger.stage is not None:
             why = ex.watch.verdict(ex.ledger.stage) or why
+        if ex.stale is not None and _is_ours(why) and (started := ex.stale()) is not None:
+            ex.watch.disarm()
+            return started
         text = ex.terms.template
         if not text or not ex.request.api.can_stream or not _is_ours(why):
             raise why

@@ -1,0 +1,79 @@
+"""`stayfast cache eval`: what a semantic cache would answer of one's own questions, and how much of it wrongly."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stayfast.bench.semantic.evaluate import Evaluation, evaluate
+from stayfast.bench.semantic.page import page
+from stayfast.bench.semantic.questions import Unreadable, of_classes, of_pairs
+from stayfast.bench.semantic.table import as_text
+from stayfast.bench.table import Ink
+from stayfast.cli import say
+from stayfast.policy.eligible import EligibleConfig
+from stayfast.settings import environment
+from stayfast.settings.environment import cache_home
+from stayfast.stores.embed import EmbedderConfig, NoEmbedder
+from stayfast.stores.minilm import load
+
+EXIT_NOTHING = 1
+EXIT_USAGE = 2
+LEAST_QUESTIONS = 50
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate; 0 when done, 1 when it cannot be, 2 for wrong options."""
+    try:
+        max_errors = [_share(part) for part in arguments.max_error.split(",")]
+        eligible = EligibleConfig(personal=arguments.personal, n_content_words=arguments.words,
+                                  volatile_ttl_s=86_400.0 if arguments.volatile else 0.0)
+    except ValueError as wrong:
+        say(f"stayfast cache eval: {wrong}")
+        return EXIT_USAGE
+    try:
+        found = _evaluation(arguments, eligible, max_errors)
+        if arguments.html is not None:
+            _write_page(found, arguments.html)
+    except (Unreadable, NoEmbedder) as why:
+        say(f"stayfast cache eval: {why}")
+        return EXIT_NOTHING
+    if arguments.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    else:
+        sys.stdout.write(as_text(found, Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"))))
+    return 0
+
+
+def _share(said: str) -> float:
+    """1%, 0.5 % or 0.01."""
+    bare = said.strip()
+    try:
+        value = float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"--max-error takes shares such as 1%,5%, not {said!r}") from None
+    if not 0.0001 <= value <= 0.5:
+        raise ValueError(f"--max-error must be from 0.01% to 50%, not {said!r}")
+    return value
+
+
+def _evaluation(arguments: argparse.Namespace, eligible: EligibleConfig, max_errors: Sequence[float]) -> Evaluation:
+    """Read, embed and pass. Raises Unreadable, NoEmbedder."""
+    path = Path(arguments.pairs or arguments.classes)
+    questions = of_pairs(path) if arguments.pairs else of_classes(path)
+    if len(questions.texts) < LEAST_QUESTIONS:
+        raise Unreadable(f"{path} has {len(questions.texts)} questions; nothing can be said of fewer than {LEAST_QUESTIONS}")
+    encoder = load(EmbedderConfig(model=arguments.model or ""), str(cache_home(environment())))
+    say(f"embedding {len(questions.texts):,} questions")
+    vectors = encoder.embed_all(questions.texts)
+    return evaluate(questions, vectors, eligible, name=path.name, embedder=encoder.id, seed=arguments.seed,
+                    max_errors=max_errors, say=say)
+
+
+def _write_page(found: Evaluation, path: str) -> None:
+    try:
+        Path(path).write_text(page(found), "utf-8")
+    except OSError as why:
+        raise Unreadable(f"{path} cannot be written: {why.strerror}") from None

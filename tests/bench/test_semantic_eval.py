@@ -1,0 +1,186 @@
+"""What a semantic cache would do with one's own questions: the files, the pass, the table, the page, the command."""
+
+import json
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.bench.semantic.evaluate import Evaluation, Row, evaluate
+from stayfast.bench.semantic.online import in_hindsight, one_pass
+from stayfast.bench.semantic.page import page
+from stayfast.bench.semantic.questions import Questions, Unreadable, of_classes, of_pairs
+from stayfast.bench.semantic.table import as_text
+from stayfast.bench.table import Ink
+from stayfast.cli import cache_eval, main
+from stayfast.policy.calibrate import CalibrateConfig, Calibrator
+from stayfast.policy.eligible import EligibleConfig
+from stayfast.policy.similarity import N_FEATURES, Fixed
+from tests.bench.phrased import Words, as_csv, phrased
+
+PLAIN = Ink(is_on=False)
+
+
+def written(folder: Path, text: str, name: str = "file.csv") -> Path:
+    """A file with this text."""
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_classes_are_read(tmp_path: Path) -> None:
+    """Each text once; columns by any of their names, in any order, with a byte order mark."""
+    path = written(tmp_path, '\ufeffintent,question\na,"one, two"\nb,three\na,four\nb,"one, two"\n')
+    assert of_classes(path) == Questions(["one, two", "three", "four"], [0, 1, 0])
+
+
+def test_pairs_are_read(tmp_path: Path) -> None:
+    """What a 1 joins has one answer, by way of others too; a 0 against that is counted."""
+    path = written(tmp_path, "sentence1,sentence2,label\na,b,1\nc,d,0\nb,e,1\na,e,0\n")
+    texts, answers, n_torn = of_pairs(path)
+    by_text = dict(zip(texts, answers, strict=True))
+    assert by_text["a"] == by_text["b"] == by_text["e"]
+    assert len({by_text["a"], by_text["c"], by_text["d"]}) == 3
+    assert n_torn == 1
+
+
+def test_pairs_of_json_are_all_the_same(tmp_path: Path) -> None:
+    """As GPTCache's benchmark has them."""
+    path = written(tmp_path, '[{"origin": "a", "similar": "b"}, {"origin": "c", "similar": "d"}]', "file.json")
+    texts, answers, _ = of_pairs(path)
+    assert (texts, len(set(answers))) == (["a", "b", "c", "d"], 2)
+
+
+@pytest.mark.parametrize(("text", "name", "said"), [
+    ("", "f.csv", "has no rows"),
+    ("a,b\n1,2\n", "f.csv", "no column 'sentence1'"),
+    ("sentence1,sentence2\na,b\n", "f.csv", "no column 'label'"),
+    ("sentence1,sentence2,label\na,b,maybe\n", "f.csv", "row 1: label must be 0 or 1"),
+    ("sentence1,sentence2,label\na,b,1\n,b,1\n", "f.csv", "row 2: sentence1 is empty"),
+    ("[1, 2]", "f.json", "no JSON list"),
+    ('[{"origin": {}, "similar": "b"}]', "f.json", "row 1: origin is empty"),
+])
+def test_what_cannot_be_read(tmp_path: Path, text: str, name: str, said: str) -> None:
+    """The message says where."""
+    with pytest.raises(Unreadable, match=said):
+        of_pairs(written(tmp_path, text, name))
+
+
+def test_no_file(tmp_path: Path) -> None:
+    """One that is not there, and one that is no text."""
+    with pytest.raises(Unreadable, match="No such file"):
+        of_classes(tmp_path / "nothing.csv")
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Unreadable, match="CSV in UTF-8"):
+        of_classes(tmp_path / "bytes.csv")
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=30))
+def test_pairs_are_classes(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, int, bool]]) -> None:
+    """Two texts of a pair that is the same have one answer, whatever the order of the rows."""
+    rows = "".join(f"t{one},t{other},{int(is_same)}\n" for one, other, is_same in pairs)
+    texts, answers, _ = of_pairs(written(tmp_path_factory.mktemp("pairs"), "sentence1,sentence2,label\n" + rows))
+    by_text = dict(zip(texts, answers, strict=True))
+    assert all(by_text[f"t{one}"] == by_text[f"t{other}"] for one, other, is_same in pairs if is_same)
+
+
+@pytest.fixture(scope="module")
+def questions() -> Questions:
+    """Those of `phrased`."""
+    numbers: dict[str, int] = {}
+    answers = [numbers.setdefault(answer, len(numbers)) for _, answer in phrased()]
+    return Questions([text for text, _ in phrased()], answers)
+
+
+@pytest.fixture(scope="module")
+def evaluation(questions: Questions) -> Evaluation:
+    """At two bounds."""
+    return evaluate(questions, Words().embed_all(questions.texts), EligibleConfig(), name="<b>file", embedder="words",
+                    seed=1, max_errors=(0.05, 0.2))
+
+
+def test_a_pass_keeps_its_bound(questions: Questions) -> None:
+    """It learns, answers, errs less than promised, and what became of each question is counted."""
+    vectors = Words().embed_all(questions.texts)
+    passed = one_pass(questions, vectors, Calibrator(CalibrateConfig(max_error=0.1), N_FEATURES), EligibleConfig(), seed=1)
+    whole, second = passed.whole, passed.second
+    assert whole.n == len(questions.texts) == sum(passed.why.values())
+    assert whole.n_hits == passed.why["hit"] > 300
+    assert whole.error <= 0.1
+    assert second.hit_rate > whole.hit_rate
+    assert whole.n - whole.n_hits <= passed.n_kept + sum(passed.why[why] for why in ("short", "volatile", "personal"))
+    again = one_pass(questions, vectors, Calibrator(CalibrateConfig(max_error=0.1), N_FEATURES), EligibleConfig(), seed=1)
+    assert again.whole == whole
+
+
+def test_a_fixed_threshold_promises_nothing(questions: Questions) -> None:
+    """A low one answers nearly all, and a good part of it wrongly: the pass can tell."""
+    passed = one_pass(questions, Words().embed_all(questions.texts), Fixed(0.5), EligibleConfig(), seed=1)
+    assert passed.whole.hit_rate > 0.8
+    assert passed.whole.error > 0.2
+
+
+def test_hindsight() -> None:
+    """The best score first; nothing is said beyond what was seen."""
+    seen = [(0.9, True), (0.8, True), (0.7, False), (0.6, True)]
+    assert in_hindsight(seen, 8) == [(0.0, 1 / 8), (0.0, 2 / 8), (1 / 3, 3 / 8), (1 / 4, 4 / 8)]
+    rng = Random(1)
+    assert len(in_hindsight([(rng.random(), True) for _ in range(5000)], 5000)) <= 210
+    assert in_hindsight([], 10) == []
+
+
+def test_the_table(evaluation: Evaluation) -> None:
+    """A line a pass; a bound that was not kept is red."""
+    text = as_text(evaluation, PLAIN)
+    assert "1,620 questions, 45 answers" in text
+    assert all(f"{name:>16}" in text for name in ("5 %", "20 %", "0.92"))
+    broken = Row(0.01, None, 0.5, 0.02, 0.5, 0.02, 10, 1, 5, {"hit": 10})
+    assert not broken.holds
+    text = as_text(Evaluation("f", "e", 1, 10, 2, 3, [broken], [], [], []), Ink(is_on=True))
+    assert "\x1b[1;31m             1 %" in text
+    assert "3 pairs are called different" in text
+
+
+def test_the_page_needs_nothing(evaluation: Evaluation) -> None:
+    """No script, no address but names of formats, and a file's name cannot break out."""
+    html = page(evaluation)
+    assert "<b>file" not in html
+    assert "&lt;b&gt;file" in html
+    assert "<script" not in html
+    assert "http" not in html.replace("http-equiv", "")
+    assert html.count("<circle") >= 3
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints JSON and writes the page."""
+    monkeypatch.setattr(cache_eval, "load", lambda config, cache_dir: Words())
+    path, report = written(tmp_path, as_csv()), tmp_path / "report.html"
+    assert main(["cache", "eval", "--classes", str(path), "--max-error", "10%", "--json", "--html", str(report)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["calibrated"][0]["error"] <= 0.1
+    assert told["calibrated"][0]["hit_rate"] > 0.1
+    assert "stayfast cache eval" in report.read_text("utf-8")
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which package is missing, and how to get it."""
+    monkeypatch.setitem(sys.modules, "stayfast.cli.cache_eval", None)
+    assert main(["cache", "eval", "--classes", "f.csv"]) == 1
+    assert "stayfast[semantic]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "status", "said"), [
+    (["--max-error", "much"], 2, "--max-error takes shares"),
+    (["--max-error", "60%"], 2, "from 0.01% to 50%"),
+    (["--words", "0"], 2, "n_content_words"),
+    ([], 1, "fewer than 50"),
+])
+def test_the_command_misused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int,
+                             said: str) -> None:
+    """What is wrong is said, and nothing is embedded."""
+    path = written(tmp_path, "text,category\nwhat is this,a\n")
+    assert main(["cache", "eval", "--classes", str(path), *options]) == status
+    assert said in capsys.readouterr().err

@@ -1,0 +1,127 @@
+"""A gateway whose route has a semantic cache, on virtual time; its embedder knows a few words."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stayfast.core.events import SemanticAsked
+from stayfast.core.types import Request
+from stayfast.pipeline.behind import Behind
+from stayfast.pipeline.handoffs import Terms
+from stayfast.pipeline.sameness import ByMeaning, TakesAll, Verifier
+from stayfast.pipeline.semantic import Semantic
+from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.pipeline.stages.route import Router
+from stayfast.policy.budget import BudgetConfig, share_out
+from stayfast.policy.cache import CacheConfig
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.stores.embed import Embedding, NoEmbedder
+from stayfast.stores.vectors import Vectors
+from stayfast.testing import Say, Script, SimLoop
+from tests.flow.cache_rig import CacheRig
+from tests.flow.rig import MODEL, chat
+
+# Each word is a direction; those of a row are nearly one. Others are their own.
+SYNONYMS = (("reset", "restore", "recover"), ("password", "passphrase"), ("account", "login"), ("export", "download"),
+            ("invoice", "bill"))
+N_DIMS = 64
+
+ONE = "How can I reset the password of an account?"
+SAME = "How can I restore the passphrase of a login?"
+SAME_TOO = "How can I recover the password of an account?"
+OTHER = "Where can I export the last invoice as a file?"
+YES, NO = "Click the link in the e-mail.", "Under billing, all the way down on the left side."
+
+
+class Words:
+    """An embedder that takes `slow_s`, in the loop's time. `is_broken`: it fails."""
+
+    id = "words"
+    n_dims = N_DIMS
+
+    def __init__(self) -> None:
+        self.slow_s = 0.0
+        self.is_broken = False
+        self.does_fit = True
+        self.asked: list[str] = []
+
+    def fits(self, left_s: float) -> bool:
+        """As the test says."""
+        return self.does_fit
+
+    def is_whole(self, text: str) -> bool:
+        """Forty words are."""
+        return len(text.split()) <= 40
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Sums of directions."""
+        self.asked += texts
+        if self.slow_s:
+            await asyncio.sleep(self.slow_s)
+        if self.is_broken:
+            raise NoEmbedder("broken")
+        return np.stack([_direction(text) for text in texts])
+
+
+def _direction(text: str) -> NDArray[np.float32]:
+    whole = np.zeros(N_DIMS, dtype=np.float32)
+    for word in text.lower().strip("?!. ").split():
+        row = next((row for row in SYNONYMS if word in row), (word,))
+        draw = np.random.default_rng(crc32(row[0].encode()))
+        whole += draw.standard_normal(N_DIMS).astype(np.float32)
+        whole += np.float32(0.02 * len(word))  # so that synonyms are not quite the same
+    length: NDArray[np.float32] = whole / np.linalg.norm(whole)
+    return length
+
+
+class SemanticRig(CacheRig):
+    """A route with a semantic cache; by a threshold of .9, unless `semantic` says otherwise."""
+
+    def __init__(self, loop: SimLoop, *scripts: Script, semantic: SemanticConfig | None = None,
+                 verifier: Verifier | None = None, budget: BudgetConfig | None = None) -> None:
+        config = CacheConfig("semantic", max_temperature=1.0, semantic=semantic or SemanticConfig(threshold=0.9))
+        super().__init__(loop, *scripts, config=config)
+        route = self.gateway.router.routes[MODEL]
+        if budget is not None:
+            terms = replace(route.terms, budget=share_out(budget, route.terms.timeouts.total_s))
+            router = Router({MODEL: replace(route, terms=terms)}, Terms(), loop, Random(7))
+            self.gateway = replace(self.gateway, router=router)
+        self.words = Words()
+        self.embedding = Embedding(self.words, self.words)
+        self.semantic = Semantic(
+            config.semantic, MODEL, store=self.caching.store, embedding=self.embedding, index=Vectors,
+            sameness=ByMeaning(self.embedding, 0.9), verifier=verifier or TakesAll(), clock=loop, rng=Random(7),
+            sink=self.sink)
+        self.caching.semantic = self.semantic
+        gateway = self.gateway
+        behind = Behind(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
+        self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
+
+    async def settled(self) -> None:
+        """What is learned in the background is learned."""
+        await asyncio.sleep(30)
+
+    @property
+    def lookups(self) -> list[str]:
+        """What came of each look-up and audit."""
+        return [fact.result for fact in self.sink.of(SemanticAsked)]
+
+
+def saying(*texts: str) -> list[Script]:
+    """An upstream's answers, one after another."""
+    return [[Say(text)] for text in texts]
+
+
+def ask(text: str = ONE, *, before: list[dict[str, Any]] | None = None, system: str = "", **fields: Any) -> Request:
+    """A chat request that ends with this text."""
+    messages = [{"role": "system", "content": system}] if system else []
+    return chat(messages=[*messages, *(before or []), {"role": "user", "content": text}], **fields)

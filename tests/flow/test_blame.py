@@ -1,0 +1,314 @@
+"""Whose fault a failure is: the key's, the model's, the endpoint's; and what that does to requests that come after."""
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from stayfast.compose.members import introduce
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.events import AttemptDone, BreakerChanged
+from stayfast.core.types import Api
+from stayfast.pipeline.alarms import Alarms
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.handoffs import Route, Target, Terms
+from stayfast.pipeline.hedging import Hedging
+from stayfast.pipeline.stages.admit import AdmitAll
+from stayfast.pipeline.stages.cache import NoCache
+from stayfast.pipeline.stages.call import Caller
+from stayfast.pipeline.stages.context import AsSent
+from stayfast.pipeline.stages.relay import Relay, Reply
+from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.settle import Settle
+from stayfast.pipeline.stages.template import Template
+from stayfast.policy.breaker import BreakerConfig, State
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import RecordingSink, Say, Scripted, SimLoop, Wait, run
+from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.registry import Member, Registry
+from stayfast.wire.faults import complaint_of, failed
+from tests.flow.dialects import ask
+from tests.flow.rig import chat, read
+
+NO_MODEL = {"error": {"message": "no such model", "type": "invalid_request_error", "code": "model_not_found"}}
+VLLM = {"object": "error", "message": "The model `m` does not exist.", "type": "NotFoundError", "code": 404}
+TWICE = RetryConfig(max_attempts=2)
+
+
+def says(status: int, said: object = None, retry_after_s: float | None = None) -> UpstreamFailed:
+    """What an upstream answers."""
+    return failed("up", Fault.STATUS, status, complaint_of(said or {}), b"", retry_after_s=retry_after_s)
+
+
+class Picky(Scripted):
+    """Fails by the model that it is asked for; else answers after a tenth of a second."""
+
+    def __init__(self, name: str, loop: SimLoop, **fails: UpstreamFailed | None) -> None:
+        super().__init__(name, [[Wait(0.1), Say("ok")]], loop)
+        self.fails = fails
+        self.asked: list[str] = []
+
+    async def open(self, call: Call) -> Stream:
+        self.asked.append(call.model)
+        error = self.fails.get(call.model) or self.fails.get("any")
+        if error is not None:
+            raise error
+        return await super().open(call)
+
+
+class Rig:
+    """A gateway of such upstreams; all of them serve all routes, in this order."""
+
+    def __init__(self, loop: SimLoop, *upstreams: Picky, routes: tuple[str, ...] = ("m",), retry: RetryConfig = TWICE,
+                 hedge: HedgeConfig | None = None, in_turn: bool = True, breaker: BreakerConfig | None = None) -> None:
+        self.loop = loop
+        self.sink = RecordingSink()
+        self.registry = Registry(Member(upstream, None, breaker, sink=self.sink) for upstream in upstreams)
+        self.routes = {name: Route(name, tuple(Target(member) for member in self.registry), in_turn, retry=retry,
+                                   hedging=Hedging(hedge or HedgeConfig(mode="off"), retry)) for name in routes}
+        introduce(self.registry, self.routes)
+        rng = Random(7)
+        settle = Settle(loop, self.sink)
+        self.gateway = Gateway(Alarms(loop), AdmitAll(), NoCache(), AsSent(), Router(self.routes, Terms(), loop, rng),
+                               Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
+        self.notes: list[str] = []
+
+    async def ask(self, model: str = "m", headers: Mapping[str, str] | None = None, *, store: bool = False) -> str:
+        """Who answered one request, read to its end."""
+        reply: Reply = await self.gateway.serve(
+            chat(model=model, store=store), Arrival("req_1", self.loop.now(), headers=tuple((headers or {}).items())))
+        await read(reply)
+        self.notes = reply._ex.notes
+        return reply.upstream
+
+
+@pytest.mark.parametrize("said", [NO_MODEL, VLLM, {"detail": "Not Found"}])
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_a_model_that_is_not_there_is_elsewhere(said: object, in_turn: bool) -> None:
+    """Nobody gets the 404; for a minute nobody is sent there first."""
+    async def main(loop: SimLoop) -> None:
+        missing = Picky("a", loop, m=says(404, said))
+        rig = Rig(loop, missing, Picky("b", loop), in_turn=in_turn)
+        assert [await rig.ask() for _ in range(50)] == ["b"] * 50
+        assert len(missing.asked) <= 1
+        assert not in_turn or "it does not know the model (404)" in rig.notes[0]
+        await asyncio.sleep(61)
+        missing.fails = {}
+        assert not in_turn or await rig.ask() == "a"
+
+    run(main)
+
+
+def test_a_model_that_nobody_has_is_the_clients_404() -> None:
+    """With the upstream's own verdict, and no advice to come back."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, Picky("a", loop, m=says(404, NO_MODEL)), Picky("b", loop, m=says(404, NO_MODEL)))
+        with pytest.raises(UpstreamFailed) as refused:
+            await rig.ask()
+        assert (refused.value.status, refused.value.code, refused.value.is_final) == (404, "model_not_found", True)
+
+    run(main)
+
+
+@pytest.mark.parametrize("status", [401, 402, 403])
+def test_a_refused_key_is_no_sickness(status: int) -> None:
+    """The breaker hears nothing of it; others go first, and the reason says so."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, Picky("a", loop, m=says(status)), Picky("b", loop))
+        assert [await rig.ask() for _ in range(8)] == ["b"] * 8
+        assert rig.notes == [f"a stands behind: its key was refused ({status})"]
+        alone = Rig(loop, Picky("a", loop, m=says(status)))
+        for _ in range(8):
+            with pytest.raises(UpstreamFailed) as refused:
+                await alone.ask()
+            assert refused.value.code == "upstream_credentials"
+        assert (alone.registry["a"].n_failed_in_row, alone.sink.of(BreakerChanged)) == (0, [])
+
+    run(main)
+
+
+def test_a_key_that_is_refused_for_long_is_no_readiness() -> None:
+    """Ten in a row; one answer mends it."""
+    async def main(loop: SimLoop) -> None:
+        up = Picky("a", loop)
+        rig = Rig(loop, up)
+        await rig.ask()
+        up.fails = {"any": says(401)}
+        for _ in range(10):
+            assert rig.registry.has_proven
+            with pytest.raises(UpstreamFailed):
+                await rig.ask()
+        assert not rig.registry.has_proven
+        up.fails = {}
+        await rig.ask()
+        assert rig.registry.has_proven
+
+    run(main)
+
+
+@pytest.mark.parametrize(("error", "n"), [(says(429, retry_after_s=20), 1), (says(500), 5), (says(404, NO_MODEL), 1)])
+@pytest.mark.parametrize("routes", [("x", "y"), ("*",)])
+def test_one_models_trouble_is_not_anothers(error: UpstreamFailed, n: int, routes: tuple[str, ...]) -> None:
+    """Requests for the other model go where they went."""
+    async def main(loop: SimLoop) -> None:
+        sick = Picky("a", loop, x=error)
+        rig = Rig(loop, sick, Picky("b", loop), routes=routes)
+        assert [await rig.ask("x") for _ in range(8)] == ["b"] * 8
+        assert sick.asked == ["x"] * n
+        assert [await rig.ask("y") for _ in range(8)] == ["a"] * 8
+        assert not any("'x'" not in fact.why for fact in rig.sink.of(BreakerChanged))
+
+    run(main)
+
+
+def test_a_key_is_refused_for_all_models() -> None:
+    """One request is enough to know it."""
+    async def main(loop: SimLoop) -> None:
+        up = Picky("a", loop, any=says(401))
+        rig = Rig(loop, up, Picky("b", loop), routes=("x", "y"))
+        assert [await rig.ask(model) for model in "xyxy"] == ["b"] * 4
+        assert up.asked == ["x"]
+
+    run(main)
+
+
+def test_a_503_is_left_in_peace_for_as_long_as_it_says() -> None:
+    """As a 429 is."""
+    async def main(loop: SimLoop) -> None:
+        busy = Picky("a", loop, m=says(503, retry_after_s=30))
+        rig = Rig(loop, busy, Picky("b", loop))
+        assert [await rig.ask() for _ in range(4)] == ["b"] * 4
+        assert len(busy.asked) == 1
+        assert rig.notes == ["a stands behind: it asked to be left alone for 30 s"]
+        busy.fails = {}
+        await asyncio.sleep(30)
+        assert await rig.ask() == "a"
+
+    run(main)
+
+
+def test_many_routes_share_what_an_upstream_may_be_asked() -> None:
+    """Twenty routes have twenty floors, their upstream has one."""
+    async def main(loop: SimLoop) -> None:
+        names = tuple(f"m{n}" for n in range(20))
+        down = Picky("a", loop, any=says(500))
+        rig = Rig(loop, down, routes=names, retry=RetryConfig(), breaker=BreakerConfig(enabled=False))
+        for name in names * 5:
+            with pytest.raises(UpstreamFailed):
+                await rig.ask(name)
+        assert 100 < len(down.asked) <= 120
+
+    run(main)
+
+
+@pytest.mark.parametrize(("count", "n_calls"), [("0", 3), ("00", 3), ("", 3), ("1", 1), ("2", 1)])
+def test_what_an_sdk_repeats_is_not_repeated_again(count: str, n_calls: int) -> None:
+    """Nor does it pay for the extra attempts of others."""
+    async def main(loop: SimLoop) -> None:
+        down = Picky("a", loop, any=says(500))
+        rig = Rig(loop, down, retry=RetryConfig())
+        with pytest.raises(UpstreamFailed):
+            await rig.ask(headers={"x-stainless-retry-count": count})
+        assert len(down.asked) == n_calls
+        assert rig.routes["m"].hedging.budget.meant.n_requests == (n_calls > 1)
+
+    run(main)
+
+
+def test_what_an_sdk_repeats_gets_no_second_attempt() -> None:
+    """One is on its way already."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, Picky("a", loop), Picky("b", loop), hedge=HedgeConfig(mode="race", race_after_s=0.01))
+        await rig.ask(headers={"x-stainless-retry-count": "1"})
+        assert len(rig.sink.of(AttemptDone)) == 1
+        await rig.ask(headers={"x-stainless-retry-count": "0"})
+        assert len(rig.sink.of(AttemptDone)) == 3
+
+    run(main)
+
+
+def test_races_leave_the_budget_to_retries() -> None:
+    """A hundred of them, then one where both fail: it is tried again."""
+    async def main(loop: SimLoop) -> None:
+        ups = Picky("a", loop), Picky("b", loop)
+        rig = Rig(loop, *ups, hedge=HedgeConfig(mode="race", race_after_s=0.01), retry=RetryConfig(),
+                  breaker=BreakerConfig(enabled=False))
+        for _ in range(100):
+            await rig.ask()
+        assert rig.routes["m"].hedging.budget.extra_share(loop.now()) == 0
+        for up in ups:
+            up.fails = {"m": says(500)}
+        with pytest.raises(UpstreamFailed):
+            await rig.ask()
+        assert rig.routes["m"].hedging.budget.extra_share(loop.now()) > 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(("fields", "n_calls"), [({"store": None}, 1), ({"store": True}, 1), ({"store": False}, 2)])
+@pytest.mark.parametrize("may_repeat", [False, True])
+def test_what_a_provider_stores_is_sent_once(fields: dict[str, object], n_calls: int, may_repeat: bool) -> None:
+    """Responses are stored unless they say otherwise; unless the operator says that they may be sent again."""
+    async def main(loop: SimLoop) -> None:
+        sent = {name: value for name, value in fields.items() if value is not None}
+        retry = RetryConfig(max_attempts=2, stateful=may_repeat)
+        down = Rig(loop, Picky("a", loop, m=says(500)), Picky("b", loop, m=says(500)), retry=retry)
+        race = Rig(loop, Picky("a", loop), Picky("b", loop), retry=retry,
+                   hedge=HedgeConfig(mode="race", race_after_s=0.01, stateful=may_repeat))
+        request = ask(Api.RESPONSES, stream=True, store=sent.get("store"))
+        with pytest.raises(UpstreamFailed):
+            await down.gateway.serve(request, Arrival("req_1", loop.now()))
+        await read(await race.gateway.serve(request, Arrival("req_1", loop.now())))
+        n_expected = 2 if may_repeat else n_calls
+        assert [len(rig.sink.of(AttemptDone)) for rig in (down, race)] == [n_expected] * 2
+
+    run(main)
+
+
+def test_what_was_refused_may_be_sent_elsewhere_even_if_it_is_stored() -> None:
+    """Nothing was done for it."""
+    async def main(loop: SimLoop) -> None:
+        for error in (says(429), says(401), says(404, NO_MODEL)):
+            rig = Rig(loop, Picky("a", loop, m=error), Picky("b", loop))
+            assert await rig.ask(store=True) == "b"
+
+    run(main)
+
+
+def test_long_prompts_count_as_long() -> None:
+    """One of a hundred thousand tokens is read at one upstream: short ones go to the other."""
+    async def main(loop: SimLoop) -> None:
+        ups = Picky("a", loop), Picky("b", loop)
+        rig = Rig(loop, *ups, in_turn=False)
+        for _ in range(60):
+            await rig.ask()
+        member = rig.registry["a"]
+        place = member.enter(member.usual.norm("m", 100_000, False), loop.now(), "m", 100_000)
+        other = rig.registry["b"]
+        beside = other.enter(other.usual.norm("m", 20, False), loop.now(), "m", 20)
+        for up in ups:
+            up.asked.clear()
+        for _ in range(40):
+            await rig.ask()
+        assert (len(ups[0].asked), len(ups[1].asked)) == (0, 40)
+        place.answered(loop.now())
+        assert member.backlog is not None
+        assert member.backlog.work == 0
+        beside.answered(loop.now())
+
+    run(main)
+
+
+def test_models_that_clients_name_are_forgotten() -> None:
+    """The oldest, so that nobody fills the memory with names."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, Picky("a", loop), routes=("*", "x"))
+        for n in range(200):
+            await rig.ask(f"m{n}")
+        assert len(list(rig.registry["a"].healths)) == 65
+        assert all(health.breaker.state is State.CLOSED for health in rig.registry["a"].healths)
+
+    run(main)

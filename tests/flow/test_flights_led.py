@@ -1,0 +1,156 @@
+"""Calls that run in the Task of their leader until somebody else wants them: who joins when, and who leaves."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from stayfast.core.errors import DeadlineExceeded
+from stayfast.core.events import AttemptDone, RequestDone, Rescued
+from stayfast.core.types import Outcome
+from stayfast.pipeline.caching import Caching
+from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.policy.cache import CacheConfig
+from stayfast.stores.memory import MemoryStore
+from stayfast.testing import Say, SimLoop, Wait, run
+from tests.flow.cache_rig import HELLO, OTHER, CacheRig
+from tests.flow.rig import MODEL, chat, read, said
+from tests.flow.test_rescue import HALT, TEXT, Speaker, rig_of
+
+
+@pytest.mark.parametrize("leaves_after_s", [1.6, 2.0])
+def test_who_joins_late_outlives_the_leader(leaves_after_s: float) -> None:
+    """Joined while the leader waited for its next part, it gets all of it, if the leader leaves then or later."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a"), Wait(1.0), Say("b"), Wait(1.0), Say("c"), Wait(1.0), Say("d")])
+
+        async def late() -> str:
+            await asyncio.sleep(1.5)
+            return await rig.text()
+
+        async def first() -> None:
+            reply = await rig.ask()
+            try:
+                await read(reply)
+            finally:
+                reply.close()
+
+        leader, other = asyncio.create_task(first()), asyncio.create_task(late())
+        await asyncio.sleep(leaves_after_s)
+        leader.cancel()
+        assert await other == "abcd"
+        assert loop.now() == pytest.approx(3.0)
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert attempt.outcome is Outcome.SUCCESS
+        assert [len(fact.attempts) for fact in rig.sink.of(RequestDone)] == [0, 1]
+        rig.check_clean()
+
+    run(main)
+
+
+def test_a_leader_who_does_not_read_holds_nobody_up() -> None:
+    """Its client takes its time over the first part; who joins meanwhile has all of it at the upstream's pace."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a"), Wait(1.0), Say("b"), Wait(1.0), Say("c")])
+        reply = await rig.ask()
+        lead = await reply.next()
+        assert lead is not None
+        assert said(lead.data) == "a"
+        await asyncio.sleep(0.5)
+        assert await rig.text() == "abc"
+        assert loop.now() == pytest.approx(2.5)  # a script waits when it is read
+        await asyncio.sleep(10)
+        assert said(await read(reply)) == "bc"
+        assert [fact.cache for fact in rig.sink.of(RequestDone)] == ["coalesced", "miss"]
+        assert rig.n_calls == 1
+        rig.check_clean()
+
+    run(main)
+
+
+def test_the_leaders_time_is_up_in_a_wait() -> None:
+    """Mid-answer its deadline ends its own reading; who joined in that very wait reads on."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a"), Wait(2.0), Say("b")])
+
+        async def late() -> str:
+            await asyncio.sleep(0.5)
+            return await rig.text()
+
+        first, second = await asyncio.gather(rig.text(total_s=1.0), late(), return_exceptions=True)
+        assert isinstance(first, DeadlineExceeded)
+        assert (first.code, second) == ("total_s_exceeded", "ab")
+        assert rig.n_calls == 1
+        rig.check_clean()
+
+    run(main)
+
+
+def test_a_call_that_nobody_shares_has_no_task_of_its_own() -> None:
+    """Nor does a joiner need one before the first token: that is what keeps a miss cheap."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+        reply = await rig.ask(chat(stream=False))
+        assert len(asyncio.all_tasks()) == 1
+        await read(reply)
+        tasks = [asyncio.create_task(rig.text(chat(user="x"))) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert len(asyncio.all_tasks()) == 4
+        await asyncio.gather(*tasks)
+        rig.check_clean()
+
+    run(main)
+
+
+def test_two_leave_in_the_same_turn() -> None:
+    """The leader and the one who was to inherit: the third has the answer all the same, and pays."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER)
+        tasks = [asyncio.create_task(rig.text()) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        tasks[0].cancel()
+        tasks[1].cancel()
+        assert await tasks[2] == "Hello"
+        assert rig.n_calls == 1
+        assert sum(len(fact.attempts) for fact in rig.sink.of(RequestDone)) == 1
+        rig.check_clean()
+
+    run(main)
+
+
+def test_a_shared_answer_is_still_guarded_when_its_leader_has_left() -> None:
+    """The look for stalls that was put down under the leader's watch goes along: the halt is seen."""
+
+    async def main(loop: SimLoop) -> None:
+        halting, going = Speaker("up0", loop, {12: HALT}), Speaker("up1", loop)
+        rig = rig_of(loop, halting, going)
+        caching = Caching(CacheConfig("exact", max_temperature=1.0), MODEL, MemoryStore(1 << 20))
+        routes = rig.gateway.router.routes
+        assert isinstance(routes, dict)
+        routes[MODEL] = replace(routes[MODEL], terms=replace(routes[MODEL].terms, cache=caching, route=MODEL))
+        rig.gateway = replace(rig.gateway, cache=ExactCache(rig.gateway.caller.start, loop, rig.sink))
+
+        async def first() -> None:
+            reply = await rig.serve()
+            try:
+                await read(reply)
+            finally:
+                reply.close()
+
+        leader = asyncio.create_task(first())
+        await asyncio.sleep(0.1)
+        other = asyncio.create_task(rig.serve())
+        await asyncio.sleep(0.25)
+        leader.cancel()
+        assert said(await read(await other)) == TEXT
+        assert [fact.result for fact in rig.sink.of(Rescued)] == ["rescued"]
+        assert loop.now() < 20
+        await asyncio.sleep(0)
+        assert (rig.n_in_flight, rig.n_open, len(caching.flights)) == (0, 0, 0)
+
+    run(main)

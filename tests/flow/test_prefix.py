@@ -1,0 +1,328 @@
+"""A route that sees to its provider's cache of prompts: what goes out, who waits for whom, and what is found."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.core.errors import StayfastError
+from stayfast.core.types import Api, Request
+from stayfast.pipeline.prefixing import Prefixing
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.prefix import PrefixConfig
+from stayfast.testing import RecordingSink, SimLoop
+from stayfast.testing.simloop import run
+from stayfast.upstreams.simulated import FaultRule, Kind, Mixture, PromptCacheModel
+from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
+
+MARK = {"type": "ephemeral"}
+POINTS = PromptCacheModel("breakpoints", keeps_s=1800.0)
+TOOLS = [{"name": name, "description": "Looks. " * 40, "input_schema": {"type": "object"}} for name in "cba"]
+
+
+def n_marks(body: Any) -> int:
+    """In a body that was sent."""
+    return msgspec.json.encode(body).count(b'"cache_control"')
+
+
+def test_a_conversation_reads_all_that_it_said_before() -> None:
+    """Instructions and earlier turns come from the cache; state and metrics tell it."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop)
+        first = await rig.ask(LONG, "one")
+        second = await rig.ask(LONG, "one", "yes", "two")
+        third = await rig.ask(LONG, "other")
+        assert first.cached_read == 0
+        assert first.cache_write_5m == first.input_total
+        assert second.cached_read == first.input_total
+        assert third.cached_read == first.input_total - 1
+        assert max(map(n_marks, rig.sent)) <= 4
+        assert rig.state["requests"] == {"up0 written": 1, "up0 read": 2}
+        assert rig.state["findings"] == []
+        text = await rig.metrics()
+        assert 'stayfast_prefix_cache_requests_total{route="m",upstream="up0",result="read"} 2' in text
+        n_read = 2 * first.input_total - 1
+        assert f'stayfast_prefix_cache_tokens_total{{route="m",upstream="up0",kind="read"}} {n_read}' in text
+
+    run(main)
+
+
+def test_a_route_without_it_sends_what_came() -> None:
+    """And has nothing to say of it."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, PrefixConfig())
+        assert (await rig.ask(LONG, "one", tools=TOOLS)).cached_read == 0
+        assert n_marks(rig.sent) == 0
+        assert [tool["name"] for tool in rig.sent[0]["tools"]] == ["c", "b", "a"]
+        assert b"prefix" not in rig.system.state()
+
+    run(main)
+
+
+@pytest.mark.parametrize("fields", [
+    {"system": [{"type": "text", "text": LONG, "cache_control": MARK}]}, {"cache_control": MARK},
+    {"tools": [*TOOLS[:2], TOOLS[2] | {"cache_control": MARK}]}])
+def test_who_marks_their_prompt_has_it_sent_as_it_is(fields: dict[str, Any]) -> None:
+    """A mark anywhere, the top level included: nothing is added and nothing moves."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop)
+        await rig.ask(**{"system": LONG, **fields}, turns=("hi",))
+        assert n_marks(rig.sent) == 1
+        assert [tool["name"] for tool in rig.sent[0].get("tools", [])] in ([], ["c", "b", "a"])
+
+    run(main)
+
+
+def test_tools_in_any_order_are_one_prompt() -> None:
+    """Sorted by name before anything is marked, hashed or routed."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop)
+        await rig.ask(LONG, "one", tools=TOOLS)
+        usage = await rig.ask(LONG, "two", tools=TOOLS[::-1])
+        assert usage.cached_read > usage.input_total * 0.9
+
+    run(main)
+
+
+@pytest.mark.parametrize(("model", "api"), [
+    ("mistral-large", Api.MESSAGES), ("gemini-2.5-pro", Api.CHAT), ("deepseek-chat", Api.CHAT), ("gpt-4.1", Api.CHAT),
+    ("claude-sonnet-4-6", Api.CHAT), ("gpt-5.6", Api.MESSAGES)])
+def test_no_mark_goes_where_it_may_be_an_unknown_field(model: str, api: Api) -> None:
+    """Unknown models, those that keep by themselves, and those behind another provider's protocol."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, model=model)
+        await rig.ask(LONG, "one", api=api)
+        assert b"ephemeral" not in msgspec.json.encode(rig.sent)
+        assert b"explicit" not in msgspec.json.encode(rig.sent)
+
+    run(main)
+
+
+def test_openai_is_told_where_the_static_part_ends_and_where_to_look() -> None:
+    """A breakpoint after the instructions, and a key; another question then reads them."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, model="gpt-5.6", cache=POINTS)
+        await rig.ask(LONG, "one", api=Api.CHAT)
+        usage = await rig.ask(LONG, "two", api=Api.CHAT)
+        assert usage.cached_read > usage.input_total * 0.9
+        assert rig.sent[0]["messages"][0]["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit"}
+        assert rig.sent[0]["prompt_cache_key"] == rig.sent[1]["prompt_cache_key"]
+
+    run(main)
+
+
+def test_older_models_of_openai_get_a_key_and_no_marks() -> None:
+    """Which they would refuse."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, model="gpt-4.1", cache=PromptCacheModel("automatic"))
+        await rig.ask(LONG, "one", api=Api.CHAT)
+        assert (await rig.ask(LONG, "two", api=Api.CHAT)).cached_read > 1024
+        assert isinstance(rig.sent[0]["messages"][0]["content"], str)
+        assert len(rig.sent[0]["prompt_cache_key"]) == 32
+
+    run(main)
+
+
+def test_one_goes_first_and_the_others_read() -> None:
+    """Of ten at once one writes; the others wait for its first token."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop)
+        usages = await asyncio.gather(*[rig.ask(LONG, f"question {n}") for n in range(10)])
+        assert sorted(usage.cached_read > 0 for usage in usages) == [False] + [True] * 9
+        assert loop.now() < 2.2
+        assert 'stayfast_prefix_waits_total{route="m"} 9' in await rig.metrics()
+
+    run(main)
+
+
+def test_nobody_waits_longer_than_they_may() -> None:
+    """A slow first one: after wait_s the others go all the same; with 0 nobody waits."""
+    async def main(loop: SimLoop, wait_s: float, took_s: float) -> None:
+        rig = PrefixRig(loop, PrefixConfig("auto", wait_s=wait_s), ttft=Mixture(5.0))
+        usages = await asyncio.gather(rig.ask(LONG, "one"), rig.ask(LONG, "two"))
+        assert [usage.cached_read for usage in usages] == [0, 0]
+        assert loop.now() == pytest.approx(took_s, abs=0.1)
+
+    run(lambda loop: main(loop, 2.0, 7.0))
+    run(lambda loop: main(loop, 0.0, 5.0))
+
+
+def test_where_the_first_one_fails_the_next_goes_first() -> None:
+    """Nobody waits for what does not come, and it is not all of them that go then."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, faults=(FaultRule(Kind.STATUS, status=400, n_at_most=1),))
+        came = await asyncio.gather(*[rig.ask(LONG, f"question {n}") for n in range(4)], return_exceptions=True)
+        assert [isinstance(one, StayfastError) for one in came] == [True, False, False, False]
+        assert sorted(one.cached_read > 0 for one in came if not isinstance(one, BaseException)) == [False, True, True]
+
+    run(main)
+
+
+def test_a_client_that_leaves_hands_the_lead_on() -> None:
+    """And one that waits and leaves takes nothing with it."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop)
+        tasks = [asyncio.create_task(rig.ask(LONG, f"question {n}")) for n in range(4)]
+        await asyncio.sleep(0.3)
+        tasks[0].cancel()
+        tasks[2].cancel()
+        came = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(one, asyncio.CancelledError) for one in came] == [True, False, True, False]
+        assert [member.n_in_flight for member in rig.system.registry] == [0]
+        assert loop.now() < 2.5
+
+    run(main)
+
+
+def test_what_moves_is_found_and_named_once() -> None:
+    """A time at the head of the instructions: state, metric and price; its words are nowhere."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop)
+        for n in range(30):
+            await rig.ask([{"type": "text", "text": f"It is 10:{n:02}, dear secret friend. {LONG}"}], "hi", tools=TOOLS)
+            await asyncio.sleep(4)
+        (found,) = rig.state["findings"]
+        assert found["what"] == "moves"
+        assert found["detail"].startswith("a time at byte 33 of system[0] makes ")
+        assert found["detail"].endswith(" a day")
+        assert "secret" not in str(rig.state)
+        assert 'stayfast_prefix_moving_tokens{route="m",upstream="up0"}' in await rig.metrics()
+        assert n_marks(rig.sent[-1]) == 0  # the tools alone are too short, and all else is never read
+
+    run(main)
+
+
+def test_volatile_instructions_can_go_last() -> None:
+    """Where the settings say so, what stays is then read in spite of them."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, PrefixConfig("auto", moves_volatile=True))
+        usage = None
+        for n in range(30):
+            now = f"Today is 2026-11-{n % 30 + 1:02}T10:{n:02}."
+            blocks = [{"type": "text", "text": now}, {"type": "text", "text": LONG}]
+            usage = await rig.ask(blocks, "hi")
+            await asyncio.sleep(4)
+        assert usage is not None
+        assert usage.cached_read > usage.input_total * 0.9
+
+    run(main)
+
+
+def test_a_hedge_is_marked_like_its_first_attempt() -> None:
+    """And does not count as a prompt that came back."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, hedge=HedgeConfig("race", budget=1.0, race_after_s=0.1))
+        await rig.ask(LONG, "one")
+        assert len(rig.sent) > 1
+        assert all(body == rig.sent[0] for body in rig.sent)
+        (history,) = prefixing(rig)._histories.values()
+        assert history.n_seen == 1
+
+    run(main)
+
+
+def test_a_route_with_several_upstreams_keeps_a_conversation_where_it_is_known() -> None:
+    """Affinity comes with it: what one provider remembers is of no use at another one."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, n=3)
+        for n in range(60):  # until each is known to be as quick as the others
+            await rig.ask(LONG, f"question {n}")
+        turns: tuple[str, ...] = ()
+        for n in range(4):
+            turns += (f"turn {n} " * 500,)
+            await rig.ask(LONG, turns=turns)
+            turns += (f"answer {n} " * 500,)
+        assert len(set(rig.asked_of[60:])) == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("fields", [{"tools": [1]}, {"system": [None]}, {"messages": [5]}, {"messages": {}}])
+def test_strange_bodies_go_on_as_they_are(fields: dict[str, Any]) -> None:
+    """What cannot be laid out is the upstream's to judge."""
+    async def main(loop: SimLoop) -> None:
+        body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": LONG}], **fields})
+        request = Request(Api.MESSAGES, "m", False, body)
+        laid, layout = Prefixing("m", AUTO, loop, RecordingSink()).lay(request)
+        assert laid is request
+        if layout is not None:
+            assert layout.marker("up", "claude-sonnet-4-6", None).write(body, Api.MESSAGES) is body
+
+    run(main)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["user", "system", "assistant", "text", LONG]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["role", "content", "type", "text", "name", "function", "defer_loading"]), inner, max_size=4),
+    max_leaves=20)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(["tools", "messages", "system", "input", "instructions", "store"]), JSON),
+       st.sampled_from([(Api.MESSAGES, "claude-opus-5"), (Api.CHAT, "gpt-5.6"), (Api.RESPONSES, "gpt-5.6")]))
+def test_no_body_is_too_strange(body: dict[str, Any], asked: tuple[Api, str]) -> None:
+    """Whatever the JSON, what goes out is JSON, and has never more marks than the model takes."""
+    async def main(loop: SimLoop) -> None:
+        of, (api, model) = Prefixing("m", PrefixConfig("auto", moves_volatile=True), loop, RecordingSink()), asked
+        data = msgspec.json.encode({"metadata": {"long": LONG}, **body})
+        for _ in range(2):
+            request, layout = of.lay(Request(api, "m", False, data))
+            if layout is not None:
+                marker = layout.marker("up", model, None)
+                written = marker.write(request.body, api)
+                marker.ended(None)
+                msgspec.json.decode(written)
+                assert written.count(b'"ephemeral"') <= 4
+                assert written.count(b'"explicit"') <= 3
+
+    run(main)
+
+
+def prefixing(rig: PrefixRig) -> Prefixing:
+    """What the route knows."""
+    found = rig.system.gateway.router.routes["m"].terms.prefix
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("budget", "is_read"), [(0, False), (100_000, True)])
+def test_what_is_hot_is_asked_for_again_before_it_is_forgotten(budget: int, is_read: bool) -> None:
+    """Twenty minutes without a request, and the next one reads all the same; without a budget it does not."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=budget))
+        for n in range(3):
+            await rig.ask(LONG, f"question {n}")
+        warmer = rig.system.warmer
+        assert (warmer is not None) is is_read
+        task = asyncio.create_task(warmer.run()) if warmer is not None else None
+        await asyncio.sleep(1200)
+        usage = await rig.ask(LONG, "still there?")
+        assert (usage.cached_read > 2000) is is_read
+        if task is not None:
+            task.cancel()
+            assert rig.state["requests"]["up0 warmed"] == 4
+            opening = rig.sent[-2]
+            assert opening["max_tokens"] == 0
+            assert n_marks(opening) == 1
+            assert opening["messages"] == [{"role": "user", "content": "."}]
+
+    run(main)
+
+
+def test_nobody_comes_and_nothing_is_asked_for_any_more() -> None:
+    """An hour of it is what a new write costs; then it is let go."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=100_000))
+        for n in range(3):
+            await rig.ask(LONG, f"question {n}")
+        assert rig.system.warmer is not None
+        task = asyncio.create_task(rig.system.warmer.run())
+        await asyncio.sleep(20_000)
+        task.cancel()
+        assert rig.state["requests"]["up0 warmed"] == 11
+
+    run(main)

@@ -1,0 +1,263 @@
+"""Gateways that share a store, on virtual time: one call for all of them, and nobody waits for one that is not made."""
+
+import asyncio
+from random import Random
+
+import msgspec
+import pytest
+
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.events import RequestDone
+from stayfast.core.types import CacheControl, Request
+from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.cache import CacheConfig
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from tests.flow.cache_rig import HELLO, OTHER, CacheRig
+from tests.flow.rig import MODEL, chat, read
+from tests.unit.stores.fake_door import FakeDoor, Place
+
+FAR = SharedConfig(near_bytes=0, wait_s=2)
+ROUND_S = 0.001
+WHOLE = chat(stream=False)
+
+
+class Replica(CacheRig):
+    """One gateway."""
+
+    def __init__(self, loop: SimLoop, place: Place, *scripts: Script, seed: int = 1, config: SharedConfig = FAR,
+                 cache: CacheConfig | None = None, budget: BudgetConfig | None = None) -> None:
+        self.door = FakeDoor(place, loop, ROUND_S)
+        super().__init__(loop, *scripts, budget=budget, config=cache)
+        store = Shared("s", self.door, config, loop, self.sink, rng=Random(seed))
+        self.caching.store = store
+
+    async def whole(self, request: Request = WHOLE, control: CacheControl | None = None, total_s: float | None = None
+                    ) -> str:
+        """What it says to a request for a whole answer."""
+        reply = await self.ask(request, control, total_s=total_s)
+        try:
+            text: str = msgspec.json.decode(await read(reply))["choices"][0]["message"]["content"]
+            return text
+        finally:
+            reply.close()
+
+
+def test_one_call_for_all_gateways() -> None:
+    """Asked of three at once, by a hundred each: one calls, and all have what it was told, soon after."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        rigs = [Replica(loop, place, HELLO, seed=seed) for seed in range(3)]
+        told = await asyncio.gather(*[rig.whole() for rig in rigs for _ in range(100)])
+        assert set(told) == {"Hello"}
+        assert sum(rig.n_calls for rig in rigs) == 1
+        assert loop.now() < 0.35 + 0.15
+        assert sorted(str(result) for rig in rigs for result in rig.results) == ["coalesced"] * 299 + ["miss"]
+        done = [fact for rig in rigs for fact in rig.sink.of(RequestDone)]
+        assert sum(len(fact.attempts) for fact in done) == 1
+        assert place.leads == {}
+        assert len(place.data) == 1
+        for rig in rigs:
+            rig.check_clean()
+            assert await rig.whole() == "Hello"
+            assert rig.results[-1] == "hit"
+
+    run(main)
+
+
+def test_a_stream_waits_for_nobody() -> None:
+    """Its own first token comes before another one's last."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, HELLO, seed=1), Replica(loop, place, HELLO, seed=2)
+        began_at = loop.now()
+        asking = loop.create_task(one.whole())
+        reply = await other.ask(chat(stream=True))
+        assert loop.now() - began_at == pytest.approx(0.25 + ROUND_S)
+        await read(reply)
+        assert (await asking, one.n_calls, other.n_calls) == ("Hello", 1, 1)
+        await asyncio.sleep(1)
+        assert place.leads == {}
+
+    run(main)
+
+
+@pytest.mark.parametrize("failing", [[Fail(Fault.STATUS, status=500)], [Wait(0.3), Fail(Fault.STATUS, status=500)]])
+def test_a_leader_that_fails_is_followed_by_a_call(failing: Script) -> None:
+    """Soon, and not when it might have led no longer."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, failing, seed=1), Replica(loop, place, OTHER, seed=2)
+        asking = loop.create_task(one.whole())
+        await asyncio.sleep(ROUND_S * 1.5)
+        assert await other.whole() == "other"
+        assert loop.now() < 0.3 + 0.25 + 0.15
+        with pytest.raises(UpstreamFailed):
+            await asking
+        assert other.results == ["miss"]
+        await asyncio.sleep(1)
+        assert place.leads == {}
+
+    run(main)
+
+
+def test_a_leader_that_dies_or_takes_long_is_not_waited_for() -> None:
+    """After `wait_s` whoever waits makes its own call, and whoever comes then leads."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, [Wait(100), Say("late")], seed=1), Replica(loop, place, OTHER, seed=2)
+        asking = loop.create_task(one.whole())
+        await asyncio.sleep(0.5)
+        assert await other.whole() == "other"
+        assert loop.now() == pytest.approx(2.25, abs=0.05)
+        assert other.n_calls == 1
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    run(main)
+
+
+def test_nobody_waits_for_more_than_half_of_their_time() -> None:
+    """Then there is time for a call of one's own."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, [Wait(100), Say("late")], seed=1), Replica(loop, place, OTHER, seed=2)
+        asking = loop.create_task(one.whole())
+        await asyncio.sleep(0.1)
+        began_at = loop.now()
+        assert await other.whole(total_s=1) == "other"
+        assert loop.now() - began_at == pytest.approx(0.75, abs=0.03)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    run(main)
+
+
+def test_who_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    """And a leader that leaves says so: the next one leads."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, HELLO, HELLO, seed=1), Replica(loop, place, HELLO, seed=2)
+        leading = loop.create_task(one.whole())
+        await asyncio.sleep(0.1)
+        following = loop.create_task(other.whole())
+        await asyncio.sleep(0.05)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        other.check_clean()
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        one.check_clean()
+        await asyncio.sleep(0.01)
+        assert place.leads == {}
+        assert await one.whole() == "Hello"
+
+    run(main)
+
+
+def test_one_of_two_who_wait_leaves_and_the_other_has_the_answer() -> None:
+    """The wait is nobody's own, as the call would be."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, HELLO, seed=1), Replica(loop, place, OTHER, seed=2)
+        leading = loop.create_task(one.whole())
+        await asyncio.sleep(0.1)
+        first, second = loop.create_task(other.whole()), loop.create_task(other.whole())
+        await asyncio.sleep(0.05)
+        first.cancel()
+        assert await second == "Hello"
+        assert await leading == "Hello"
+        await asyncio.gather(first, return_exceptions=True)
+        other.check_clean()
+
+    run(main)
+
+
+def test_an_old_answer_is_not_what_is_waited_for() -> None:
+    """What is too old for the one who waits does not come from the store, however often it looks."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        config = CacheConfig("exact", max_temperature=1, ttl_s=100)
+        one = Replica(loop, place, HELLO, OTHER, seed=1, cache=config)
+        other = Replica(loop, place, HELLO, seed=2, cache=config)
+        assert await one.whole() == "Hello"
+        await asyncio.sleep(10)
+        control = CacheControl(max_age_s=5)
+        asking = loop.create_task(one.whole(control=control))
+        await asyncio.sleep(0.1)
+        assert await other.whole(control=control) == "other"
+        assert await asking == "other"
+        assert other.n_calls == 0
+
+    run(main)
+
+
+def test_no_cache_makes_its_own_call() -> None:
+    """And what it brings is kept for the others."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, HELLO, seed=1), Replica(loop, place, OTHER, seed=2)
+        asking = loop.create_task(one.whole())
+        await asyncio.sleep(0.1)
+        assert await other.whole(control=CacheControl(no_cache=True)) == "other"
+        assert await asking == "Hello"
+        assert other.n_calls == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("harm", ["gone", "slow"])
+def test_a_store_that_is_ill_fails_no_request(harm: str) -> None:
+    """Each costs its allowance at first, and then nothing, but for one probe a second."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Replica(loop, Place(), *[HELLO] * 20)
+        rig.door.is_gone = harm == "gone"
+        rig.door.takes_s = 100 if harm == "slow" else ROUND_S
+        took_s = []
+        for n in range(20):
+            began_at = loop.now()
+            assert await rig.whole(chat(stream=False, user=str(n))) == "Hello"
+            took_s.append(loop.now() - began_at)
+        assert max(took_s) <= 0.35 + 2 * FAR.timeout_s + 1e-6
+        assert sum(one == pytest.approx(0.35) for one in took_s) >= 10
+        assert rig.n_calls == 20
+        rig.check_clean()
+
+    run(main)
+
+
+def test_the_stage_of_the_cache_has_its_own_limit() -> None:
+    """Where the budget gives it less than the store may take, it takes less."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Replica(loop, Place(), HELLO, budget=BudgetConfig(cache="0.005"))
+        rig.door.takes_s = 100
+        began_at = loop.now()
+        assert await rig.whole() == "Hello"
+        assert loop.now() - began_at <= 0.35 + 0.005 + FAR.timeout_s + 1e-6
+
+    run(main)
+
+
+def test_tags_and_names_go_with_the_answer() -> None:
+    """So that it can be purged by route, tenant and tag."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Replica(loop, Place(), HELLO, OTHER)
+        await rig.whole(control=CacheControl(tags=("faq",)))
+        await asyncio.sleep(1)
+        assert await rig.caching.store.purge(tag="other") == 0
+        assert await rig.caching.store.purge(tag="faq", route=MODEL) == 1
+        assert await rig.whole() == "other"
+
+    run(main)

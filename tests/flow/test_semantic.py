@@ -1,0 +1,315 @@
+"""Answers to the same question in other words, on virtual time: what is served, and what never."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from stayfast.core.errors import Shed
+from stayfast.core.events import RequestDone
+from stayfast.core.types import CacheControl
+from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.testing import Say, SimLoop, Wait, run
+from tests.flow.rig import chat, read, said
+from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
+
+
+def test_the_same_question_in_other_words_is_answered_at_once() -> None:
+    """A hit makes no call and no attempt; header, notes and facts say of what kind it is."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES))
+        assert await rig.text(ask(ONE)) == YES
+        await rig.settled()
+        reply = await rig.ask(ask(SAME))
+        assert reply.cache is not None
+        kind, sim, p, age = reply.cache.removeprefix("hit; ").split("; ")
+        assert (kind, age) == ("kind=semantic", "age=30")
+        assert 0.9 <= float(sim.removeprefix("sim=")) < 1
+        assert p.startswith("p=")
+        assert said(await read(reply)) == YES
+        assert (rig.n_calls, rig.results, rig.lookups) == (1, ["miss", "semantic"], ["nothing_near", "hit"])
+        done = rig.sink.of(RequestDone)[1]
+        assert done.attempts == ()
+        assert done.notes[0].startswith("asked in other words 30 s ago: cosine 0.9")
+        assert "passphrase" not in repr(done)
+        rig.check_clean()
+
+    run(main)
+
+
+def test_another_question_is_not() -> None:
+    """What is unlike makes its own call, and the notes say why."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(OTHER)) == NO
+        assert rig.lookups == ["nothing_near", "unlike"]
+        assert rig.sink.of(RequestDone)[1].notes == ("no answer in other words: unlike",)
+
+    run(main)
+
+
+@pytest.mark.parametrize("other", [
+    {"system": "You answer in French."},
+    {"response_format": {"type": "json_object"}},
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+    {"max_tokens": 5},
+    {"user": "another"},
+    {"model": "m", "temperature": 0.1},
+], ids=["system_prompt", "output_format", "tools", "length", "user", "sampling"])
+def test_trap_everything_but_the_question_is_its_scope(other: dict[str, Any]) -> None:
+    """Traps: output format in the key, system prompt, tools: the same words there are another question."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(SAME, **other)) == NO
+        assert "semantic" not in rig.results
+
+    run(main)
+
+
+def test_trap_no_tenant_gets_anothers() -> None:
+    """Whose key it is stands in the scope."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(ONE), tenant="a")
+        await rig.settled()
+        assert await rig.text(ask(SAME), tenant="b") == NO
+        await rig.settled()
+        assert await rig.text(ask(SAME_TOO), tenant="a") == YES
+
+    run(main)
+
+
+def test_trap_the_same_follow_up_under_another_parent_never_hits() -> None:
+    """Earlier turns are in the scope to the letter; under the same parent the follow-up is answered."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        parents = [[{"role": "user", "content": text}, {"role": "assistant", "content": "Sure."}]
+                   for text in ("Tell me about accounts", "Tell me about invoices")]
+        await rig.text(ask(ONE, before=parents[0]))
+        await rig.settled()
+        assert await rig.text(ask(SAME, before=parents[1])) == NO
+        await rig.settled()
+        assert await rig.text(ask(SAME, before=parents[0])) == YES
+        assert rig.results == ["miss", "miss", "semantic"]
+
+    run(main)
+
+
+def test_trap_no_json_to_a_stream_and_streamed_answers_are_kept() -> None:
+    """What was kept of a stream is told whole, and the other way round."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        whole = msgspec.json.decode(await read(await rig.ask(ask(SAME, stream=False))))
+        assert whole["choices"][0]["message"]["content"] == YES
+        streamed = await read(await rig.ask(ask(SAME_TOO)))
+        assert streamed.startswith(b"data: {")
+        assert streamed.endswith(b"data: [DONE]\n\n")
+        assert rig.results == ["miss", "semantic", "semantic"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("messages", "why"), [
+    ([{"role": "user", "content": ONE}, {"role": "user", "content": ""}], "no_question"),
+    ([{"role": "user", "content": "  "}], "no_question"),
+    ([{"role": "user", "content": ONE}, {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "42"}, {"role": "user", "content": SAME}], "tool_results"),
+    ([{"role": "user", "content": [{"type": "text", "text": ONE},
+                                   {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}], "media"),
+], ids=["empty", "blank", "tool_results", "media"])
+def test_trap_what_is_no_question_is_never_looked_up(messages: list[dict[str, Any]], why: str) -> None:
+    """Traps: empty last user text, tool results. Nothing is embedded, nothing is kept."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES))
+        for _ in range(2):
+            reply = await rig.ask(chat(messages=messages))
+            assert reply.cache == f"bypass; why={why}"
+            await read(reply)
+        await rig.settled()
+        assert (rig.words.asked, rig.semantic.stats().n_phrasings) == ([], 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("and for accounts?", "short"), ("It also resets the password of accounts, right?", "pointing"),
+    ("How can I reset my password at this bank?", "personal"), ("What is the latest price of a login account?", "volatile"),
+    ("How can I reset the account jo@example.org please?", "private"), (ONE * 300, "long"),
+    ([{"type": "text", "text": ONE}] * 2, "not_text"),
+], ids=["short", "pointing", "personal", "volatile", "private", "long", "parts"])
+def test_what_does_not_stand_for_itself_is_on_its_own(text: Any, why: str) -> None:
+    """Neither looked up nor remembered by its meaning; the exact cache still has it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(text))
+        await rig.settled()
+        assert await rig.text(ask(text)) == YES
+        assert rig.results == ["miss", "hit"]
+        assert (rig.lookups, rig.words.asked) == ([why], [])
+
+    run(main)
+
+
+@pytest.mark.parametrize(("one", "other", "why"), [
+    ("How can I reset 2 passwords of an account?", "How can I reset 3 passwords of an account?", "numbers"),
+    ("How can I convert euros to dollars there?", "How can I convert dollars to euros there?", "order"),
+    ("How can I enable the reset of a password?", "How can I disable the reset of a password?", "negation"),
+])
+def test_words_that_turn_the_meaning_make_a_miss(one: str, other: str, why: str) -> None:
+    """However near the vectors are."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.5))
+        await rig.text(ask(one))
+        await rig.settled()
+        assert await rig.text(ask(other)) == NO
+        assert rig.lookups[1] == why
+
+    run(main)
+
+
+def test_a_late_embedding_is_a_miss_within_the_allowance() -> None:
+    """The look-up ends after within_s; the answer is learned from all the same."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, [Wait(1), Say(YES)], semantic=SemanticConfig(threshold=0.9, within_s=0.05))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        rig.words.slow_s = 5
+        began_at = loop.now()
+        assert await rig.text(ask(SAME)) == YES
+        assert loop.now() - began_at == pytest.approx(1.05)
+        assert rig.lookups == ["nothing_near", "late"]
+        await rig.settled()
+        assert rig.semantic.stats().n_phrasings == 2
+
+    run(main)
+
+
+def test_the_stages_allowance_holds() -> None:
+    """With `budget.cache` the look-up ends before the stage's time does: a miss, and not a request that failed."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES), budget=BudgetConfig(cache="0.02"))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        rig.words.slow_s = 5
+        began_at = loop.now()
+        assert await rig.text(ask(SAME)) == YES
+        assert loop.now() - began_at == pytest.approx(0.018)
+        assert (rig.results, rig.lookups) == (["miss", "miss"], ["nothing_near", "late"])
+        assert rig.sink.of(RequestDone)[1].over_stage is None
+
+    run(main)
+
+
+@pytest.mark.parametrize("why", ["failed", "slow", "not_ready", "long"])
+def test_without_a_vector_it_is_a_miss(why: str) -> None:
+    """An embedder that fails, is known to be too slow, is not loaded yet, or does not read all of the text."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        rig.words.is_broken, rig.words.does_fit = why == "failed", why != "slow"
+        if why == "not_ready":
+            rig.embedding.ahead = None
+        assert await rig.text(ask(SAME + " please" * 40 * (why == "long"))) == NO
+        assert rig.lookups == ["nothing_near", why]
+        await rig.settled()
+        rig.check_clean()
+
+    run(main)
+
+
+def test_only_if_cached_may_be_in_other_words() -> None:
+    """A hit for who wants no call; where nothing is like it, 504 as ever."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(SAME), CacheControl(only_if_cached=True)) == YES
+        await rig.settled()
+        assert rig.n_calls == 1  # nor one to audit it
+        with pytest.raises(Shed, match="only-if-cached"):
+            await rig.ask(ask(OTHER), CacheControl(only_if_cached=True))
+
+    run(main)
+
+
+def test_a_verifier_that_says_no_makes_a_miss() -> None:
+    """It is asked about hits only, with the question and the answer."""
+
+    class Never:
+        """Refuses all."""
+
+        def __init__(self) -> None:
+            self.asked: list[tuple[str, str]] = []
+
+        async def agrees(self, question: str, answer: str) -> bool:
+            """No."""
+            self.asked.append((question, answer))
+            return False
+
+    async def main(loop: SimLoop) -> None:
+        verifier = Never()
+        rig = SemanticRig(loop, *saying(YES, NO), verifier=verifier)
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(SAME)) == NO
+        assert verifier.asked == [(SAME, YES)]
+        assert rig.lookups[1] == "refused"
+
+    run(main)
+
+
+def test_a_thousand_at_once_are_one_call() -> None:
+    """While their look-ups wait nobody has made the call yet; then the first makes it for all."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, [Wait(1), Say(NO)])
+        await rig.text(ask(ONE))
+        await rig.settled()
+        rig.words.slow_s = 0.01
+        assert set(await asyncio.gather(*[rig.text(ask(OTHER)) for _ in range(1000)])) == {NO}
+        assert rig.n_calls == 2
+        rig.check_clean()
+
+    run(main)
+
+
+def test_who_leaves_while_it_is_looked_up_leaves_nothing_behind() -> None:
+    """The wait for the embedding ends with the client."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        rig.words.slow_s = 0.04
+        task = asyncio.ensure_future(rig.ask(ask(SAME)))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert rig.n_calls == 1
+        rig.check_clean()
+
+    run(main)

@@ -1,0 +1,218 @@
+"""What a semantic cache learns from misses and audits, and what it forgets, on virtual time."""
+
+import asyncio
+from random import Random
+
+from stayfast.core.events import Renewed
+from stayfast.core.types import CacheControl
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.stores.base import Kept
+from stayfast.stores.batched import floats
+from stayfast.testing import SimLoop, run
+from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
+
+
+def test_nothing_is_given_before_the_error_is_known() -> None:
+    """Shadow: all are misses, each of which labels; with labels enough hits begin, and some of those are audited."""
+    topics = ("account", "invoice", "contract", "shipment", "coupon", "voucher")
+    texts = [(f"{begins} {verb} the {word} of {of} {topic}?", topic) for topic in topics
+             for begins in ("How can I", "Where do I", "How does one", "How would people", "When should I")
+             for verb in ("reset", "restore", "recover") for word in ("password", "passphrase")
+             for of in ("an", "the first", "any old", "one good")]
+    Random(3).shuffle(texts)
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig("10%", audit=0.2, min_labels=50))
+        n_labels_at_first_hit, n_wrong = 0, 0
+        for text, topic in texts:
+            rig.scripted[0]._scripts = saying(f"All about the {topic} stands in the chapter of the {topic}.")
+            n_wrong += topic not in await rig.text(ask(text))
+            if rig.results[-1] == "semantic" and not n_labels_at_first_hit:
+                n_labels_at_first_hit = rig.semantic.stats().n_labels
+            await asyncio.sleep(1)
+        stats = rig.semantic.stats()
+        n_hits = rig.lookups.count("hit")
+        assert n_labels_at_first_hit >= 50
+        assert n_hits > 200
+        assert n_wrong / n_hits <= 0.1
+        assert rig.lookups.count("shadow") > 40
+        assert stats.n_audits == rig.lookups.count("audit_right") + rig.lookups.count("audit_wrong")
+        assert 0.1 < stats.n_audits / n_hits < 0.3
+        assert not stats.is_shadow
+        assert stats.estimate is not None
+        assert stats.estimate.high <= 0.1
+        rig.check_clean()
+
+    run(main)
+
+
+def test_an_answer_that_the_store_has_lost_is_forgotten_with_its_questions() -> None:
+    """Deletion follows the store: after a purge no phrasing leads to it any more."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        await rig.caching.store.purge()
+        assert await rig.text(ask(SAME)) == NO
+        assert rig.lookups == ["nothing_near", "gone"]
+        await rig.settled()
+        assert await rig.text(ask(SAME_TOO)) == NO
+        assert rig.results == ["miss", "miss", "semantic"]
+
+    run(main)
+
+
+def test_many_questions_lead_to_one_answer() -> None:
+    """An answer that says the same makes its question a phrasing; another one begins an answer of its own."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, YES, NO), semantic=SemanticConfig(threshold=1.0))
+        for text in (ONE, SAME, OTHER):
+            await rig.text(ask(text))
+            await rig.settled()
+        stats = rig.semantic.stats()
+        assert (stats.n_phrasings, stats.n_answers, stats.n_scopes) == (3, 2, 1)
+
+    run(main)
+
+
+def test_the_same_question_again_is_no_second_phrasing() -> None:
+    """When its answer is made anew, that is the one which is given from then on."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, semantic_ttl_s=60))
+        await rig.text(ask(ONE))
+        await asyncio.sleep(100)
+        await rig.caching.store.purge()
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert rig.semantic.stats().n_phrasings == 1
+        assert await rig.text(ask(SAME)) == NO
+        assert rig.results == ["miss", "miss", "semantic"]
+
+    run(main)
+
+
+def test_old_answers_are_not_given() -> None:
+    """Older than semantic_ttl_s, or than the client's max-age."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, semantic_ttl_s=100))
+        await rig.text(ask(ONE))
+        await asyncio.sleep(50)
+        assert (await rig.ask(ask(SAME), CacheControl(max_age_s=40))).cache == "miss; kind=exact"
+        assert await rig.text(ask(SAME_TOO), CacheControl(max_age_s=60)) == YES
+        await asyncio.sleep(51)
+        await rig.text(ask("How can I recover the passphrase of a login?"))
+        assert rig.lookups == ["nothing_near", "old", "hit", "old"]
+
+    run(main)
+
+
+def test_an_audit_that_finds_another_answer_puts_it_on_probation() -> None:
+    """The client has its hit; the call is made for nobody, and the answer is given no more until it proves right."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(SAME)) == YES
+        await rig.settled()
+        assert rig.lookups == ["nothing_near", "hit", "audit_wrong"]
+        assert rig.results == ["miss", "semantic"]
+        assert [fact.result for fact in rig.sink.of(Renewed)] == ["renewed"]
+        assert await rig.text(ask(SAME)) == NO  # by the exact cache: its own answer is kept
+        await rig.text(ask(SAME_TOO))
+        assert "probation" in rig.lookups
+        await rig.settled()
+        rig.check_clean()
+
+    run(main)
+
+
+def test_an_audit_that_finds_the_same_says_so() -> None:
+    """And the question becomes a phrasing of the answer it was given."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        await rig.text(ask(SAME))
+        await rig.settled()
+        stats = rig.semantic.stats()
+        assert rig.lookups == ["nothing_near", "hit", "audit_right"]
+        assert (stats.n_phrasings, stats.n_answers) == (2, 1)
+
+    run(main)
+
+
+def test_the_oldest_question_goes_when_there_are_too_many() -> None:
+    """Of 12 questions in 12 scopes the last 10 are remembered."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, max_phrasings=10))
+        for number in range(12):
+            await rig.text(ask(ONE, system=f"You are number {number}."))
+            await rig.settled()
+        stats = rig.semantic.stats()
+        assert (stats.n_phrasings, stats.n_scopes) == (10, 10)
+        await rig.text(ask(SAME, system="You are number 1."))
+        await rig.text(ask(SAME, system="You are number 2."))
+        assert rig.results[-2:] == ["miss", "semantic"]
+
+    run(main)
+
+
+class Memory(dict[int, bytes]):
+    """A log in memory."""
+
+    def put(self, key: int, body: bytes) -> None:
+        """The last one of its key, at the end."""
+        self.pop(key, None)
+        self[key] = body
+
+    def delete(self, key: int) -> None:
+        """Gone."""
+        self.pop(key, None)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_what_was_learned_outlives_a_restart() -> None:
+    """Questions, votes and labels; not what was forgotten before."""
+    log = Memory()
+
+    async def before(loop: SimLoop) -> dict[bytes, Kept]:
+        rig = SemanticRig(loop, *saying(YES, YES, NO, NO), semantic=SemanticConfig("10%", min_labels=50))
+        rig.semantic.phrasings.log = log
+        for text in (ONE, SAME, OTHER, "When can I export an older invoice as a file?"):
+            await rig.text(ask(text))
+            await rig.settled()
+        rig.semantic.phrasings.remove(4)
+        assert [key for key in log if key > 0] == [1, 2, 3]
+        return {its.keys[answer]: kept for its in rig.semantic.phrasings.scopes.values() for answer in its.keys
+                if (kept := await rig.caching.store.get(its.keys[answer])) is not None}
+
+    async def after(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(NO), semantic=SemanticConfig(threshold=0.9))
+        for key, kept in answers.items():
+            await rig.caching.store.put(key, kept)
+        rig.semantic.is_ready = False
+        assert await rig.text(ask(SAME_TOO, user="other")) == NO
+        rig.semantic.restore(log, floats)
+        rig.semantic.is_ready = True
+        stats = rig.semantic.stats()
+        assert (stats.n_phrasings, stats.n_answers, stats.n_scopes) == (3, 2, 1)
+        assert await rig.text(ask(SAME_TOO)) == YES
+        assert rig.lookups == ["not_ready", "hit"]
+
+    async def labels(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(NO), semantic=SemanticConfig("10%", min_labels=50))
+        rig.semantic.restore(log, floats)
+        assert rig.semantic.stats().n_labels == len([key for key in log if key < 0]) == 3
+
+    answers = run(before)
+    run(after)
+    run(labels)

@@ -1,0 +1,138 @@
+"""/admin/cache and `stayfast cache stats|inspect|purge`: who may, what is refused, and what many workers come to."""
+
+import json
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+import uvloop
+
+from stayfast.cli import main
+from stayfast.cli.cache_stats import table
+from stayfast.server.backend import ToForget
+from tests.server.fakes import FakeBackend, get, serving
+from tests.server.test_requests import ADMIN, KEY, KEYS
+from tests.server.test_workers_as_one import running
+
+SETTINGS = """\
+upstreams:
+  sim: {kind: simulated, script: steady, prices: {"*": {input_per_mtok: 1000, output_per_mtok: 1000}}}
+routes:
+  m: {upstreams: [sim], cache: {mode: exact, max_temperature: 1}}
+  other: {upstreams: [sim], cache: {mode: exact, max_temperature: 1}}
+server: {drain_grace_s: 0}
+"""
+
+
+def delete(path: str, *headers: str) -> bytes:
+    """A DELETE."""
+    return get(path, *headers).replace(b"GET", b"DELETE", 1)
+
+
+@pytest.mark.sockets
+def test_it_is_for_admins() -> None:
+    """401 without a key, 403 with any key, an answer with an admin's: to look, to look into one, and to forget."""
+    async def run() -> None:
+        async with serving(FakeBackend(KEYS)) as running_:
+            client = await running_.connect()
+            told = []
+            for headers in ((), (f"x-api-key: {KEY}",), (f"x-api-key: {ADMIN}",)):
+                for request in (get("/admin/cache", *headers), get(f"/admin/cache/{bytes(32).hex()}", *headers),
+                                delete("/admin/cache?route=m&tag=a", *headers)):
+                    client.send(request)
+                    told.append((await client.answer())[0])
+            assert told == [401] * 3 + [403] * 3 + [200] * 3
+            assert running_.backend.forgotten == [ToForget("m", None, "a")]
+
+    uvloop.run(run())
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize(("request_", "status", "param"), [
+    (delete("/admin/cache"), 400, "route"), (delete("/admin/cache?all=yes"), 400, "all"),
+    (delete("/admin/cache?tenant="), 400, "tenant"),
+    (get("/admin/cache/nonsense"), 400, "key"), (get(f"/admin/cache/{'1' * 64}"), 404, "key"),
+    (delete(f"/admin/cache/{'1' * 64}"), 405, None), (get("/admin/cache/"), 404, None)])
+def test_wrong_questions(request_: bytes, status: int, param: str | None) -> None:
+    """A 4xx that names what is wrong, and nothing is forgotten."""
+    async def run() -> None:
+        async with serving() as running_:
+            client = await running_.connect()
+            client.send(request_)
+            told, _, body = await client.answer()
+            assert (told, json.loads(body)["error"]["param"]) == (status, param)
+            assert not running_.backend.forgotten
+
+    uvloop.run(run())
+
+
+def ask(url: str, model: str, text: str, tags: str = "") -> str:
+    """One chat; what the cache said."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"content-type": "application/json", "x-request-id": text, **({"x-cache-tags": tags} if tags else {})}
+    with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as answer:
+        answer.read()
+        return str(answer.headers["x-cache"]).split(";")[0]
+
+
+@pytest.mark.sockets
+def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Statistics add up, a key from `explain` is found wherever it is kept, and what is purged is gone everywhere."""
+    with running(tmp_path, 2, SETTINGS) as gateway:
+        results = [ask(gateway.url, "m", "one") for _ in range(12)]
+        assert set(results) == {"miss", "hit"}
+        n_hits = results.count("hit")
+        ask(gateway.url, "other", "two", "news")
+        of = ["--url", gateway.url, "--json"]
+        assert main(["cache", "stats", *of]) == 0
+        told = {route["route"]: route for route in json.loads(capsys.readouterr().out)["data"]}
+        assert told["m"]["requests"] == {"hit": n_hits, "miss": 12 - n_hits}
+        assert told["m"]["kinds"]["exact"]["hit_ratio"] == pytest.approx(n_hits / 12, abs=1e-4)
+        assert told["m"]["kinds"]["exact"]["saved_usd"] > 0
+        assert told["m"]["kinds"]["exact"]["saved_s"] > 0
+        assert (told["m"]["store"]["n_entries"], told["other"]["store"]["n_entries"]) == (12 - n_hits, 1)
+        assert main(["explain", "two", *of]) == 0
+        waterfall = json.loads(capsys.readouterr().out)
+        assert waterfall["cache"] == "miss"
+        key = waterfall["cache_key"]
+        for _ in range(4):
+            assert main(["cache", "inspect", key, *of]) == 0
+            kept = json.loads(capsys.readouterr().out)
+            assert (kept["route"], kept["tags"], kept["finish_reason"]) == ("other", ["news"], "stop")
+            assert "two" not in json.dumps(kept)
+        assert main(["cache", "purge", "--tag", "news", "--route", "m", *of]) == 0
+        assert json.loads(capsys.readouterr().out) == {"forgotten": 0, "gone": []}
+        assert main(["cache", "purge", "--tag", "news", "--url", gateway.url]) == 0
+        assert capsys.readouterr().out == "1 answers are forgotten\n"
+        assert main(["cache", "inspect", key, *of]) == 1
+        assert main(["cache", "purge", "--all", *of]) == 0
+        assert json.loads(capsys.readouterr().out)["forgotten"] == 12 - n_hits
+        assert ask(gateway.url, "m", "one") == "miss"
+    assert main(["cache", "stats", *of]) == 2
+    assert "cannot be asked" in capsys.readouterr().err
+
+
+def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is forgotten by a command without words, nor by one that says both."""
+    assert main(["cache", "purge"]) == 2
+    assert main(["cache", "purge", "--all", "--route", "m"]) == 2
+    assert "--all" in capsys.readouterr().err
+
+
+def test_the_table() -> None:
+    """A line for each kind that is in use, with the bounds of what may be wrong, and what is no column below."""
+    store = {"kind": "memory", "n_entries": 7, "n_bytes": 4096, "why_not": ""}
+    plain = {"hits": 3, "hit_ratio": 0.3, "saved_s": 1.25, "saved_usd": 0.5}
+    semantic = {"hits": 1, "hit_ratio": 0.1, "saved_s": 4000.0, "saved_usd": 0.25}
+    shown = table([
+        {"route": "faq", "store": store, "requests": {"hit": 3, "coalesced": 2}, "kinds": {"exact": plain,
+                                                                                          "semantic": semantic},
+         "error": {"likely": 0.005, "low": 0.001, "high": 0.0123}},
+        {"route": "x", "store": {**store, "why_not": "left alone"}, "requests": {}, "error": None,
+         "kinds": {"exact": {**plain, "hits": 0, "hit_ratio": None}, "semantic": {**semantic, "hits": 0}}}])
+    lines = shown.splitlines()
+    assert [line.split()[:4] for line in lines[1:4]] == [["faq", "exact", "3", "30.0%"], ["faq", "semantic", "1", "10.0%"],
+                                                         ["x", "exact", "0", "-"]]
+    assert "0.50% (0.10% to 1.23%)" in lines[2]
+    assert lines[-2:] == ["faq: 2 coalesced", "x: its store cannot be asked: left alone"]
+    assert "No route has a cache" in table([])

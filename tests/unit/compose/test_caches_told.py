@@ -1,0 +1,61 @@
+"""What the caches of all workers come to."""
+
+import asyncio
+
+import msgspec
+
+from stayfast.compose.caches import Caches, Forgot, forgotten, summed
+from stayfast.observe import families as known
+from stayfast.observe.totals import Totals
+from stayfast.stores.base import StoreStats
+
+OWN = StoreStats("memory", 3, 300, 1000, 1)
+SHARED = StoreStats("redis", 50, 5000, None, 2, is_shared=True, n_near=4)
+GONE = StoreStats("redis", None, None, None, is_shared=True, n_near=1, why_not="it does not answer")
+
+
+def told(of_workers: list[dict[str, StoreStats]]) -> dict[str, dict[str, object]]:
+    """By route."""
+    totals = Totals({})
+    totals.counters[known.CACHE.name]["own", "hit"] = 3
+    totals.counters[known.CACHE.name]["own", "semantic"] = 1
+    totals.counters[known.CACHE.name]["own", "miss"] = 4
+    totals.counters[known.CACHE.name]["own", "bypass"] = 90
+    totals.counters[known.CACHE_SAVED_S.name]["own", "exact"] = 1.5
+    totals.gauges[known.SEMANTIC_ERROR.name]["own", "likely"] = 0.01
+    return {route["route"]: route for route in msgspec.json.decode(summed(of_workers, totals))["data"]}
+
+
+def test_own_memory_adds_up_and_shared_stores_do_not() -> None:
+    """Three workers with memory of their own have nine answers; those that share a store all tell of the same fifty."""
+    routes = told([{"own": OWN, "shared": SHARED}] * 2 + [{"own": OWN, "shared": GONE}])
+    store = routes["own"]["store"]
+    assert isinstance(store, dict)
+    assert (store["n_entries"], store["n_bytes"], store["n_evicted"]) == (9, 900, 3)
+    store = routes["shared"]["store"]
+    assert isinstance(store, dict)
+    assert (store["n_entries"], store["n_near"], store["why_not"]) == (50, 9, "")
+
+
+def test_ratios_leave_out_what_no_cache_may_answer() -> None:
+    """Ninety requests that were no question for it spoil no ratio; a route nobody asked has none."""
+    own, other = told([{"own": OWN, "other": OWN}]).values()
+    assert own["without_a_call"] == 0.5
+    assert own["kinds"] == {"exact": {"hits": 3, "hit_ratio": 0.375, "saved_s": 1.5, "saved_usd": 0.0},
+                            "semantic": {"hits": 1, "hit_ratio": 0.125, "saved_s": 0.0, "saved_usd": 0.0}}
+    assert own["error"] == {"likely": 0.01}
+    assert (other["without_a_call"], other["error"]) == (None, None)
+
+
+def test_what_is_forgotten_is_counted_once() -> None:
+    """Own answers add up, a shared store's are the same for all, and who could not be asked is named."""
+    whole = forgotten([[Forgot(2), Forgot(5, is_shared=True)], [Forgot(3), Forgot(4, is_shared=True)],
+                       [Forgot(gone="worker 2 did not answer")]])
+    assert msgspec.json.decode(whole) == {"forgotten": 10, "gone": ["worker 2 did not answer"]}
+
+
+def test_nothing_is_kept_where_no_route_has_a_cache() -> None:
+    """No statistics and no answer under any key."""
+    caches = Caches()
+    assert asyncio.run(caches.stats()) == {}
+    assert asyncio.run(caches.kept(bytes(32))) is None

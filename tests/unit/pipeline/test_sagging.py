@@ -1,0 +1,45 @@
+"""pipeline.sagging: an upstream whose answers turn slow in their middle weighs more, without anybody guarding them."""
+
+import pytest
+
+from stayfast.core.events import GapsSeen
+from stayfast.pipeline.sagging import Sagging
+from stayfast.policy.stall import MAX_SAG, Flow
+from stayfast.testing import SimLoop
+
+EVEN = [0.02] * 40
+SAGS = [0.02] * 20 + [0.2] * 20
+
+
+def seen(*answers: list[float]) -> Flow:
+    """The flow of `a` after 60 even answers and these."""
+    loop = SimLoop()
+    sagging = Sagging(loop)
+    sagging.flows = {"a": Flow()}
+    sagging.take([*(GapsSeen("m", "a", EVEN) for _ in range(60)), *(GapsSeen("m", "a", gaps_s) for gaps_s in answers)])
+    loop.close()
+    return sagging.flows["a"]
+
+
+def test_a_sag_weighs() -> None:
+    """Ten times slower in its second half: the upstream's load is taken ten-fold, and less as time goes on."""
+    flow = seen(SAGS)
+    assert flow.load_factor(0.0) == pytest.approx(MAX_SAG, rel=0.15)
+    assert 1.0 < flow.load_factor(20.0) < 3.0
+
+
+@pytest.mark.parametrize("gaps_s", [EVEN, [0.03] * 40, [0.2] * 40, [0.02] * 5 + [0.2] * 5, [0.2] * 20 + [0.02] * 20])
+def test_what_is_no_sag(gaps_s: list[float]) -> None:
+    """An even answer, one that is slow from its start, a short one, and one that becomes quicker."""
+    assert seen(gaps_s).load_factor(0.0) == 1.0
+
+
+def test_others_are_not_its_business() -> None:
+    """Upstreams without peers have no flow, and a fact of them changes nothing."""
+    loop = SimLoop()
+    sagging = Sagging(loop)
+    sagging.take([GapsSeen("m", "a", SAGS)])
+    sagging.flows = {"b": Flow()}
+    sagging.take([GapsSeen("m", "a", SAGS)])
+    assert sagging.flows["b"].load_factor(0.0) == 1.0
+    loop.close()

@@ -1,0 +1,145 @@
+"""The threshold that bounds the error: what it promises, when it has nothing to promise, and what it costs."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.policy.calibrate import LEAST_LABELS, CalibrateConfig, Calibrator
+
+SURE, UNSURE = 0.9, 0.5
+
+
+def stream(rng: Random, n: int) -> Iterator[tuple[tuple[float, ...], bool]]:
+    """Labels of one feature: right with a chance that rises steeply with it, as cosines have it."""
+    for _ in range(n):
+        x = rng.random()
+        yield (x,), rng.random() < x**0.25
+
+
+def online(config: CalibrateConfig, seed: int, n: int) -> tuple[Calibrator, int, int]:
+    """Hits and wrong ones of one pass, that learns from misses and audits alone."""
+    rng = Random(seed)
+    calibrator = Calibrator(config, 1)
+    n_hits = n_wrong = 0
+    for features, is_right in stream(rng, n):
+        is_hit = not calibrator.why_not(calibrator.p(features))
+        n_hits += is_hit
+        n_wrong += is_hit and not is_right
+        if not is_hit or rng.random() < config.audit:
+            calibrator.learn(features, is_right=is_right, was_given=is_hit)
+    return calibrator, n_hits, n_wrong
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_error_stays_under_its_bound(seed: int) -> None:
+    """And a good part of what could be given at this error is given."""
+    calibrator, n_hits, n_wrong = online(CalibrateConfig(max_error=0.1), seed, 6000)
+    assert n_hits > 1500
+    assert n_wrong / n_hits <= 0.1
+    estimate = calibrator.estimate()
+    assert estimate is not None
+    assert 0 < estimate.low < estimate.error < estimate.high <= 0.1
+    assert estimate.hit_share == pytest.approx(n_hits / 6000, abs=0.15)
+
+
+def test_what_cannot_be_told_apart_is_never_given() -> None:
+    """Where the features say nothing, one answer in five is wrong at any threshold."""
+    rng = Random(1)
+    calibrator = Calibrator(CalibrateConfig(max_error=0.05), 1)
+    for _ in range(3000):
+        calibrator.learn((rng.random(),), is_right=rng.random() < 0.8)
+    assert calibrator.is_shadow
+    assert calibrator.why_not(1.0) == "shadow"
+    assert calibrator.estimate() is None
+
+
+def test_it_begins_in_the_shadow() -> None:
+    """Until there are min_labels, however good they are; then what would have been given is given."""
+    calibrator = Calibrator(CalibrateConfig(max_error=0.05, min_labels=300), 1)
+    for number in range(299):
+        is_right = number % 3 != 0
+        calibrator.learn((SURE if is_right else UNSURE,), is_right=is_right)
+    assert calibrator.why_not(calibrator.p((SURE,))) == "shadow"
+    estimate = calibrator.estimate()
+    assert estimate is not None
+    assert estimate.hit_share == pytest.approx(2 / 3, abs=0.02)
+    calibrator.learn((SURE,), is_right=True)
+    assert calibrator.why_not(calibrator.p((SURE,))) == ""
+    assert calibrator.why_not(calibrator.p((UNSURE,))) == "unsure"
+
+
+def test_audits_stand_for_the_hits_that_nobody_looked_at() -> None:
+    """Labels of one bin share their weight: 100 free ones and 10 audits of 1 in 10 are 200 hits, and 110 to judge by."""
+    calibrator = Calibrator(CalibrateConfig(max_error=0.1, audit=0.1, min_labels=LEAST_LABELS), 1)
+    for number in range(200):
+        calibrator.learn((SURE if number % 2 else UNSURE,), is_right=bool(number % 2))
+    for _ in range(10):
+        calibrator.learn((SURE,), is_right=True, was_given=True)
+    for _ in range(60):  # until all are in the bins
+        calibrator.learn((UNSURE,), is_right=False)
+    estimate = calibrator.estimate()
+    assert estimate is not None
+    assert estimate.n_eff == pytest.approx(110)
+    assert estimate.hit_share == pytest.approx(200 / 300, rel=0.3)
+
+
+def test_drift_turns_it_off() -> None:
+    """When audits come out wrong, it forgets what it was proven by, and begins again in the shadow."""
+    calibrator, *_ = online(CalibrateConfig(max_error=0.1), 1, 3000)
+    assert calibrator.why_not(1.0) == ""
+    for number in range(200):
+        calibrator.learn((1.0,), is_right=number % 2 == 0, was_given=True)
+        if calibrator.n_drifted:
+            break
+    assert 5 < number < 100
+    assert (calibrator.n_labels, calibrator.audited(), calibrator.estimate()) == (0, (0, 0), None)
+    assert calibrator.why_not(1.0) == "shadow"
+    for features, is_right in stream(Random(2), 3000):
+        calibrator.learn(features, is_right=is_right)
+    assert calibrator.why_not(1.0) == ""
+
+
+def test_a_single_wrong_audit_is_no_drift() -> None:
+    """Not even the first one, at 0.1 %."""
+    calibrator = Calibrator(CalibrateConfig(max_error=0.001), 1)
+    calibrator.learn((SURE,), is_right=False, was_given=True)
+    assert calibrator.n_drifted == 0
+    assert calibrator.audited() == (1, 1)
+
+
+def test_only_the_last_labels_count() -> None:
+    """What was wrong long ago is forgotten."""
+    calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=100, n_kept=500), 1)
+    rng = Random(1)
+    for _ in range(600):
+        calibrator.learn((rng.random(),), is_right=False)
+    assert calibrator.is_shadow
+    for _ in range(600):
+        calibrator.learn((rng.random(),), is_right=rng.random() < 0.99)
+    assert not calibrator.is_shadow
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, -1.0]), st.booleans(), st.integers(1, 100)), max_size=6))
+def test_lopsided_labels_do_no_harm(runs: list[tuple[float, bool, int]]) -> None:
+    """Long runs of the same, in any order: p stays a probability, and rises with what was right."""
+    calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=LEAST_LABELS, n_kept=300), 1)
+    for x, is_right, n in runs:
+        for _ in range(n):
+            calibrator.learn((x,), is_right=is_right)
+            assert 0.0 <= calibrator.p((x,)) <= 1.0
+    for number in range(900):
+        calibrator.learn((1.0 if number % 2 else 0.0,), is_right=bool(number % 2))
+    assert calibrator.p((1.0,)) > 0.9 > 0.1 > calibrator.p((0.0,))
+    assert calibrator.why_not(calibrator.p((1.0,))) == ""
+
+
+@pytest.mark.parametrize("wrong", [{"max_error": 0.0}, {"audit": 0.0}, {"min_labels": 10}, {"n_kept": 100}])
+def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
+    """The message names the setting."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        CalibrateConfig(**wrong)

@@ -1,0 +1,192 @@
+"""Where prompts are marked for a provider's cache, as lists of chains and instants."""
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from stayfast.policy.prefix import JUDGED_S, N_JUDGED, Floor, History, Marked, PrefixConfig, Reuse, Scale, Shape
+from stayfast.policy.prefix_parts import Parts
+from stayfast.policy.prefix_rules import ModelRules, PrefixRules, rules_of
+
+CLAUDE = rules_of("claude-sonnet-4-6", {})
+GPT = rules_of("gpt-5.6-mini", {})
+AUTO = PrefixConfig("auto")
+assert CLAUDE is not None
+assert GPT is not None
+
+
+def shape(*blocks: str, n_static: int = 1, n_before: int = 0, tokens: float = 2000) -> Shape:
+    """A prompt of blocks with so many tokens each; digests are those of the blocks up to there."""
+    chain = [hash(blocks[:n + 1]) for n in range(len(blocks))]
+    return Shape(chain, list(accumulate([tokens] * len(blocks))), n_static, n_before, len(blocks), lambda n: n)
+
+
+def saw(history: History, what: Shape, now: float, rules: PrefixRules | None = CLAUDE,
+        config: PrefixConfig = AUTO) -> Marked:
+    """One prompt."""
+    assert rules is not None
+    return history.saw(what, rules, rules.floor_tokens, config, now)
+
+
+def test_the_static_part_and_where_a_conversation_stands_are_marked() -> None:
+    """A second turn marks the place of the first one's last mark again: there it is read."""
+    history = History(0.0)
+    first = saw(history, shape("s", "u1"), 0.0)
+    second = saw(history, shape("s", "u1", "a1", "u2", n_before=2), 5.0)
+    assert (first.at, first.is_known) == ((1, 2), False)
+    assert (second.at, second.is_known) == ((1, 2, 4), True)
+
+
+def test_the_same_prompts_make_the_same_marks() -> None:
+    """Another process that sees the same marks the same."""
+    prompts = [shape("s", f"u{n}", "a", "b", n_before=2) for n in range(30)]
+    runs = [[saw(history, prompt, n * 2.0) for n, prompt in enumerate(prompts)] for history in (History(0), History(0))]
+    assert runs[0] == runs[1]
+
+
+def test_few_shot_examples_are_static_once_two_requests_agree_in_them() -> None:
+    """The last place at which requests went on differently is marked as well."""
+    history = History(0.0)
+    assert saw(history, shape("s", "shot", "shot2", "q1"), 0.0).at == (1, 4)
+    assert saw(history, shape("s", "shot", "shot2", "q2"), 1.0).at == (1, 3, 4)
+
+
+def test_never_more_marks_than_the_model_takes() -> None:
+    """Four at Anthropic, the last ones first; three beside OpenAI's own."""
+    history = History(0.0)
+    saw(history, shape("t", "s", "shot", "x", n_static=2), 0.0)
+    marked = saw(history, shape("t", "s", "shot", "u", "a", "v", n_static=2, n_before=4), 1.0)
+    assert marked.at == (2, 3, 4, 6)
+    assert saw(History(0), shape("s", "u"), 0.0, GPT).at == (1,)
+
+
+def test_what_is_too_short_is_not_marked() -> None:
+    """Less than 1.1 times the floor would be sent for nothing."""
+    assert saw(History(0), shape("s", "u", tokens=600), 0.0).at == (2,)
+    assert saw(History(0), shape("s", "u", tokens=1120), 0.0).at == (2,)
+    assert saw(History(0), shape("s", "u", tokens=500), 0.0).at == ()
+
+
+def test_instructions_that_change_each_time_are_marked_no_more() -> None:
+    """After some that never came back; what stands before them still is."""
+    history = History(0.0)
+    for n in range(N_JUDGED * 5):
+        marked = saw(history, shape("tools", f"now {n}", "u", n_static=2), n * 1.0)
+    assert 2 in marked.at
+    marked = saw(history, shape("tools", "now x", "u", n_static=2), JUDGED_S + 40)
+    assert marked.is_moving
+    assert marked.n_static == 1
+    assert marked.at == (1,)
+
+
+def test_a_conversation_that_goes_on_is_marked_where_most_do_not() -> None:
+    """Single questions are marked at their instructions only, once they are known to be single."""
+    history = History(0.0)
+    for n in range(20):
+        saw(history, shape("s", f"alone {n}"), float(n))
+    saw(history, shape("s", "u1"), 90.0)
+    assert saw(history, shape("s", "alone"), 91.0).at == (1,)
+    assert saw(history, shape("s", "u1", "a1", "u2", n_before=2), 92.0).at == (1, 2, 4)
+
+
+def test_a_late_comer_takes_back_what_was_said_of_it() -> None:
+    """What counted as lost and comes back counts as come back."""
+    reuse = Reuse()
+    for n in range(10):
+        reuse.came(n, 0.0)
+    reuse.came(99, JUDGED_S + 1)
+    assert reuse.share < 0.2
+    for n in range(10):
+        reuse.came(n, JUDGED_S + 2)
+    assert reuse.share == 1.0
+
+
+def test_hours_are_asked_for_where_requests_come_by_the_quarter_of_an_hour() -> None:
+    """With `auto`; else as it was said."""
+    history = History(0.0)
+    config = PrefixConfig("auto", ttl="auto")
+    told = [saw(history, shape("s", f"u{n}"), n * 900.0, config=config).is_long for n in range(8)]
+    assert not told[0]
+    assert told[-1]
+    assert saw(History(0), shape("s", "u"), 0.0, config=PrefixConfig("auto", ttl="1h")).is_long
+
+
+def test_what_is_written_and_never_read_is_given_up_for_an_hour() -> None:
+    """After five answers that should have read; one that reads begins the count anew."""
+    history = History(0.0)
+    saw(history, shape("s", "u"), 0.0)
+
+    def told(n_read: int = 0) -> bool:
+        return history.told(was_known=True, n_read=n_read, n_written=9, now=0.0)
+
+    assert [told(), told(), told(n_read=5), *[told() for _ in range(4)]] == [False] * 7
+    assert told()
+    assert saw(history, shape("s", "u"), 1.0).at == ()
+    assert saw(history, shape("s", "u"), 3601.0).at == (1, 2)
+
+
+def test_the_floor_rises_after_two_silent_answers() -> None:
+    """To what was marked in vain; one that wrote says that it is not higher."""
+    floor = Floor(1024)
+    floor.told(1500, n_read=0, n_written=0)
+    floor.told(1500, n_read=0, n_written=1500)
+    floor.told(1600, n_read=0, n_written=0)
+    assert floor.tokens == 1024
+    floor.told(1700, n_read=0, n_written=0)
+    assert floor.tokens == 1700
+
+
+def test_the_scale_follows_what_is_counted() -> None:
+    """From four bytes a token to what the answers tell."""
+    scale = Scale()
+    for _ in range(60):
+        scale.told(6000, 1000)
+    scale.told(0, 0)
+    assert scale.bytes_a_token == pytest.approx(6, abs=0.01)
+
+
+@pytest.mark.parametrize(("model", "marks", "floor_tokens"), [
+    ("claude-opus-5", "anthropic", 512), ("claude-fable-5", "anthropic", 512), ("claude-opus-4-8", "anthropic", 1024),
+    ("claude-sonnet-4-6-20260601", "anthropic", 1024), ("claude-opus-4-7", "anthropic", 2048),
+    ("claude-haiku-4-5-20251001", "anthropic", 4096), ("claude-3-5-haiku-latest", "anthropic", 2048),
+    ("us.anthropic.claude-opus-4-5-20251101-v1:0", "anthropic", 4096), ("anthropic/claude-opus-4.8", "anthropic", 1024),
+    ("gpt-5.6", "openai", 1024), ("gpt-5.10-mini", "openai", 1024), ("gpt-6", "openai", 1024), ("gpt-5.5", "none", 1024),
+    ("gpt-4.1-mini", "none", 1024), ("o4-mini", "none", 1024), ("gemini-2.5-flash", "none", 2048),
+    ("google/gemini-3.6-flash", "none", 4096), ("deepseek-chat", "none", 64)])
+def test_families(model: str, marks: str, floor_tokens: int) -> None:
+    """By the model's name, whoever sells it."""
+    rules = rules_of(model, {})
+    assert rules is not None
+    assert (rules.marks, rules.floor_tokens) == (marks, floor_tokens)
+
+
+def test_settings_replace_a_row() -> None:
+    """The first pattern that fits; what it does not say stays."""
+    own = {"claude-sonnet-*": ModelRules(floor_tokens=2048), "*": ModelRules(marks="anthropic")}
+    sonnet, other = rules_of("claude-sonnet-4-6", own), rules_of("mistral-large", own)
+    assert sonnet is not None
+    assert other is not None
+    assert (sonnet.marks, sonnet.floor_tokens, sonnet.marks_end) == ("anthropic", 2048, True)
+    assert (other.marks, other.most_marks, other.write_factor) == ("anthropic", 4, 1.25)
+    assert rules_of("mistral-large", {}) is None
+
+
+@pytest.mark.parametrize(("of", "wrong"), [
+    (PrefixConfig, {"mode": "on"}), (PrefixConfig, {"ttl": "2h"}), (PrefixConfig, {"wait_s": -1}),
+    (ModelRules, {"marks": "all"}), (ModelRules, {"floor_tokens": -1})])
+def test_settings_out_of_range_are_refused(of: type[Any], wrong: dict[str, Any]) -> None:
+    """By name."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        of(**wrong)
+
+
+def test_parts_hold_as_many_conversations_as_a_machine_takes() -> None:
+    """Agents one each, as long as their pace is only guessed; questions that come alone share by the dozen."""
+    agents = Parts(0.0, is_of_agents=True)
+    assert [agents.part(n, n * 0.1) for n in range(4)] == [0, 1, 2, 3]
+    assert agents.part(2, 30.0) == 2
+    alone = Parts(0.0, is_of_agents=False)
+    parts = [alone.part(n, n * 5.0) for n in range(60)]
+    assert max(parts[24:]) <= 1
+    assert agents.part(77, 500.0) == 0  # all are over: the first part has room again

@@ -1,0 +1,70 @@
+"""Whether the answer to the nearest question is given."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from stayfast.policy.lexical import wording
+from stayfast.policy.similarity import N_FEATURES, Fixed, features, judge
+from stayfast.policy.votes import Neighbour, Votes
+
+ASKED = wording("how do I export a table")
+LIKE = "how can I export one table"
+
+
+def neighbours(*given: tuple[float, int], text: str = LIKE) -> list[Neighbour]:
+    """Of (cosine, answer)."""
+    return [Neighbour(cosine, answer, key, wording(text)) for key, (cosine, answer) in enumerate(given)]
+
+
+def test_the_features() -> None:
+    """Each by its formula."""
+    near = neighbours((0.9, 1), (0.8, 1), (0.7, 2), (0.6, 1), (0.5, 3), (0.4, 1))
+    cos1, margin, vote5, mean3, vote10, shared = found = features(ASKED, near[0], near)
+    assert len(found) == N_FEATURES
+    assert (cos1, vote5) == (0.9, 3 / 5)
+    assert (margin, mean3, vote10) == pytest.approx((0.2, 0.8, 4 / 6))
+    assert shared == pytest.approx(4 / 8)  # how, i, export, table; do, a, can, one
+
+
+@pytest.mark.parametrize(("given", "margin"), [
+    ([(0.9, 1)], 0.0),  # nothing is known of others
+    ([(0.9, 1)] * 9, 0.0),
+    ([(0.9, 1)] * 9 + [(0.5, 1)], 0.4),  # an other one is no nearer than the tenth
+    ([(0.9, 1)] * 9 + [(0.5, 1), (0.49, 2)], 0.4),  # ten count
+    ([(0.9, 1), (0.85, 2)], 0.05),
+])
+def test_the_margin_where_others_are_not_in_sight(given: Sequence[tuple[float, int]], margin: float) -> None:
+    """It is never taken for larger than is known."""
+    near = neighbours(*given)
+    assert features(ASKED, near[0], near)[1] == pytest.approx(margin)
+
+
+def test_a_fixed_threshold() -> None:
+    """By the cosine of the nearest."""
+    votes = Votes()
+    assert judge(ASKED, neighbours((0.93, 1)), votes, Fixed(0.92)).why == ""
+    judged = judge(ASKED, neighbours((0.91, 1)), votes, Fixed(0.92))
+    assert (judged.why, judged.p, len(judged.features)) == ("unlike", 0.91, N_FEATURES)
+    assert judge(ASKED, [], votes, Fixed(0.92)) == ("nothing_near", None, 0.0, ())
+
+
+def test_words_that_tell_apart_pass_it_to_the_next() -> None:
+    """The nearest that is not told apart stands for the question, and the others vote; all apart: no label either."""
+    near = [*neighbours((0.99, 1), text="how do I import a table"), *neighbours((0.95, 2))]
+    judged = judge(ASKED, near, Votes(), Fixed(0.92))
+    assert judged.nearest == near[1]
+    assert judged.why == ""
+    assert judged.features[1] == pytest.approx(-0.04)  # the other answer is nearer
+    alone = judge(ASKED, near[:1], Votes(), Fixed(0.92))
+    assert (alone.why, alone.features) == ("opposites", ())
+
+
+def test_an_answer_on_probation_is_not_given() -> None:
+    """It is judged all the same, so that it can end."""
+    votes = Votes()
+    votes.add(0, 1, ASKED)
+    votes.judged(1, is_right=False, was_given=True)
+    judged = judge(ASKED, neighbours((0.99, 1)), votes, Fixed(0.92))
+    assert judged.why == "probation"
+    assert judged.features

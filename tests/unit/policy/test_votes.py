@@ -1,0 +1,85 @@
+"""Phrasings and their answers."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.lexical import wording
+from stayfast.policy.votes import PROBATION, Votes
+
+WORDING = wording("a question")
+
+
+def test_many_phrasings_one_answer() -> None:
+    """Neighbours come with their answers, those that are gone do not."""
+    votes = Votes()
+    for key, answer in ((1, 7), (2, 7), (3, 8)):
+        assert votes.add(key, answer, WORDING) is None
+    assert [(one.key, one.answer, one.cosine) for one in votes.neighbours([(3, 0.9), (9, 0.8), (1, 0.7)])] == [
+        (3, 8, 0.9), (1, 7, 0.7)]
+    assert (len(votes), votes.n_answers) == (3, 2)
+    assert sorted(votes.forget(7)) == [1, 2]
+    assert votes.forget(7) == []
+    assert (len(votes), votes.n_answers) == (1, 1)
+
+
+def test_an_answer_keeps_its_last_phrasings() -> None:
+    """The oldest goes, and the caller is told."""
+    votes = Votes(n_per_answer=2)
+    assert [votes.add(key, 7, WORDING) for key in (1, 2, 3, 4)] == [None, None, 1, 2]
+    assert not votes.remove(3)
+    assert votes.remove(4)
+    assert not votes.remove(4)
+    assert votes.n_answers == 0
+
+
+def test_a_confirmed_error_puts_an_answer_on_probation() -> None:
+    """Only of what was given; it ends after so many right ones running, and begins again with a wrong one."""
+    votes = Votes()
+    votes.add(1, 7, WORDING)
+    votes.judged(7, is_right=False, was_given=False)
+    assert not votes.is_on_probation(7)
+    votes.judged(7, is_right=False, was_given=True)
+    for _ in range(PROBATION - 1):
+        votes.judged(7, is_right=True, was_given=False)
+    votes.judged(7, is_right=False, was_given=False)
+    for _ in range(PROBATION - 1):
+        votes.judged(7, is_right=True, was_given=False)
+    assert votes.is_on_probation(7)
+    assert not votes.is_on_probation(8)
+    votes.judged(7, is_right=True, was_given=False)
+    assert not votes.is_on_probation(7)
+
+
+def test_an_answer_that_is_gone_is_on_no_probation() -> None:
+    """Neither one that was, nor one that is judged when it is gone already."""
+    votes = Votes()
+    votes.add(1, 7, WORDING)
+    votes.judged(7, is_right=False, was_given=True)
+    votes.forget(7)
+    votes.judged(7, is_right=False, was_given=True)
+    assert not votes.is_on_probation(7)
+
+
+@given(st.lists(st.tuples(st.sampled_from("arf"), st.integers(0, 8)), max_size=60))
+def test_phrasings_and_answers_agree(steps: Sequence[tuple[str, int]]) -> None:
+    """After any steps, every phrasing has an answer, and no answer has more than its share."""
+    votes, keys, key = Votes(n_per_answer=3), dict[int, int](), 0
+    for step, number in steps:
+        if step == "a":
+            key += 1
+            gone = votes.add(key, number, WORDING)
+            keys[key] = number
+            if gone is not None:
+                del keys[gone]
+        elif step == "r" and keys:
+            chosen = sorted(keys)[number % len(keys)]
+            was_last = list(keys.values()).count(keys[chosen]) == 1
+            assert votes.remove(chosen) is was_last
+            del keys[chosen]
+        elif step == "f":
+            assert sorted(votes.forget(number)) == sorted(one for one, answer in keys.items() if answer == number)
+            keys = {one: answer for one, answer in keys.items() if answer != number}
+    assert {one.key: one.answer for one in votes.neighbours((one, 1.0) for one in range(key + 1))} == keys
+    assert votes.n_answers == len(set(keys.values()))

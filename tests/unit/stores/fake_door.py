@@ -1,0 +1,82 @@
+"""A place outside of the process, without one: as slow, as broken and as crowded as a test says."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stayfast.core.clock import Clock
+from stayfast.stores.base import StoreGone, StoreStats
+from stayfast.stores.door import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
+from stayfast.stores.packed import unpacked
+
+
+@dataclass
+class Place:
+    """What all doors to it see."""
+
+    data: dict[bytes, bytes] = field(default_factory=dict)
+    leads: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
+
+
+class FakeDoor:
+    """One process's door."""
+
+    kind = "fake"
+
+    def __init__(self, place: Place, clock: Clock, takes_s: float = 0.001) -> None:
+        self.place = place
+        self.takes_s = takes_s
+        self.is_gone = False
+        self.is_closed = False
+        self.carried: list[list[Order]] = []
+        self._clock = clock
+
+    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
+        """After `takes_s`, if it is there."""
+        self.carried.append(list(orders))
+        await asyncio.sleep(self.takes_s)
+        if self.is_gone:
+            raise StoreGone("no such place")
+        return [self._do(order) for order in orders]
+
+    def _do(self, order: Order) -> Reply:
+        place, now, key = self.place, self._clock.now(), order.key
+        owner = place.leads[key][0] if key in place.leads and place.leads[key][1] > now else None
+        match order:
+            case Get():
+                return place.data.get(key)
+            case Put():
+                place.data[key] = order.data
+            case Remove():
+                place.data.pop(key, None)
+            case Lead():
+                if owner in (None, order.owner):
+                    place.leads[key] = order.owner, now + order.for_s
+                    return True
+                return False
+            case IsLed():
+                return owner is not None
+            case Led():
+                if owner == order.owner:
+                    del place.leads[key]
+        return None
+
+    async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
+        """Forget those."""
+        if self.is_gone:
+            raise StoreGone("no such place")
+        data = self.place.data
+        found = [key for key, said in data.items() if unpacked(key, said).is_of(route, tenant, tag)]
+        for key in found:
+            del data[key]
+        return len(found)
+
+    async def stats(self) -> StoreStats:
+        """How many there are."""
+        if self.is_gone:
+            raise StoreGone("no such place")
+        return StoreStats(self.kind, len(self.place.data), None, None)
+
+    async def close(self) -> None:
+        """Remembered."""
+        self.is_closed = True

@@ -1,0 +1,181 @@
+"""The embedder's queue, on a model of the test's own."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stayfast.core.clock import SystemClock
+from stayfast.stores.batched import Batched
+from stayfast.stores.embed import EmbedderConfig, NoEmbedder
+
+
+class Words:
+    """A model whose tokens are a text's words, and whose vectors tell how long they are. `gate` holds it."""
+
+    id = "words"
+    n_dims = 2
+
+    def __init__(self) -> None:
+        self.batches: list[list[list[int]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_broken = False
+
+    def tokens(self, text: str) -> tuple[list[int], bool]:
+        """One number a word; six at most."""
+        ids = [len(word) for word in text.split()]
+        return ids[:6], len(ids) <= 6
+
+    def run(self, batch: list[list[int]]) -> NDArray[np.float32]:
+        """Their sums."""
+        assert self.gate.wait(10)
+        self.batches.append(batch)
+        if self.is_broken:
+            raise RuntimeError("a text that nobody may read in a log")
+        return np.array([[sum(ids), 1] for ids in batch], dtype=np.float32)
+
+
+def on(check: Callable[[Batched, Words], Awaitable[None]], config: EmbedderConfig | None = None) -> None:
+    """Run a check with an embedder on such a model."""
+    async def main() -> None:
+        model = Words()
+        embedder = Batched(model, config or EmbedderConfig(), SystemClock())
+        try:
+            async with asyncio.timeout(10):
+                await check(embedder, model)
+        finally:
+            model.gate.set()
+            embedder.close()
+
+    asyncio.run(main())
+
+
+def test_rows_come_in_the_order_of_the_texts() -> None:
+    """Known ones and new ones, of all lengths; none at all is an empty array."""
+    async def check(embedder: Batched, model: Words) -> None:
+        await embedder.embed(["a bc"])
+        found = await embedder.embed(["abc", "a bc", "abcdef", "ab cdef"])
+        assert found[:, 0].tolist() == [3, 3, 6, 6]
+        assert found.dtype == np.float32
+        assert (await embedder.embed([])).shape == (0, 2)
+
+    on(check)
+
+
+def test_what_was_embedded_is_known() -> None:
+    """Also with white space around it and other line ends; what differs within is another text."""
+    async def check(embedder: Batched, model: Words) -> None:
+        await embedder.embed(["caf\u00e9 one\ntwo"])
+        await embedder.embed(["  cafe\u0301 one\r\ntwo\n"])
+        assert len(model.batches) == 1
+        await embedder.embed(["caf\u00e9 one  two"])
+        assert len(model.batches) == 2
+
+    on(check)
+
+
+def test_texts_that_come_while_the_model_runs_go_together_by_length() -> None:
+    """The first goes alone; of those who wait, equal ones share a batch, oldest first."""
+    async def check(embedder: Batched, model: Words) -> None:
+        model.gate.clear()
+        asked = [asyncio.ensure_future(embedder.embed([text])) for text in ("first", "a b", "a b c", "c d", "e f g")]
+        await asyncio.sleep(0)
+        model.gate.set()
+        await asyncio.gather(*asked)
+        assert [len(batch) for batch in model.batches] == [1, 2, 2]
+
+    on(check, EmbedderConfig(late_s=10))
+
+
+def test_whoever_leaves_is_not_encoded() -> None:
+    """A text whose asker is gone before its turn leaves the queue; the others get theirs."""
+    async def check(embedder: Batched, model: Words) -> None:
+        model.gate.clear()
+        first, gone, other = (asyncio.ensure_future(embedder.embed([text])) for text in ("first", "a b", "c d e"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        model.gate.set()
+        await first
+        await other
+        assert model.batches == [[[5]], [[1, 1, 1]]]
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+
+    on(check)
+
+
+def test_a_model_that_fails_says_so_without_the_text() -> None:
+    """NoEmbedder for the texts of that batch; the next ones are tried again."""
+    async def check(embedder: Batched, model: Words) -> None:
+        model.is_broken = True
+        with pytest.raises(NoEmbedder, match=r"^the model failed: RuntimeError$"):
+            await embedder.embed(["a", "b"])
+        model.is_broken = False
+        assert len(await embedder.embed(["a", "b"])) == 2
+
+    on(check)
+
+
+def test_a_closed_embedder_says_so() -> None:
+    """NoEmbedder, at once."""
+    async def check(embedder: Batched, model: Words) -> None:
+        embedder.close()
+        with pytest.raises(NoEmbedder, match="closed"):
+            await embedder.embed(["a"])
+
+    on(check)
+
+
+def test_a_slow_model_is_known_to_be_slow() -> None:
+    """What one text took is what the next is expected to take."""
+    async def check(embedder: Batched, model: Words) -> None:
+        assert embedder.fits(0.0)
+        await embedder.embed(["a"])
+        assert embedder.fits(5.0)
+        assert not embedder.fits(0.0)
+
+    on(check)
+
+
+def test_what_is_cut_is_not_whole() -> None:
+    """A caller can tell before it compares."""
+    async def check(embedder: Batched, model: Words) -> None:
+        assert embedder.is_whole("one two three")
+        assert not embedder.is_whole("one two three four five six seven")
+
+    on(check)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_tokens", 7), ("threads", 0), ("max_batch_tokens", 0), ("late_s", -1.0),
+                                             ("cache_bytes", 1)])
+def test_settings_out_of_bounds_are_named(name: str, value: Any) -> None:
+    """ValueError with the field."""
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        replace(EmbedderConfig(), **{name: value})
+
+
+def test_the_same_text_asked_for_by_many_is_encoded_once() -> None:
+    """All get it; one of them may leave, and the last one that leaves takes it out of the queue."""
+    async def check(embedder: Batched, model: Words) -> None:
+        model.gate.clear()
+        busy = asyncio.ensure_future(embedder.embed(["busy"]))
+        await asyncio.sleep(0)
+        many = [asyncio.ensure_future(embedder.embed(["a b", "a b "])) for _ in range(20)]
+        gone = [asyncio.ensure_future(embedder.embed(["never mind"])) for _ in range(2)]
+        await asyncio.sleep(0)
+        for task in (many[0], *gone):
+            task.cancel()
+        await asyncio.sleep(0)
+        model.gate.set()
+        await busy
+        assert [(await task).tolist() for task in many[1:]] == [[[2, 1], [2, 1]]] * 19
+        assert model.batches == [[[4]], [[1, 1]]]
+
+    on(check)

@@ -1,0 +1,341 @@
+"""A shared store on virtual time: what is near, what is slow, what is gone, and what waits."""
+
+import asyncio
+from collections import Counter
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.events import StoreAsked, StoreChanged
+from stayfast.stores import shared
+from stayfast.stores.base import Kept, Store, StoreGone
+from stayfast.stores.door import Get, Led, Put
+from stayfast.stores.packed import VERSION, packed, unpacked
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.testing import RecordingSink, SimLoop, run
+from tests.unit.stores.fake_door import FakeDoor, Place
+from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
+
+FAR = SharedConfig(near_bytes=0)
+
+
+class Rig:
+    """A store and its door."""
+
+    def __init__(self, loop: SimLoop, config: SharedConfig = FAR, place: Place | None = None, seed: int = 1) -> None:
+        self.loop = loop
+        self.sink = RecordingSink()
+        self.door = FakeDoor(place if place is not None else Place(), loop)
+        self.store = Shared("s", self.door, config, loop, self.sink, rng=Random(seed))
+
+    def counts(self, what: str = "get") -> Counter[str]:
+        """What came of it, how often."""
+        return Counter(fact.result for fact in self.sink.of(StoreAsked) if fact.what == what)
+
+
+class TestShared(StoreSuite):
+    """All that `Store` promises, with a door that is there."""
+
+    def make(self, max_bytes: int) -> Store:
+        """An empty one."""
+        clock = SystemClock()
+        return Shared("s", FakeDoor(Place(), clock), SharedConfig(timeout_s=10), clock, RecordingSink(), rng=Random(1))
+
+    def test_room_is_bounded(self) -> None:
+        """What is near is."""
+        async def main(loop: SimLoop) -> None:
+            rig = Rig(loop, SharedConfig(near_bytes=50_000))
+            await filled(rig.store, *[(n.to_bytes(32, "big"), kept("x" * 500)) for n in range(1000)])
+            assert 0 < rig.store.n_bytes <= 50_000
+            assert 0 < rig.store.n_entries < 1000
+            assert (await rig.store.stats()).n_near == rig.store.n_entries
+
+        run(main)
+
+    def test_what_is_asked_for_stays(self) -> None:
+        """A look-up counts near as well as there."""
+        async def main(loop: SimLoop) -> None:
+            rig = Rig(loop, SharedConfig(near_bytes=50_000, near_s=3600))
+            for n in range(500):
+                await rig.store.put(n.to_bytes(32, "big"), kept("x" * 500))
+                await rig.store.get((0).to_bytes(32, "big"))
+            assert rig.counts() == {"near": 500}
+
+        run(main)
+
+
+def test_what_was_had_lately_is_near() -> None:
+    """For `near_s` nobody is asked for it; then the store is, which others may have changed."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Rig(loop, SharedConfig(near_s=10), place), Rig(loop, SharedConfig(near_s=10), place, seed=2)
+        await filled(one.store, (KEY, kept("one")))
+        assert await one.store.get(KEY) == kept("one")
+        assert await other.store.get(KEY) == kept("one")
+        assert await other.store.get(KEY) == kept("one")
+        assert other.counts() == {"hit": 1, "near": 1}
+        await filled(one.store, (KEY, kept("two")))
+        assert await other.store.get(KEY) == kept("one")
+        await asyncio.sleep(10)
+        assert await other.store.get(KEY) == kept("two")
+        assert await one.store.purge() == 1
+        assert await one.store.get(KEY) is None
+        assert await other.store.get(KEY) == kept("two")
+        await asyncio.sleep(10)
+        assert await other.store.get(KEY) is None
+        assert other.store.n_entries == 0
+
+    run(main)
+
+
+def test_a_slow_store_costs_its_time_and_is_left_alone() -> None:
+    """Five misses of `timeout_s`; then none for a second; then one at a time until it is well."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        await filled(rig.store, (KEY, kept("one")))
+        rig.door.takes_s = 5
+        took_s = []
+        for _ in range(8):
+            began_at = loop.now()
+            assert await rig.store.get(KEY) is None
+            took_s.append(round(loop.now() - began_at, 6))
+        assert took_s == [0.02] * 5 + [0.0] * 3
+        assert rig.counts() == {"slow": 5, "left_alone": 3}
+        rig.door.takes_s = 0.001
+        assert await rig.store.get(KEY) is None
+        await asyncio.sleep(6)
+        assert await rig.store.get(KEY) == kept("one")
+        assert await rig.store.get(KEY) == kept("one")
+        assert [(fact.state, fact.why) for fact in rig.sink.of(StoreChanged)] == [
+            ("open", "5 failures in a row: no answer in 0.02 s"), ("half_open", "a probe was good: no answer in 0.02 s"),
+            ("closed", "2 probes were good")]
+
+    run(main)
+
+
+def test_a_request_with_less_time_waits_less_and_blames_nobody() -> None:
+    """It is not the store's fault."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        rig.door.takes_s = 0.01
+        for _ in range(20):
+            began_at = loop.now()
+            assert await rig.store.get(KEY, began_at + 0.005) is None
+            assert loop.now() - began_at == pytest.approx(0.005)
+        assert await rig.store.get(KEY, loop.now()) is None
+        assert rig.counts() == {"slow": 21}
+        await asyncio.sleep(1)
+        await filled(rig.store, (KEY, kept("one")))
+        assert await rig.store.get(KEY) == kept("one")
+        assert rig.sink.of(StoreChanged) == []
+
+    run(main)
+
+
+def test_a_burst_is_a_few_round_trips() -> None:
+    """Whatever waits goes together; puts have their turn."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        await filled(rig.store, (KEY, kept("one")))
+        rig.door.carried.clear()
+        asking = [loop.create_task(rig.store.get(KEY)) for _ in range(200)]
+        await asyncio.sleep(0)
+        await rig.store.put(OTHER, kept("two"))
+        assert await asyncio.gather(*asking) == [kept("one")] * 200
+        await asyncio.sleep(0.1)
+        assert [len(orders) for orders in rig.door.carried] == [64, 1, 64, 64, 8]
+        assert isinstance(rig.door.carried[1][0], Put)
+
+    run(main)
+
+
+def test_who_has_left_is_not_asked_for() -> None:
+    """A look-up whose request is gone before it is carried costs the store nothing."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        first = loop.create_task(rig.store.get(KEY))
+        await asyncio.sleep(0)
+        others = [loop.create_task(rig.store.get(OTHER)) for _ in range(10)]
+        await asyncio.sleep(0)
+        for task in others[1:]:
+            task.cancel()
+        await asyncio.gather(first, *others, return_exceptions=True)
+        assert [order for orders in rig.door.carried for order in orders] == [Get(KEY), Get(OTHER)]
+
+    run(main)
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look-ups by number, puts by bytes; what is too much is told at once, and there is room again later."""
+    monkeypatch.setattr(shared, "MOST_WAITING", 10)
+    monkeypatch.setattr(shared, "PUTS_BYTES", 5000)
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        asking = [loop.create_task(rig.store.get(KEY)) for _ in range(30)]
+        await asyncio.gather(*asking)
+        assert rig.counts() == {"miss": 10, "full": 20}
+        for n in range(10):
+            await rig.store.put(bytes([n]) * 32, kept("x" * 1000))
+        await asyncio.sleep(1)
+        assert rig.counts("put") == {"kept": 4, "full": 6}
+        await rig.store.put(KEY, kept("x" * 1000))
+        await asyncio.sleep(1)
+        assert rig.counts("put") == {"kept": 5, "full": 6}
+
+    run(main)
+
+
+def test_one_that_is_gone_is_no_error() -> None:
+    """A miss, a put that is not kept, a call that is led, an answer that is near; but purging says that it was not done."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, SharedConfig())
+        rig.door.is_gone = True
+        await rig.store.put(KEY, kept("one"))
+        assert await rig.store.get(KEY) == kept("one")
+        assert await rig.store.inspect(KEY) == kept("one")
+        assert await rig.store.get(OTHER) is None
+        assert await rig.store.inspect(OTHER) is None
+        assert await rig.store.lead(OTHER)
+        assert await rig.store.follow(OTHER, loop.now() + 1, 0) is None
+        await rig.store.remove(OTHER)
+        stats = await rig.store.stats()
+        assert (stats.n_entries, stats.n_near, stats.why_not) == (None, 1, "no such place")
+        with pytest.raises(StoreGone, match="no such place"):
+            await rig.store.purge(tag="a")
+        await asyncio.sleep(1)
+        assert rig.counts("put") == {"gone": 1}
+        assert rig.counts("lead") == {"gone": 1}
+
+    run(main)
+
+
+def test_a_door_that_breaks_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of ours in it: whoever waits goes on in time, the loop is told, and the next one is carried."""
+
+    async def main(loop: SimLoop) -> None:
+        told: list[object] = []
+        loop.set_exception_handler(lambda _, context: told.append(context.get("exception")))
+        rig = Rig(loop)
+        carry = rig.door.carry
+        monkeypatch.setattr(rig.door, "carry", lambda orders: 1 / 0)
+        assert await rig.store.get(KEY) is None
+        monkeypatch.setattr(rig.door, "carry", carry)
+        await filled(rig.store, (KEY, kept("one")))
+        assert await rig.store.get(KEY) == kept("one")
+        assert [type(error) for error in told] == [ZeroDivisionError]
+
+    run(main)
+
+
+def test_closing_writes_what_waits() -> None:
+    """Then it has nothing any more, and nothing runs."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        for n in range(100):
+            await rig.store.put(bytes([n]) * 32, kept("x"))
+        await rig.store.close()
+        assert len(rig.door.place.data) == 100
+        assert rig.door.is_closed
+        assert await rig.store.get(KEY) is None
+        await rig.store.put(KEY, kept("one"))
+        assert await rig.store.lead(KEY)
+        rig.store.led(KEY)
+        assert len(rig.door.place.data) == 100
+
+    run(main)
+
+
+def test_closing_does_not_wait_for_ever() -> None:
+    """For a store that hangs."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        rig.door.takes_s = 1000
+        await rig.store.put(KEY, kept("one"))
+        await rig.store.close()
+        assert loop.now() == pytest.approx(shared.CLOSE_S)
+        assert rig.door.is_closed
+
+    run(main)
+
+
+def test_what_broke_off_is_not_remembered_for_ever() -> None:
+    """A call of which nobody says that it is over may be led by anybody soon; and takes no room here."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, SharedConfig(near_bytes=0, wait_s=1))
+        for n in range(100):
+            assert await rig.store.lead(n.to_bytes(32, "big"))
+            await asyncio.sleep(0.1)
+        assert len(rig.store._leading) <= 11
+
+    run(main)
+
+
+def test_only_who_leads_says_that_it_is_over() -> None:
+    """And what it has put is there before."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        rig.store.led(KEY)
+        assert await rig.store.lead(KEY)
+        await rig.store.put(KEY, kept("one"))
+        rig.store.led(KEY)
+        rig.store.led(KEY)
+        await asyncio.sleep(1)
+        assert [type(order) for orders in rig.door.carried for order in orders][1:] == [Put, Led]
+        assert rig.counts("lead") == {"led": 1}
+
+    run(main)
+
+
+@pytest.mark.parametrize(("wrong", "field"), [
+    ({"timeout_s": 0}, "timeout_s"), ({"timeout_s": 11}, "timeout_s"), ({"wait_s": -1}, "wait_s"),
+    ({"near_bytes": -1}, "near_bytes"), ({"near_s": 0}, "near_s")])
+def test_wrong_settings_are_named(wrong: dict[str, Any], field: str) -> None:
+    """By the field."""
+    with pytest.raises(ValueError, match=f"^{field} must be"):
+        SharedConfig(**wrong)
+
+
+@given(st.binary(), st.booleans())
+@example(b"\x81\xa1x" + b"\x91" * 100_000, True)
+def test_other_bytes_are_no_answer(said: bytes, is_signed: bool) -> None:
+    """Whatever they are, and even with a checksum that is right: of a version that says other things."""
+    data = VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said if is_signed else said
+    with pytest.raises(ValueError, match=r"^it "):
+        unpacked(KEY, data)
+
+
+def test_a_newer_version_may_say_more() -> None:
+    """What is not known of it is left out."""
+    said = msgspec.msgpack.encode({"body": b"x", "kept_at": 1.0, "colour": "red"})
+    assert unpacked(KEY, VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said) == Kept(b"x", 1.0)
+
+
+def test_an_answer_is_the_same_after_its_way_out_and_back() -> None:
+    """With all its members; and no other bytes are an answer."""
+    one = Kept(b"\x00body", 1.5, None, None, 9.5, "r", "t", ("a",))
+    data = packed(KEY, one)
+    assert unpacked(KEY, data) == one
+    with pytest.raises(ValueError, match="not what was written"):
+        unpacked(OTHER, data)
+    for at in range(len(data)):
+        with pytest.raises(ValueError, match=r"another version|not what was written"):
+            unpacked(KEY, data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+        with pytest.raises(ValueError, match=r"another version|not what was written"):
+            unpacked(KEY, data[:at])

@@ -1,0 +1,160 @@
+"""Answers in a file."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stayfast.core.clock import SystemClock
+from stayfast.stores.base import Kept, Store, StoreGone
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.sqlite import SqliteDoor
+from stayfast.testing import RecordingSink
+from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
+
+ONLY_THERE = SharedConfig(timeout_s=10, near_bytes=0)
+
+
+def opened(path: Path, max_bytes: int = 1 << 20, seed: int = 1) -> Shared:
+    """A store in this file, as one of several processes has it."""
+    return Shared("file", SqliteDoor(path, max_bytes, SystemClock()), ONLY_THERE, SystemClock(), RecordingSink(),
+                  rng=Random(seed))
+
+
+class TestSqlite(StoreSuite):
+    """All that `Store` promises."""
+
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        """Where its file is."""
+        self.folder = tmp_path
+
+    def make(self, max_bytes: int) -> Store:
+        """An empty one."""
+        return opened(self.folder / "answers.db", max_bytes)
+
+
+def get_once(path: Path, key: bytes = KEY) -> Kept | None:
+    """What a new process finds."""
+    async def find() -> Kept | None:
+        store = opened(path)
+        try:
+            return await store.get(key)
+        finally:
+            await store.close()
+
+    return asyncio.run(find())
+
+
+def fill_once(path: Path, *answers: tuple[bytes, Kept]) -> None:
+    """A process that puts these, and ends."""
+    async def fill() -> None:
+        store = opened(path)
+        await filled(store, *answers)
+        await store.close()
+
+    asyncio.run(fill())
+
+
+def test_it_outlives_its_process(tmp_path: Path) -> None:
+    """And nobody else on the machine may read it."""
+    path = tmp_path / "answers.db"
+    fill_once(path, (KEY, kept("one")))
+    assert get_once(path) == kept("one")
+    assert {file.stat().st_mode & 0o077 for file in tmp_path.iterdir()} == {0}
+
+
+def test_two_processes_have_the_same(tmp_path: Path) -> None:
+    """What one puts the other has; what one purges the other has no longer."""
+    async def story() -> None:
+        one, other = opened(tmp_path / "a.db", seed=1), opened(tmp_path / "a.db", seed=2)
+        await filled(one, (KEY, kept("one", tags=("x",))))
+        assert await other.get(KEY) == kept("one", tags=("x",))
+        await filled(other, (OTHER, kept("two")))
+        assert (await one.stats()).n_entries == 2
+        assert await other.purge(tag="x") == 1
+        assert await one.get(KEY) is None
+        await one.close()
+        await other.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("harm", [
+    "UPDATE answers SET data = x'0100000000' || substr(data, 6)", "UPDATE answers SET data = x'02' || substr(data, 2)",
+    "UPDATE answers SET data = substr(data, 1, 20)", "UPDATE answers SET data = x''",
+])
+def test_what_cannot_be_read_is_a_miss(tmp_path: Path, harm: str) -> None:
+    """Broken, of another version, cut off, empty."""
+    path = tmp_path / "answers.db"
+    fill_once(path, (KEY, kept("one")))
+    with sqlite3.connect(path) as file:
+        file.execute(harm)
+    file.close()
+    assert get_once(path) is None
+
+
+def test_an_answer_is_not_read_under_another_key(tmp_path: Path) -> None:
+    """Even where a file says so."""
+    path = tmp_path / "answers.db"
+    fill_once(path, (KEY, kept("one")))
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE answers SET key = ?", (OTHER,))
+    file.close()
+    assert get_once(path, OTHER) is None
+
+
+def test_a_file_of_another_version_is_emptied(tmp_path: Path) -> None:
+    """And then used."""
+    path = tmp_path / "answers.db"
+    fill_once(path, (KEY, kept("one")))
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version = 99")
+    file.close()
+    assert get_once(path) is None
+    fill_once(path, (KEY, kept("two")))
+    assert get_once(path) == kept("two")
+
+
+@pytest.mark.parametrize("what", ["text", "database"])
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, what: str) -> None:
+    """It is not a store, and stays what it is."""
+    path = tmp_path / "precious"
+    if what == "text":
+        path.write_bytes(b"my precious notes\n" * 100)
+    else:
+        with sqlite3.connect(path) as file:
+            file.execute("CREATE TABLE precious (x)")
+        file.close()
+    before = path.read_bytes()
+
+    async def story() -> None:
+        store = opened(path)
+        assert await store.get(KEY) is None
+        await filled(store, (KEY, kept("one")))
+        assert await store.get(KEY) is None
+        assert "precious" in (await store.stats()).why_not
+        with pytest.raises(StoreGone):
+            await store.purge()
+        await store.close()
+
+    asyncio.run(story())
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_made_is_a_miss(tmp_path: Path) -> None:
+    """No folder; when there is one, it is used."""
+    async def story() -> None:
+        store = opened(tmp_path / "none" / "answers.db")
+        await filled(store, (KEY, kept("one")))
+        assert await store.get(KEY) is None
+        (tmp_path / "none").mkdir()
+        await filled(store, (KEY, kept("one")))
+        assert await store.get(KEY) == kept("one")
+        await store.close()
+
+    asyncio.run(story())

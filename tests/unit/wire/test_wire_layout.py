@@ -1,0 +1,182 @@
+"""Prompts in blocks, and marks on them: what is marked where, and that nothing else moves."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.core.types import Api
+from stayfast.wire.layout import LAID_OUT, Laid, has_marks
+from stayfast.wire.stable import difference, head_of, in_stable_order, tool_names
+
+MARK = b'{"type":"ephemeral"}'
+POINT = b'{"mode":"explicit"}'
+TOOL = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
+
+
+def said(body: dict[str, Any]) -> bytes:
+    """The bytes of a body."""
+    return msgspec.json.encode(body)
+
+
+def read(body: bytes) -> Any:
+    """What bytes say."""
+    return msgspec.json.decode(body)
+
+
+MESSAGES = said({
+    "model": "claude-sonnet-4-6", "max_tokens": 5, "tools": [TOOL], "system": "Be brief.", "messages": [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"},
+                                          {"type": "tool_use", "id": "1", "name": "look", "input": {"a": 1.10}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r"}]}]})
+
+
+def test_blocks_stand_in_the_order_in_which_they_are_rendered() -> None:
+    """Tools, instructions, then each message's parts; static are the first two."""
+    laid = Laid(MESSAGES, Api.MESSAGES)
+    assert [laid.where(n) for n in range(6)] == [
+        "tools[0]", "system", "messages[0].content", "messages[1].content[0]", "messages[1].content[1]",
+        "messages[2].content[0]"]
+    assert (laid.n_static, laid.n_end, laid.n_before) == (2, 6, 3)
+
+
+def test_marks_of_anthropic() -> None:
+    """Plain texts become the text part that they stand for; every other byte stays."""
+    laid = Laid(MESSAGES, Api.MESSAGES)
+    marked = read(laid.write(dict.fromkeys((1, 2, 3, 6), MARK), {}))
+    mark = read(MARK)
+    assert marked["tools"] == [TOOL | {"cache_control": mark}]
+    assert marked["system"] == [{"type": "text", "text": "Be brief.", "cache_control": mark}]
+    assert marked["messages"][0]["content"] == [{"type": "text", "text": "hi", "cache_control": mark}]
+    assert marked["messages"][2]["content"][0]["cache_control"] == mark
+    assert b'"input":{"a":1.1}' in laid.write({6: MARK}, {})
+
+
+@pytest.mark.parametrize(("block", "n"), [
+    ({"type": "thinking", "thinking": "hm", "signature": "s"}, 1), ({"type": "text", "text": ""}, 1),
+    ({"type": "text", "text": "x"}, 2)])
+def test_what_may_not_bear_a_mark_of_anthropic_is_passed_over(block: dict[str, Any], n: int) -> None:
+    """Thinking and empty text would be a 400."""
+    body = said({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, block]}]})
+    assert Laid(body, Api.MESSAGES).markable(2) == n
+
+
+def test_tools_that_are_loaded_later_bear_no_mark() -> None:
+    """Anthropic refuses both on one tool."""
+    body = said({"tools": [TOOL, TOOL | {"defer_loading": True}], "messages": [{"role": "user", "content": "a"}]})
+    assert Laid(body, Api.MESSAGES).markable(2) == 1
+
+
+def test_marks_of_openai_stand_on_what_is_said_to_the_model_only() -> None:
+    """Not on tools, and not on the model's own words."""
+    body = said({"tools": [TOOL], "messages": [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "tool", "tool_call_id": "1", "content": "r"}]})
+    laid = Laid(body, Api.CHAT)
+    assert [laid.markable(n) for n in range(1, 6)] == [0, 2, 3, 3, 3]
+    assert (laid.n_static, laid.n_end, laid.n_before) == (2, 5, 3)
+    part = {"type": "text", "text": "Be brief.", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    assert read(laid.write({2: POINT}, {}))["messages"][0] == {"role": "system", "content": [part]}
+
+
+def test_instructions_of_a_response_become_a_developer_message_where_nothing_is_stored() -> None:
+    """They cannot bear a mark; where the response is stored they must stay instructions."""
+    body = {"store": False, "instructions": "Be brief.", "input": [{"role": "user", "content": "hi"}]}
+    laid = Laid(said(body), Api.RESPONSES)
+    written = read(laid.write({laid.markable(1): POINT}, {"prompt_cache_key": b'"k"'}))
+    part = {"type": "input_text", "text": "Be brief.", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    assert written == {"prompt_cache_key": "k", "store": False, "input": [
+        {"role": "developer", "content": [part]}, {"role": "user", "content": "hi"}]}
+    assert Laid(said(body | {"store": True}), Api.RESPONSES).markable(1) == 0
+    assert Laid(said({"instructions": "x", "input": "hi"}), Api.RESPONSES).markable(2) == 0
+
+
+def test_the_clients_own_key_stays() -> None:
+    """What stands beside is never written over."""
+    body = said({"prompt_cache_key": "mine", "messages": [{"role": "user", "content": "a"}]})
+    assert read(Laid(body, Api.CHAT).write({}, {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
+
+
+def test_own_marks_are_seen() -> None:
+    """As members; not where a text speaks of them."""
+    assert has_marks(b'{"cache_control":{"type":"ephemeral"}}')
+    assert not has_marks(said({"content": 'set "cache_control" yourself'}))
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+                        st.sampled_from(["role", "content", "type", "text", "name", "tools", "messages", "system", "input",
+                                         "instructions", "function"]), inner, max_size=5), max_leaves=30)
+
+
+@given(st.dictionaries(st.sampled_from(["tools", "messages", "system", "input", "instructions", "store"]), JSON),
+       st.sampled_from(sorted(LAID_OUT)))
+def test_any_body_is_laid_out_or_refused(body: dict[str, Any], api: Api) -> None:
+    """ValueError and nothing else; without marks nothing is changed; every block that may bear a mark gets it."""
+    data = said(body)
+    try:
+        stable = in_stable_order(data, api, sorts_tools=True, moves_volatile=True)
+        head_of(data, api), tool_names(data)
+        laid = Laid(stable, api)
+    except ValueError:
+        return
+    assert read(laid.write({}, {})) == read(stable)
+    for n in range(1, len(laid.blocks) + 1):
+        if laid.markable(n) == n:
+            assert laid.write({n: MARK}, {}).count(MARK) == data.count(MARK) + 1
+
+
+def test_tools_go_by_name() -> None:
+    """Whatever order they came in; what is in order keeps its very bytes."""
+    one, two = {"type": "function", "function": {"name": "a"}}, {"type": "function", "function": {"name": "b"}}
+    sorted_body, other = said({"tools": [one, two]}), said({"tools": [two, one]})
+    assert in_stable_order(other, Api.CHAT, sorts_tools=True, moves_volatile=False) == sorted_body
+    assert in_stable_order(sorted_body, Api.CHAT, sorts_tools=True, moves_volatile=False) is sorted_body
+    assert in_stable_order(other, Api.CHAT, sorts_tools=False, moves_volatile=False) is other
+    assert tool_names(other) == ("a", "b")
+
+
+def test_instructions_of_the_hour_go_last() -> None:
+    """Whole blocks with a date behind those without, in both dialects that have blocks of them."""
+    dated, kept = {"type": "text", "text": "Today is 2026-11-21."}, {"type": "text", "text": "Be brief."}
+    body = said({"system": [dated, kept], "messages": []})
+    assert read(in_stable_order(body, Api.MESSAGES, sorts_tools=False, moves_volatile=True))["system"] == [kept, dated]
+    first, second = {"role": "system", "content": "Now: 2026-11-21"}, {"role": "developer", "content": "Be brief."}
+    user = {"role": "user", "content": "2026-11-21?"}
+    moved = read(in_stable_order(said({"messages": [first, second, user]}), Api.CHAT, sorts_tools=False,
+                                 moves_volatile=True))
+    assert moved["messages"] == [second, first, user]
+
+
+@pytest.mark.parametrize(("one", "other", "at", "word"), [
+    ("It is 10:15 now.", "It is 10:16 now.", 10, "a time"),
+    ("On 2026-11-20, we", "On 2026-11-21, we", 12, "a date"),
+    ("id 0d5f6c9e-1c2b-4a3d-9e8f-001122334455.", "id 0d5f6c9e-1c2b-4a3d-9e8f-001122334456.", 38, "a UUID"),
+    ("t=1795000000 ok", "t=1795000061 ok", 10, "a timestamp"),
+    ("You have 12 mails", "You have 13 mails", 10, "a number"),
+    ("Dear Ann", "Dear Bob", 5, "text"),
+])
+def test_a_difference_is_found_and_named(one: str, other: str, at: int, word: str) -> None:
+    """Its byte, and what stands there in a word of ours."""
+    assert difference(one.encode(), other.encode()) == (at, word)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=8), st.binary(max_size=8))
+def test_a_difference_is_the_first_one(same: bytes, one: bytes, other: bytes) -> None:
+    """All before it is the same, and the byte itself is not."""
+    at, _ = difference(same + one, same + other)
+    assert (same + one)[:at] == (same + other)[:at]
+    assert (same + one)[at:at + 1] != (same + other)[at:at + 1] or at == min(len(one), len(other)) + len(same)
+
+
+def test_the_head_is_what_requests_of_one_kind_share() -> None:
+    """Tools and instructions, then the message that begins the conversation."""
+    body = said({"tools": [1], "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]})
+    head, first = head_of(body, Api.CHAT)
+    assert head == b'[1]{"role":"system","content":"s"}'
+    assert first == b'{"role":"user","content":"u"}'
+    assert head_of(said({"instructions": "s", "input": "u"}), Api.RESPONSES) == (b'"s"', b'"u"')
