@@ -7,6 +7,7 @@ import msgspec
 
 from stayfast.compose.system import System
 from stayfast.compose.virtual import virtual
+from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api, Usage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.hedge import HedgeConfig
@@ -103,6 +104,9 @@ class _Reading:
         written = self._of.write(body, api)
         self._rig.sent.append(msgspec.json.decode(written))
         return written
+
+    def is_refused(self, failed: UpstreamFailed) -> bool:
+        return self._of.is_refused(failed)
 
     def first_token(self) -> None:
         self._of.first_token()

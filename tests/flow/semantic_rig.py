@@ -14,7 +14,7 @@ from stayfast.core.events import SemanticAsked
 from stayfast.core.types import Request
 from stayfast.pipeline.behind import Behind
 from stayfast.pipeline.handoffs import Terms
-from stayfast.pipeline.sameness import ByMeaning, TakesAll, Verifier
+from stayfast.pipeline.sameness import ByMeaning, Verifier
 from stayfast.pipeline.semantic import Semantic
 from stayfast.pipeline.stages.cache import ExactCache
 from stayfast.pipeline.stages.route import Router
@@ -99,7 +99,7 @@ class SemanticRig(CacheRig):
         self.embedding = Embedding(self.words, self.words)
         self.semantic = Semantic(
             config.semantic, MODEL, store=self.caching.store, embedding=self.embedding, index=Vectors,
-            sameness=ByMeaning(self.embedding, 0.9), verifier=verifier or TakesAll(), clock=loop, rng=Random(7),
+            sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(7),
             sink=self.sink)
         self.caching.semantic = self.semantic
         gateway = self.gateway

@@ -208,3 +208,31 @@ def test_a_route_without_a_cache_beside_one_with() -> None:
         assert len(rig.sink.of(AttemptDone)) == 2
 
     run(main)
+
+
+def test_a_time_to_keep_holds() -> None:
+    """Its client's `ttl` is shorter than the route's: after it the answer is made again."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER)
+        assert await rig.text(control=CacheControl(keep_s=10)) == "Hello"
+        await asyncio.sleep(9)
+        assert await rig.text() == "Hello"
+        await asyncio.sleep(2)
+        assert await rig.text() == "other"
+        assert rig.results == ["miss", "hit", "miss"]
+
+    run(main)
+
+
+def test_a_namespace_is_another_cache() -> None:
+    """What was made in one is not given in another, nor without one."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER, HELLO)
+        for namespace in ("a", "b", "", "a", "b", ""):
+            await rig.text(control=CacheControl(namespace=namespace))
+            await asyncio.sleep(1)
+        assert rig.results == ["miss", "miss", "miss", "hit", "hit", "hit"]
+
+    run(main)

@@ -181,9 +181,12 @@ def test_what_moves_is_found_and_named_once() -> None:
     """A time at the head of the instructions: state, metric and price; its words are nowhere."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop)
-        for n in range(30):
+        for n in range(60):
             await rig.ask([{"type": "text", "text": f"It is 10:{n:02}, dear secret friend. {LONG}"}], "hi", tools=TOOLS)
-            await asyncio.sleep(4)
+            await asyncio.sleep(9)
+            told = [found["detail"].endswith(" a day") for found in rig.state["findings"]]
+            assert told in ([], [False], [True])
+            assert n > 30 or told != [True]  # a sum of some seconds would be a guess
         (found,) = rig.state["findings"]
         assert found["what"] == "moves"
         assert found["detail"].startswith("a time at byte 33 of system[0] makes ")
@@ -240,7 +243,8 @@ def test_a_route_with_several_upstreams_keeps_a_conversation_where_it_is_known()
     run(main)
 
 
-@pytest.mark.parametrize("fields", [{"tools": [1]}, {"system": [None]}, {"messages": [5]}, {"messages": {}}])
+@pytest.mark.parametrize("fields", [{"tools": [1]}, {"system": [None]}, {"messages": [5]}, {"messages": {}},
+                                    {"messages": LONG}])
 def test_strange_bodies_go_on_as_they_are(fields: dict[str, Any]) -> None:
     """What cannot be laid out is the upstream's to judge."""
     async def main(loop: SimLoop) -> None:

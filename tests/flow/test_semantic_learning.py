@@ -119,7 +119,7 @@ def test_an_audit_that_finds_another_answer_puts_it_on_probation() -> None:
         await rig.settled()
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
-        assert rig.lookups == ["nothing_near", "hit", "audit_wrong"]
+        assert rig.lookups == ["nothing_near", "hit", "audit_begun", "audit_wrong"]
         assert rig.results == ["miss", "semantic"]
         assert [fact.result for fact in rig.sink.of(Renewed)] == ["renewed"]
         assert await rig.text(ask(SAME)) == NO  # by the exact cache: its own answer is kept
@@ -141,7 +141,7 @@ def test_an_audit_that_finds_the_same_says_so() -> None:
         await rig.text(ask(SAME))
         await rig.settled()
         stats = rig.semantic.stats()
-        assert rig.lookups == ["nothing_near", "hit", "audit_right"]
+        assert rig.lookups == ["nothing_near", "hit", "audit_begun", "audit_right"]
         assert (stats.n_phrasings, stats.n_answers) == (2, 1)
 
     run(main)
@@ -211,7 +211,7 @@ def test_what_was_learned_outlives_a_restart() -> None:
     async def labels(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(NO), semantic=SemanticConfig("10%", min_labels=50))
         rig.semantic.restore(log, floats)
-        assert rig.semantic.stats().n_labels == len([key for key in log if key < 0]) == 3
+        assert rig.semantic.stats().n_labels == len([key for key in log if key < 0]) == 2  # OTHER is too unlike to be one
 
     answers = run(before)
     run(after)

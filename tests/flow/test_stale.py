@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -33,13 +34,14 @@ class StaleRig(CacheRig):
         self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
 
 
-@pytest.mark.parametrize(("age_s", "fresh_s", "use"), [
-    (60, 60, Use.FRESH), (61, 60, Use.STALE), (120, 60, Use.STALE), (121, 60, Use.SPARE), (660, 60, Use.SPARE),
-    (661, 60, None), (20, 10, None),
+@pytest.mark.parametrize(("age_s", "max_age_s", "use"), [
+    (60, inf, Use.FRESH), (61, inf, Use.STALE), (120, inf, Use.STALE), (121, inf, Use.SPARE), (660, inf, Use.SPARE),
+    (661, inf, None), (20, 10, None), (20, 30, Use.FRESH), (61, 60, None), (61, 61, Use.STALE), (90, 61, None),
+    (130, 125, None), (124, 125, Use.SPARE),
 ])
-def test_what_an_answer_of_an_age_is_good_for(age_s: float, fresh_s: float, use: Use | None) -> None:
-    """Fresh, stale, spare, gone, in this order; beyond its client's own max-age it is gone at once."""
-    assert use_of(CONFIG, age_s, fresh_s) is use
+def test_what_an_answer_of_an_age_is_good_for(age_s: float, max_age_s: float, use: Use | None) -> None:
+    """Fresh, stale, spare, gone, in this order; beyond its client's own max-age, which may be the longer one, it is gone."""
+    assert use_of(CONFIG, age_s, max_age_s) is use
 
 
 def test_an_old_answer_is_given_at_once_and_made_again() -> None:
@@ -237,5 +239,18 @@ def test_an_exchange_for_another_task_is_whole() -> None:
         other = ex.again(ex.watch)
         assert all(getattr(other, name) is getattr(ex, name) for name in Exchange.__slots__)
         reply.close()
+
+    run(main)
+
+
+def test_a_max_age_of_the_routes_own_length_holds() -> None:
+    """max-age=60 where ttl_s is 60: an answer of 90 s is neither given nor put by."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = StaleRig(loop, HELLO, OTHER)
+        assert await rig.text() == "Hello"
+        await asyncio.sleep(90)
+        assert await rig.text(control=CacheControl(max_age_s=60)) == "other"
+        assert rig.results == ["miss", "miss"]
 
     run(main)

@@ -11,7 +11,7 @@ from stayfast.policy.breaker import Breaker
 from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.quota import Quota
 from stayfast.prove import leaks
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.limited import Limited
 
 N = 4000
 
@@ -23,7 +23,7 @@ def test_nothing_leaks() -> None:
 
 
 @pytest.mark.parametrize(("of", "method", "leak"), [
-    (Places, "give_back", "places"), (Member, "left", "upstream places"), (Quota, "reconcile", "quota of tokens"),
+    (Places, "give_back", "places"), (Limited, "left", "upstream places"), (Quota, "reconcile", "quota of tokens"),
     (ExtraBudget, "take_retry", "budget of extra attempts"), (Breaker, "forgotten", "probes")])
 def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
     """One thing in twenty is forgotten."""

@@ -1,5 +1,6 @@
 """Every proof from end to end, as short as it can be: what does not depend on how busy the machine is must hold."""
 
+import re
 from math import isfinite
 
 import pytest
@@ -28,7 +29,7 @@ def test_budget_holds() -> None:
     assert short_of(finding) == []
     assert finding.holds, finding.spoiled
     assert figure_of(finding, "jagged, streams: ended in part").value > 0
-    assert "call 2" in finding.notes[1] or "relay" in finding.notes[1]
+    assert re.search(r"call (2|199)|relay", finding.notes[1])
 
 
 def test_overhead_runs_and_takes_every_figure() -> None:

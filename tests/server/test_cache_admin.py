@@ -112,6 +112,12 @@ def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "cannot be asked" in capsys.readouterr().err
 
 
+def test_a_key_that_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is asked for it."""
+    assert main(["cache", "inspect", ""]) == 2
+    assert "`stayfast explain REQUEST-ID` prints the key" in capsys.readouterr().err
+
+
 def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is forgotten by a command without words, nor by one that says both."""
     assert main(["cache", "purge"]) == 2

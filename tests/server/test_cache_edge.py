@@ -43,6 +43,12 @@ def test_answers_say_where_they_came_from(body: bytes) -> None:
     (b"No-Cache, no-transform", CacheControl(no_cache=True)),
     (b"only-if-cached,max-age=0", CacheControl(only_if_cached=True, max_age_s=0)),
     (b"max-stale=5, x", CacheControl()),
+    (b'max-age="60"', CacheControl(max_age_s=60)),
+    (b"max-age = 5 , max-age=9", CacheControl(max_age_s=5)),
+    (b"max-age=99999999999", CacheControl(max_age_s=2.0**31)),
+    (b"max-age=" + b"9" * 400, CacheControl(max_age_s=2.0**31)),
+    (b'no-store=1, no-cache="x"', CacheControl(no_store=True, no_cache=True)),
+    (b'x="a, no-store, \\", only-if-cached", max-ages=5', CacheControl()),
 ])
 def test_the_words_of_the_header(said: bytes, meant: CacheControl) -> None:
     """In any case and company; words of others mean nothing."""
@@ -67,7 +73,7 @@ def test_a_wrong_tag_is_refused(said: bytes) -> None:
     assert (refused.value.status, refused.value.code, refused.value.param) == (400, "bad_cache_tags", "x-cache-tags")
 
 
-@pytest.mark.parametrize("said", [b"max-age", b"max-age=", b"max-age=-1", b"max-age=1.5", b"max-age=99999999999"])
+@pytest.mark.parametrize("said", [b"max-age", b"max-age=", b"max-age=-1", b"max-age=1.5", b"max-age=\"", b"max-age=1 2"])
 def test_an_age_that_is_none(said: bytes) -> None:
     """400, by the header's name."""
     with pytest.raises(Rejected) as refused:
@@ -91,3 +97,44 @@ def test_a_wrong_word_in_a_body_is_refused(cache: bytes, param: str) -> None:
     with pytest.raises(Rejected) as refused:
         decode(Api.CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}],"stayfast":{"cache":%b}}' % cache)
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+HEAD = b'{"model":"m","messages":[{"role":"user","content":"say \\"cache\\""}]'
+
+
+@pytest.mark.parametrize(("said", "meant"), [
+    (b'{"no-cache":true}', CacheControl(no_cache=True)), (b'{"no-store": true, "ttl": null}', CacheControl(no_store=True)),
+    (b'{"ttl":300,"s-maxage":600}', CacheControl(keep_s=300, max_age_s=600)),
+    (b'{"namespace":"mine","type":"redis"}', CacheControl(namespace="mine")), (b'{"use-cache":true}', CacheControl()),
+    (b"{}", CacheControl()), (b"null", CacheControl())])
+def test_the_body_field_of_litellms_clients(said: bytes, meant: CacheControl) -> None:
+    """It is read, and goes to no upstream."""
+    request = decode(Api.CHAT, HEAD + b',"cache":%b}' % said)
+    assert request.cache == meant
+    assert request.body == HEAD + b"}"
+
+
+@pytest.mark.parametrize("said", [b'{"dir":"/tmp"}', b"true", b'"on"', b"[1]"])
+def test_another_servers_own_cache_field_is_left_alone(said: bytes) -> None:
+    """It goes on as it came."""
+    body = HEAD + b', "cache":%b}' % said
+    request = decode(Api.CHAT, body)
+    assert (request.cache, request.body) == (None, body)
+
+
+@pytest.mark.parametrize(("more", "param"), [
+    (b'"cache":{"ttl":"soon"}', "cache.ttl"), (b'"cache":{"s-maxage":-1}', "cache.s-maxage"),
+    (b'"cache":{"no-cache":1}', "cache.no-cache"), (b'"cache":{"ttl":0}', "cache.ttl"),
+    (b'"cache":{"ttl":9},"stayfast":{"cache":{"no-cache":true}}', "cache")])
+def test_a_wrong_word_of_theirs_is_refused(more: bytes, param: str) -> None:
+    """400, by its path; and both ways at once say too much."""
+    with pytest.raises(Rejected) as refused:
+        decode(Api.CHAT, HEAD + b"," + more + b"}")
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_their_words_stand_in_the_own_member_as_well() -> None:
+    """A time to keep, and a namespace."""
+    request = decode(Api.CHAT, HEAD + b',"cache":null,"stayfast":{"cache":{"ttl":9,"namespace":"n"}}}')
+    assert request.cache == CacheControl(keep_s=9, namespace="n")
+    assert request.body == HEAD + b"}"

@@ -39,7 +39,12 @@ def test_wrong_usage(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     file.write_text("Hello?\n")
     assert main(["warm", str(file), "--model", "m", *wrong]) == 2
     assert main(["warm", str(tmp_path / "none"), "--model", "m"]) == 2
-    assert capsys.readouterr().err.count("stayfast warm: ") == 2
+    told = capsys.readouterr().err
+    assert told.count("stayfast warm: ") == 2
+    assert f"{tmp_path / 'none'} cannot be read: No such file or directory" in told
+    file.write_bytes(b"a\xff")
+    assert main(["warm", str(file), "--model", "m"]) == 2
+    assert "is not in UTF-8 (byte 1)" in capsys.readouterr().err
 
 
 @pytest.mark.sockets

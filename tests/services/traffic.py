@@ -3,12 +3,14 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 TIMEOUT_S = 10.0
 N_AT_A_TIME = 12
+LONG = "You are the assistant of a shop that sells clocks, and you never say what time it is. " * 100  # some 2,000 tokens
 
 SETTINGS = """
 server: {host: 127.0.0.1}
@@ -44,6 +46,13 @@ upstreams:
     ttft: {median_s: 0.02}
     gaps: {median_s: 0.001}
     faults: [{kind: truncated, rate: 0.8}]
+  recalling:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.02}
+    gaps: {median_s: 0.001}
+    prompt_cache: {rules: anthropic}
+    prices: {"*": {input_per_mtok: 1, output_per_mtok: 4}}
   dead: {kind: openai, base_url: "http://127.0.0.1:1/v1", key: none, probe: false}
   mending: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, continues: true}
   self: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, keepalive_s: 0.1}
@@ -55,6 +64,8 @@ routes:
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
   through: {upstreams: [self], model: chat}
   narrow: {upstreams: [narrow]}
+  recalled: {upstreams: [recalling], model: claude-sonnet-4-5, prefix: {mode: auto}}
+  moved: {upstreams: [recalling], model: claude-sonnet-4-5, prefix: {mode: auto}}
   torn: {upstreams: [torn]}
   mended: {upstreams: [mending], model: torn, on_stall: rescue}
   makeshift: {upstreams: [dead], on_overrun: {fallback: {upstreams: [quick]}}}
@@ -67,9 +78,10 @@ routes:
 """
 
 
-def ask(port: int, model: str, *, stream: bool = True, leaves_after: int | None = None) -> None:
+def ask(port: int, model: str, *, stream: bool = True, leaves_after: int | None = None, system: str = "") -> None:
     """One chat, or nonsense for the model `""`; a client with `leaves_after` hangs up after so many reads."""
-    wanted = {"model": model, "stream": stream, "messages": [{"role": "user", "content": "Hello!"}]}
+    messages = [{"role": "system", "content": system}] if system else []
+    wanted = {"model": model, "stream": stream, "messages": [*messages, {"role": "user", "content": "Hello!"}]}
     body = json.dumps(wanted) if model else "nonsense"
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
         connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -86,7 +98,9 @@ def traffic(port: int) -> Iterator[None]:
 
     def one(model: str, stream: bool, leaves_after: int | None) -> None:
         if not is_over.is_set():
-            ask(port, model, stream=stream, leaves_after=leaves_after)
+            moving = f"It is {time.time()}. " if model == "moved" else ""
+            system = moving + LONG if model in ("recalled", "moved") else ""
+            ask(port, model, stream=stream, leaves_after=leaves_after, system=system)
 
     def rounds() -> None:
         with ThreadPoolExecutor(N_AT_A_TIME) as pool:
@@ -96,7 +110,7 @@ def traffic(port: int) -> Iterator[None]:
                         ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None),
                         ("narrow", True, None), ("narrow", True, None), ("kept", True, None), ("stored", True, None),
                         ("unstored", True, None), ("aged", True, None),
-                        ("mended", True, None), ("makeshift", True, None)):
+                        ("mended", True, None), ("makeshift", True, None), ("recalled", True, None), ("moved", True, None)):
                     pool.submit(one, model, stream, leaves_after)
 
     thread = threading.Thread(target=rounds, name="traffic")

@@ -186,11 +186,45 @@ def test_a_store_shares_it_between_processes() -> None:
             n_calls += 1
             return [Hit(question)]
 
-        one, other = (Cached(find, ttl_s=60, store=store, kind=list[Hit]) for _ in range(2))
+        one, other = (Cached(find, ttl_s=60, store=store, name="kb", kind=list[Hit]) for _ in range(2))
         assert [await one("a"), await other("a")] == [[Hit("a")], [Hit("a")]]
         assert n_calls == 1
-        assert await Cached(find, ttl_s=60, store=store, kind=list[int])("a") == [Hit("a")]
+        assert await Cached(find, ttl_s=60, store=store, name="kb", kind=list[int])("a") == [Hit("a")]
         assert n_calls == 2
+
+    run(main)
+
+
+def test_in_a_shared_store_two_names_are_two_caches() -> None:
+    """The methods of two objects have one name; without one of their own they would find each other's."""
+
+    async def main(loop: SimLoop) -> None:
+        store, acme, globex = MemoryStore(1 << 20), Index(), Index()
+        with pytest.raises(ValueError, match="name"):
+            Cached(acme.find, ttl_s=60, store=store)
+        one = Cached(acme.find, ttl_s=60, store=store, name="acme")
+        other = Cached(globex.find, ttl_s=60, store=store, name="globex")
+        await one("a")
+        await other("a")
+        assert (acme.n_calls, globex.n_calls) == (1, 1)
+
+    run(main)
+
+
+def test_a_list_that_was_found_is_its_finders_own() -> None:
+    """Whoever changes it changes it for nobody else: not kept, not shared, not a fallback."""
+
+    async def main(loop: SimLoop) -> None:
+        async def find(question: str) -> dict[str, Any]:
+            await asyncio.sleep(0.1)
+            return {"hits": [question, (["part"], {"tag"})]}
+
+        search, whole = Cached(find, ttl_s=60), {"hits": ["a", (["part"], {"tag"})]}
+        for found in [*await asyncio.gather(search("a"), search("a")), await search("a"), search.kept("a")]:
+            assert found == whole
+            found["hits"][1][0].append("x")
+            found["hits"][1][1].add("x")
+            found["hits"].clear()
 
     run(main)
 

@@ -13,7 +13,10 @@ from stayfast.cli.asked import ask, reason
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it; 1 where nothing is kept under the key, 2 where the gateway cannot be asked."""
+    """Print it; 1 where nothing is kept under the key, 2 where no key is said or the gateway cannot be asked."""
+    if not arguments.key:
+        say("stayfast cache inspect: say which: `stayfast explain REQUEST-ID` prints the key of its answer")
+        return 2
     try:
         status, body, _ = ask(arguments.url, "GET", f"/admin/cache/{quote(arguments.key, safe='')}",
                               key_env=arguments.key_env)

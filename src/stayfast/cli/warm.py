@@ -70,7 +70,7 @@ class Round:
 def run(arguments: argparse.Namespace) -> int:
     """Ask; 0 when all were answered, 1 where one failed or was left out, 2 for wrong usage."""
     try:
-        questions = read(Path(arguments.file).read_text(encoding="utf-8"), arguments.model)
+        questions = read(_text_of(arguments.file), arguments.model)
         every_s = seconds_in(arguments.every) if arguments.every else None
         cron = read_cron(arguments.cron) if arguments.cron else None
         fresh_for_s = seconds_in(arguments.fresh_for) if arguments.fresh_for else None
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError("--every must be more than 0")
         if arguments.per_second <= 0 or arguments.at_once < 1:
             raise ValueError("--per-second and --at-once must be more than 0")
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         say(f"stayfast warm: {error}")
         return 2
     way = Way(arguments.url, arguments.key_env, arguments.per_second, arguments.at_once, arguments.budget, fresh_for_s)
@@ -86,6 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
         return asyncio.run(_rounds(questions, way, every_s, cron, SystemClock()))
     except KeyboardInterrupt:
         return 0
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def read(text: str, model: str | None) -> list[Question]:

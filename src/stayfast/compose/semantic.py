@@ -18,9 +18,9 @@ from stayfast.observe.families import (
 )
 from stayfast.observe.totals import Labels, Rows
 from stayfast.pipeline.handoffs import Route
-from stayfast.pipeline.judging import ByModel, Serve
+from stayfast.pipeline.judging import ByModel, Serve, Verifying
 from stayfast.pipeline.phrasings import Index, Log
-from stayfast.pipeline.sameness import ByMeaning, Sameness, TakesAll
+from stayfast.pipeline.sameness import ByMeaning, Sameness
 from stayfast.pipeline.semantic import Semantic
 from stayfast.settings import Settings
 from stayfast.settings.environment import cache_home, environment
@@ -103,12 +103,13 @@ def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding 
             sameness: Sameness = ByMeaning(embedding, config.same_answer)
             if config.judge:
                 sameness = ByModel(config.judge, sameness, serve, clock)
+            verifier = Verifying(config.verify, serve, clock) if config.verify else None
             if caching.semantic is not None and caching.semantic.embedding is embedding:
-                caching.semantic.sameness = sameness  # which asks the new gateway
+                caching.semantic.sameness, caching.semantic.verifier = sameness, verifier  # which ask the new gateway
             else:
                 caching.semantic = Semantic(
                     config, name, store=caching.store, embedding=embedding, index=_vectors, sameness=sameness,
-                    verifier=TakesAll(), clock=clock, rng=rng, sink=sink)
+                    verifier=verifier, clock=clock, rng=rng, sink=sink)
                 caching.semantic.is_ready = not settings.embedder.learned_dir
 
 

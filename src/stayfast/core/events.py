@@ -281,8 +281,9 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
     route: str
     upstream: str
     model: str  # the upstream's own name for it
-    what: str  # moves: a block of the instructions differs from request to request; unread: what is written is never read
-    where: str  # the block, as in tools[3] or system[0]; empty: all of it
+    what: str  # moves: a block of the instructions differs from request to request; unread: what is written is never read;
+    # refused: the upstream does not take what was added
+    where: str  # the block, as in tools[3] or system[0]; of a refusal, the member of the request; empty: all of it
     at_byte: int  # of the block's JSON, where two of them differ first
     word: str  # what stands there: a time, a date, a UUID, a timestamp, an id, a number or text
     n_tokens: int  # of a request that cannot be read from the cache, about
@@ -294,12 +295,14 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
         usd = f", ${self.usd_a_day:g} a day" if self.usd_a_day is not None else ""
         if self.what == "unread":
             return f"about {self.n_tokens} tokens of a prompt are written to the cache and never read{usd}"
+        if self.what == "refused":
+            return f"{self.upstream} refuses {self.where} for {self.model}: left out for an hour"
         return f"{self.word} at byte {self.at_byte} of {self.where} makes {self.n_tokens} tokens uncacheable{usd}"
 
 
 class SemanticAsked(msgspec.Struct, frozen=True, gc=False):
-    """A question was looked up by its meaning, or an audit of such a hit is over. `result`: a word of ours; hit, why it
-    was a miss, audit_right or audit_wrong.
+    """A question was looked up by its meaning, or an audit of such a hit has begun or is over. `result`: a word of ours; hit,
+    why it was a miss, audit_begun, audit_right or audit_wrong.
     """
 
     route: str

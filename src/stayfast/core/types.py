@@ -72,6 +72,8 @@ class CacheControl(msgspec.Struct, frozen=True, gc=False):
     only_if_cached: bool = False
     max_age_s: float | None = None
     tags: tuple[str, ...] = ()  # words for the answer, by which it may be forgotten
+    keep_s: float | None = None  # how long the answer may be given again, where that is less than its route says
+    namespace: str = ""  # any word; answers of another one are another's
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

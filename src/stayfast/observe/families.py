@@ -80,7 +80,7 @@ PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read 
 PREFIX_WAITS = _counter("prefix_waits", "Requests that waited for another one to fill the provider's cache.", "route")
 STORE = _counter("cache_store_requests", "What shared stores of answers were asked or told, and what came of it.", "store",
                  "op", "result")
-SEMANTIC = _counter("semantic_requests", "Look-ups in other words: hit, why it was a miss, audit_right or audit_wrong.",
+SEMANTIC = _counter("semantic_requests", "Look-ups in other words: hit, why a miss, audit_begun, audit_right, audit_wrong.",
                     "route", "result")
 LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
 

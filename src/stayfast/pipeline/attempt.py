@@ -1,5 +1,8 @@
 """One call to one upstream, from its start to its one end. Whoever ends it first decides what it teaches."""
 
+from collections.abc import Coroutine
+from typing import Any
+
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
@@ -8,7 +11,7 @@ from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.picking import Aim
 from stayfast.policy.hedge import FirstTokens
 from stayfast.policy.price import Price
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import Call, Marker, Stream
 from stayfast.upstreams.registry import Member
 
 SUCCESS, DROPPED, IGNORED = Outcome
@@ -51,6 +54,19 @@ class Attempt:
         predictor = member.predictor
         self._guess = predictor.began(n_tokens) if predictor is not None and is_incremental else None
         self._place = member.enter(norm, self.began_at, call.model, n_tokens, lane)
+
+    def open(self) -> Coroutine[Any, Any, Stream]:
+        """See `Upstream.open`. What was added for a provider's prompt cache and is refused by name is left out, once."""
+        upstream, call = self.member.upstream, self.call
+        return upstream.open(call) if call.marker is None else self._open_marked(call.marker)
+
+    async def _open_marked(self, marker: Marker) -> Stream:
+        try:
+            return await self.member.upstream.open(self.call)
+        except UpstreamFailed as failed:
+            if not marker.is_refused(failed):
+                raise
+        return await self.member.upstream.open(self.call)
 
     @property
     def name(self) -> str:

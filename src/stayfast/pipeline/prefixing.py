@@ -8,16 +8,18 @@ from hashlib import sha256
 from typing import Final
 
 from stayfast.core.clock import Clock
+from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Api, Request, Usage
 from stayfast.pipeline.findings import Findings
 from stayfast.pipeline.leading import Leads
-from stayfast.policy.prefix import FLOOR_MARGIN, Floor, History, Marked, PrefixConfig, Scale, Shape
+from stayfast.policy.prefix import FLOOR_MARGIN, History, Marked, PrefixConfig, Shape
 from stayfast.policy.prefix_hot import Hot, Opening
+from stayfast.policy.prefix_learned import KEY, Floor, Refusals, Scale
 from stayfast.policy.prefix_parts import Parts
 from stayfast.policy.prefix_rules import HOUR_S, PrefixRules, rules_of
 from stayfast.policy.price import Price
-from stayfast.wire.layout import LAID_OUT, Laid, has_marks
+from stayfast.wire.layout import LAID_OUT, Laid, has_marks, mark_of
 from stayfast.wire.stable import head_of, in_stable_order, tool_names
 
 MAX_KINDS: Final = 64  # of prompts that are told apart: upstream, model, set of tools
@@ -27,13 +29,14 @@ LEAST_BYTES: Final = 2048  # shorter requests are of no use to any cache that ca
 _ANTHROPIC: Final = b'{"type":"ephemeral"}'
 _ANTHROPIC_1H: Final = b'{"type":"ephemeral","ttl":"1h"}'
 _OPENAI: Final = b'{"mode":"explicit"}'
+_BAD_REQUEST, _UNPROCESSABLE = 400, 422  # what servers say to a member that they do not know
 Kind = tuple[str, str, tuple[str, ...]]
 
 
 class Prefixing:
     """One route's. Changed on one loop; outlives a reload that leaves its settings alone."""
 
-    __slots__ = ("_clock", "_floors", "_histories", "_parts", "_scales", "config", "counts", "findings", "hot",
+    __slots__ = ("_clock", "_floors", "_histories", "_parts", "_refusals", "_scales", "config", "counts", "findings", "hot",
                  "leads", "route", "tokens")
 
     def __init__(self, route: str, config: PrefixConfig, clock: Clock, sink: Sink) -> None:
@@ -46,7 +49,8 @@ class Prefixing:
         self.hot = Hot(config.warm_tokens_per_hour) if config.warm_tokens_per_hour else None
         self._clock = clock
         self._histories: dict[Kind, History] = {}
-        self._floors: dict[str, Floor] = {}
+        self._floors: dict[tuple[str, str], Floor] = {}  # by upstream and model
+        self._refusals: dict[tuple[str, str], Refusals] = {}  # the same
         self._scales: dict[str, Scale] = {}
         self._parts: dict[tuple[str, str, int], Parts] = {}  # by upstream, model and how prompts begin
 
@@ -62,13 +66,13 @@ class Prefixing:
             return request, None
         return request if body is request.body else _with_body(request, body), layout
 
-    def rules_for(self, model: str, n_head_bytes: int) -> PrefixRules | None:
+    def rules_for(self, upstream: str, model: str, n_head_bytes: int) -> PrefixRules | None:
         """What holds for a model; None where nothing is known of it, or so short a beginning is of no use to its cache."""
         rules = rules_of(model, self.config.models)
         if rules is None:
             return None
         n_tokens = n_head_bytes / self._scale(model).bytes_a_token
-        return rules if n_tokens >= self._floor(model, rules).tokens * FLOOR_MARGIN else None
+        return rules if n_tokens >= self._floor(upstream, model, rules).tokens(self._clock.now()) * FLOOR_MARGIN else None
 
     def part(self, upstream: str, model: str, layout: "Layout") -> int:
         """Which part of the requests that begin like this one it belongs to; to be asked once a request."""
@@ -86,13 +90,15 @@ class Prefixing:
         laid = Laid(body, api)
         if not laid.n_end:
             return body
-        rules = rules.said_in(api)
         now, kind = self._clock.now(), (marker.upstream, marker.model, marker.layout.tools)
-        scale, floor = self._scale(marker.model), self._floor(marker.model, rules)
+        scale, floor = self._scale(marker.model), self._floor(marker.upstream, marker.model, rules)
+        rules, refusals = rules.said_in(api), self._refusals.get((marker.upstream, marker.model))
+        if refusals is not None:
+            rules = refusals.without(rules, now)
         shape = _shape(laid, scale.bytes_a_token)
         if kind not in marker.layout.kinds:
             history = self._history(kind, now)
-            marker.layout.kinds[kind] = history, history.saw(shape, rules, floor.tokens, self.config, now)
+            marker.layout.kinds[kind] = history, history.saw(shape, rules, floor.tokens(now), self.config, now)
         marker.history, marked = marker.layout.kinds[kind]
         marker.rules, marker.marked = rules, marked
         marker.n_bytes = round(shape.tokens[-1] * scale.bytes_a_token)
@@ -100,11 +106,13 @@ class Prefixing:
         self.findings.look(kind, laid, shape, marker, is_moving=marked.is_moving)
         if self.hot is not None and rules.marks == "anthropic":
             self._keep_hot(marker, laid, shape, marked, now)
-        marks = {n: _mark(rules, is_long=marked.is_long and n <= marked.n_static) for n in marked.at}
+        at = marked.at if rules.most_marks else ()  # decided for an attempt before, and refused since
+        marks = {n: _mark(rules, is_long=marked.is_long and n <= marked.n_static) for n in at}
         beside = {}
-        if rules.has_key and api is not Api.MESSAGES and marked.n_static:
-            beside["prompt_cache_key"] = self._key(laid, marked.n_static, marker.layout.part(marker.upstream, marker.model))
-        return laid.write(marks, beside) if marks or beside else body
+        if rules.has_key and api is not Api.MESSAGES and marked.n_static and b'"prompt_cache_key"' not in body:
+            beside[KEY] = self._key(laid, marked.n_static, marker.layout.part(marker.upstream, marker.model))
+        marker.wrote = (*([mark_of(api)] if marks else ()), *beside)
+        return laid.write(marks, beside) if marker.wrote else body
 
     def _keep_hot(self, marker: "Marker", laid: Laid, shape: Shape, marked: Marked, now: float) -> None:
         n = laid.markable(marked.n_static)
@@ -126,13 +134,24 @@ class Prefixing:
         for what, n in (("read", n_read), ("written", n_written), ("plain", usage.uncached - n_written)):
             tokens[marker.upstream, what] = tokens.get((marker.upstream, what), 0) + max(0, n)
         self._scale(marker.model).told(marker.n_bytes, usage.input_total)
-        marked, history = marker.marked, marker.history
-        if marked is None or history is None or not marked.at:
+        marked, history, rules, now = marker.marked, marker.history, marker.rules, self._clock.now()
+        if marked is None or history is None or rules is None or not marked.at or not rules.most_marks:
             return
-        if marker.rules is not None:
-            self._floor(marker.model, marker.rules).told(marker.n_marked, n_read=n_read, n_written=n_written)
-        if history.told(was_known=marked.is_known, n_read=n_read, n_written=n_written, now=self._clock.now()):
+        floor = self._floor(marker.upstream, marker.model, rules)
+        floor.told(marker.n_marked, n_read=n_read, n_written=n_written, now=now)
+        if history.told(was_known=marked.is_known, n_read=n_read, n_written=n_written, now=now):
             self.findings.unread(marker)
+
+    def refused(self, marker: "Marker", members: tuple[str, ...]) -> None:
+        """What was written was refused by name, and the same request without it has been answered."""
+        now, key = self._clock.now(), (marker.upstream, marker.model)
+        refusals = self._refusals.setdefault(key, Refusals())
+        if len(self._refusals) > MAX_MODELS:
+            del self._refusals[next(iter(self._refusals))]
+        for member in members:
+            refusals.add(member, now)
+            self.findings.refused(marker, member)
+        self._count(marker.upstream, "refused")
 
     def warmed(self, opening: Opening, usage: Usage | None) -> None:
         """One beginning was asked for; without usage that failed. What had been forgotten all the same is written anew."""
@@ -154,12 +173,13 @@ class Prefixing:
             del self._histories[next(iter(self._histories))]
         return found
 
-    def _floor(self, model: str, rules: PrefixRules) -> Floor:
-        if model not in self._floors:
-            self._floors[model] = Floor(rules.floor_tokens)
+    def _floor(self, upstream: str, model: str, rules: PrefixRules) -> Floor:
+        key = upstream, model
+        if key not in self._floors:
+            self._floors[key] = Floor(rules.floor_tokens)
             if len(self._floors) > MAX_MODELS:
                 del self._floors[next(iter(self._floors))]
-        return self._floors[model]
+        return self._floors[key]
 
     def _scale(self, model: str) -> Scale:
         if model not in self._scales:
@@ -198,7 +218,7 @@ class Layout:
     def leads(self, upstream: str, model: str) -> "tuple[Leads, Hashable] | None":
         """Who knows whether others are just now having the same beginning remembered there; None: nobody need wait."""
         of = self._of
-        rules = of.rules_for(model, self._n_head_bytes) if of.config.wait_s else None
+        rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.wait_s else None
         if rules is None:
             return None
         return of.leads, (upstream, model, self.head, self.part(upstream, model) if rules.has_key else 0)
@@ -216,8 +236,8 @@ class Layout:
 class Marker:
     """One attempt's. See `upstreams.base.Marker`."""
 
-    __slots__ = ("_lead", "_leads", "_of", "history", "layout", "marked", "model", "n_bytes", "n_marked", "price", "rules",
-                 "upstream")
+    __slots__ = ("_lead", "_leads", "_of", "_refused", "history", "layout", "marked", "model", "n_bytes", "n_marked",
+                 "price", "rules", "upstream", "wrote")
 
     def __init__(self, layout: Layout, of: Prefixing, upstream: str, model: str, price: Price | None) -> None:
         self.layout = layout
@@ -229,19 +249,33 @@ class Marker:
         self.marked: Marked | None = None
         self.n_bytes = 0  # of the prompt
         self.n_marked = 0.0  # tokens of it, about
+        self.wrote: tuple[str, ...] = ()  # names of the members that were added
+        self._refused: tuple[str, ...] = ()  # which of them a refusal has named
         self._of = of
         self._leads = layout.leads(upstream, model)
         self._lead = self._leads[0].begin(self._leads[1]) if self._leads is not None else None
 
     def write(self, body: bytes, api: Api) -> bytes:
         """See `upstreams.base.Marker`."""
+        if self._refused:
+            return body
         try:
             return self._of.mark(self, body, api)
         except (ValueError, RecursionError):  # of a shape that only the upstream understands
             return body
 
+    def is_refused(self, failed: UpstreamFailed) -> bool:
+        """See `upstreams.base.Marker`."""
+        if failed.upstream_status in (_BAD_REQUEST, _UNPROCESSABLE) and not self._refused:
+            self._refused = tuple(name for name in self.wrote if name.encode() in failed.body)
+            self.rules = None if self._refused else self.rules
+            return bool(self._refused)
+        return False
+
     def first_token(self) -> None:
         """From now on others can read what this one had remembered."""
+        if self._refused:
+            self._of.refused(self, self._refused)
         if self._leads is not None:
             rules = self.rules
             self._leads[0].warm(self._leads[1], rules.keeps_s if rules is not None else 0.0)

@@ -223,7 +223,7 @@ class Race:
         """A second attempt's Task."""
         ex = self._ex
         try:
-            attempt.stream = stream = await attempt.member.upstream.open(attempt.call)
+            attempt.stream = stream = await attempt.open()
             if ex.request.stream:
                 lead = await until_content(attempt, stream)
             else:

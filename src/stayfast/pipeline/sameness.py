@@ -1,12 +1,14 @@
 """Whether two answers say the same, so that either could be given to both questions: the judge that all labels come from."""
 
-from typing import Protocol
+import re
+from typing import Final, Protocol
 
 from stayfast.policy.lexical import why_apart, wording
 from stayfast.stores.embed import Embedding, NoEmbedder
 
-N_SHORT_WORDS = 40  # of an answer whose every number and every "not" counts
-MAX_CHARS = 4000  # of longer ones only the beginning is read: on the loop, and no embedder reads more
+N_SHORT_WORDS = 40  # of an answer whose every word counts that has an opposite; of longer ones numbers, names and "not" do
+MAX_CHARS = 4000  # longer ones are the same to the letter or not at all: nobody here reads their end
+_MARKER: Final = re.compile(r"(?m)^\s*\d{1,2}[.)]\s")  # of a list, and no figure
 
 
 class Sameness(Protocol):
@@ -18,9 +20,12 @@ class Sameness(Protocol):
 
 
 class ByMeaning:
-    """The same words; or a cosine of at least `least`, and between short answers nothing that tells them apart.
+    """The same words; or a cosine of at least `least`, and nothing that tells them apart.
 
-    Of a long answer it reads the beginning, as far as the embedder does.
+    Numbers, negation, names and order tell answers of any length apart, opposites short ones. Where it errs it shall find
+    answers different that are the same: that costs hits, the other way round costs the truth of the error figure. So there
+    is no "cannot tell" for a hard case: what is left out because it is hard would be the wrong ones. Of the meaning of a
+    long answer it reads the beginning, as far as the embedder does.
     """
 
     __slots__ = ("_embedding", "_least")
@@ -33,10 +38,13 @@ class ByMeaning:
         """See `Sameness`."""
         if one == other:
             return True
-        ones, others = wording(one[:MAX_CHARS]), wording(other[:MAX_CHARS])
-        if ones.words == others.words and max(len(one), len(other)) <= MAX_CHARS:
+        if max(len(one), len(other)) > MAX_CHARS:
+            return False
+        ones, others = wording(_MARKER.sub("", one)), wording(_MARKER.sub("", other))
+        if ones.words == others.words:
             return True
-        if max(len(ones.words), len(others.words)) <= N_SHORT_WORDS and why_apart(ones, others):
+        why = why_apart(ones, others)
+        if why and (why != "opposites" or max(len(ones.words), len(others.words)) <= N_SHORT_WORDS):
             return False
         if self._embedding.behind is None:
             return None
@@ -48,19 +56,9 @@ class ByMeaning:
 
 
 class Verifier(Protocol):
-    """Looks once more at a hit that is about to be given; whatever goes wrong is a no."""
+    """Looks once more at a hit that is about to be given; whatever goes wrong is a no. Its time is the look-up's."""
 
     async def agrees(self, question: str, answer: str) -> bool:
         """Whether an answer that was made for another question is one to this."""
         ...
-
-
-class TakesAll:
-    """The null object: the threshold's word is enough."""
-
-    __slots__ = ()
-
-    async def agrees(self, question: str, answer: str) -> bool:
-        """Always."""
-        return True
 

@@ -5,7 +5,8 @@
     answered   the answer was made all the same (a miss, or an audit of a hit): in the background it is compared with the
                neighbours' answers. That labels what had been found out, and makes the question a phrasing of an answer
 
-What the store has lost or purged is forgotten at the next look-up. A scope that nobody has asked in costs no embedding.
+What the store has lost or purged is forgotten at the next look-up, and nothing while it cannot be asked. A scope that nobody
+has asked in costs no embedding.
 """
 
 import asyncio
@@ -13,11 +14,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, msgpack
+from msgspec import Struct
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import SemanticAsked, Sink
 from stayfast.core.types import Api, Request
+from stayfast.pipeline.learning import Label, Learning
 from stayfast.pipeline.phrasings import Index, Phrasings
 from stayfast.pipeline.race import Tasks
 from stayfast.pipeline.sameness import Sameness, Verifier
@@ -26,7 +28,7 @@ from stayfast.policy.eligible import why_not
 from stayfast.policy.lexical import Wording, wording
 from stayfast.policy.lexicon import LEXICONS
 from stayfast.policy.semantic import SemanticConfig
-from stayfast.policy.similarity import N_FEATURES, Fixed, Judgement, judge
+from stayfast.policy.similarity import Fixed, Judgement, judge
 from stayfast.policy.votes import Neighbour
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.embed import Embedding, NoEmbedder
@@ -42,28 +44,18 @@ MAX_PENDING = 64  # answers that wait to be compared; with more, the newest teac
 _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 
 
-class _Label(Struct, array_like=True, gc=False):
-    """What came of a comparison, in the log."""
-
-    features: tuple[float, ...]
-    is_right: bool
-    was_given: bool
-
-
 class Asking(Struct, eq=False):
     """A question on its way through the cache, and what was found out about it."""
 
     embedding: Embedding  # whose vectors they are: a reload may have brought another
     scope: bytes
+    tenant: str | None
     text: str
     wording: Wording
     row: "Floats | None" = None  # None: there was no time, or nobody near
     neighbours: list[Neighbour] = []
     judgement: Judgement | None = None
     was_given: bool = False  # a neighbour's answer was given, and its own is made to audit that
-
-
-_encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(_Label).decode
 
 
 class Likeness(Struct, frozen=True):
@@ -77,7 +69,9 @@ class Likeness(Struct, frozen=True):
 
 
 class SemanticStats(Struct, frozen=True):
-    """How the semantic cache of a route is. estimate: of the error; None: there is no threshold yet, or a fixed one."""
+    """How the semantic cache of a route is, all its tenants together. threshold, estimate: of the tenant whose error may be
+    the largest; None: nobody has a threshold yet, or it is a fixed one, whose error nobody knows.
+    """
 
     n_phrasings: int
     n_answers: int
@@ -95,32 +89,35 @@ class Semantic:
     """One route's. One loop's; what it learns, it learns in Tasks of its own."""
 
     def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedding,
-                 index: Callable[[int], Index], sameness: Sameness, verifier: Verifier, clock: Clock, rng: Random,
+                 index: Callable[[int], Index], sameness: Sameness, verifier: Verifier | None, clock: Clock, rng: Random,
                  sink: Sink) -> None:
         self.config = config
-        self.rule: Calibrator | Fixed = (
-            Calibrator(config.calibrated(), N_FEATURES) if config.threshold is None else Fixed(config.threshold))
+        self._fixed = Fixed(config.threshold) if config.threshold is not None else None
+        self.learning = Learning(config.calibrated())  # of labels; with a fixed threshold there are none
         self._route = route
         self._store = store
         self.embedding = embedding
         self.phrasings = Phrasings(config.max_phrasings, index)
         self.sameness = sameness
-        self._verifier = verifier
+        self.verifier = verifier  # None: what was judged good enough is
         self._clock = clock
         self._rng = rng
         self._sink = sink
         self._lexicon = LEXICONS[config.eligible.language]
-        self._n_labels = 0
         self.is_ready = True  # not while what was logged is being read
         self._tasks = Tasks()
         self._one_by_one = asyncio.Lock()  # two that learn at once would make two answers of one
 
-    async def find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float,
-                   until: float) -> tuple[str, Asking | Likeness | None]:
+    def rule_of(self, tenant: str | None) -> Calibrator | Fixed:
+        """By which its questions are judged."""
+        return self._fixed or self.learning.rule_of(tenant)
+
+    async def find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float, until: float, *,
+                   tenant: str | None) -> tuple[str, Asking | Likeness | None]:
         """An answer to the same question in other words, after an empty word; else the word for why there is none, and what
         `answered` needs to know. None: the question is on its own. It is a miss at the instant `until`, whatever is missing.
         """
-        why, found = await self._find(request, asked, scope, max_age_s, until)
+        why, found = await self._find(request, asked, scope, max_age_s, until, tenant=tenant)
         self.count(why or "hit")
         return why, found
 
@@ -128,8 +125,8 @@ class Semantic:
         """Something came of a look-up, or of an audit."""
         self._sink.emit(SemanticAsked(self._route, result))
 
-    async def _find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float,
-                    until: float) -> tuple[str, Asking | Likeness | None]:
+    async def _find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float, until: float, *,
+                    tenant: str | None) -> tuple[str, Asking | Likeness | None]:
         if request.api not in _CONVERSATIONS or asked.question.startswith(b"["):
             return "not_text", None
         if len(asked.question) > MAX_BYTES_A_CHAR * self.config.eligible.max_chars:
@@ -139,7 +136,7 @@ class Semantic:
         why = why_not(text, read, self.config.eligible, self.config.semantic_ttl_s)
         if why:
             return why, None
-        asking = Asking(self.embedding, scope, text, read)
+        asking = Asking(self.embedding, scope, tenant, text, read)
         if not self.is_ready or scope not in self.phrasings.scopes:
             return "nothing_near" if self.is_ready else "not_ready", asking
         try:
@@ -173,7 +170,7 @@ class Semantic:
         if its is None or asking.row is None:  # its last phrasing went meanwhile
             return Judgement("nothing_near")
         asking.neighbours = self.phrasings.near(asking.scope, asking.row)
-        asking.judgement = judge(asking.wording, asking.neighbours, its.votes, self.rule, self._lexicon)
+        asking.judgement = judge(asking.wording, asking.neighbours, its.votes, self.rule_of(asking.tenant), self._lexicon)
         return asking.judgement
 
     async def _take(self, asking: Asking, request: Request, max_age_s: float, until: float) -> Likeness | str:
@@ -188,17 +185,19 @@ class Semantic:
             return "gone"
         if self._clock.wall() - kept.kept_at > min(max_age_s, self.config.semantic_ttl_s):
             return "old"
-        if not await self._verifier.agrees(asking.text, text_in(request, kept.body)):
+        if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, kept.body)):
             return "refused"
         asking.was_given = self._rng.random() < self.config.audit
         return Likeness(kept, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
     async def _kept(self, scope: bytes, answer: int, until: float) -> Kept | None:
-        """An answer. One that the store has lost is forgotten."""
+        """An answer. One that the store says it has lost is forgotten."""
         its = self.phrasings.scopes.get(scope)
         key = its.keys.get(answer) if its is not None else None
-        kept = await self._store.get(key, until) if key is not None else None
-        if kept is None and self._clock.now() < until:
+        if key is None:
+            return None
+        kept, is_known = await self._store.ask(key, until)
+        if kept is None and is_known:
             self.phrasings.forget(scope, answer)
         return kept
 
@@ -206,6 +205,14 @@ class Semantic:
         """The question's own answer is there, and kept under `key`. Learns of it in the background."""
         if len(self._tasks) < MAX_PENDING and asking.embedding is self.embedding:
             self._tasks.spawn(self._learn(asking, request, key, kept))
+
+    def unkept(self, asking: Asking) -> None:
+        """The question's own answer came to a clean end, and is none that may be given again: a call of a tool, or cut, or
+        filtered. So no neighbour's answer was the right one.
+        """
+        judgement = asking.judgement
+        if judgement is not None and judgement.nearest is not None and judgement.features:
+            self._label(asking, judgement.nearest.answer, judgement, is_right=False)
 
     async def _learn(self, asking: Asking, request: Request, key: bytes, kept: Kept) -> None:
         async with self._one_by_one:
@@ -241,23 +248,11 @@ class Semantic:
         its = self.phrasings.scopes.get(asking.scope)
         if its is not None and answer in its.keys:
             its.votes.judged(answer, is_right=is_right, was_given=asking.was_given)
-        if isinstance(self.rule, Calibrator):
-            self._learn_label(self.rule, _Label(judgement.features, is_right, asking.was_given))
+        if self._fixed is None:
+            label = Label(judgement.features, is_right, asking.was_given, asking.tenant)
+            self.learning.learn(label, self.phrasings.log)
         if asking.was_given:
             self.count("audit_right" if is_right else "audit_wrong")
-
-    def _learn_label(self, rule: Calibrator, label: _Label) -> None:
-        n_drifted, log = rule.n_drifted, self.phrasings.log
-        rule.learn(label.features, is_right=label.is_right, was_given=label.was_given)
-        if log is None:
-            return
-        if rule.n_drifted > n_drifted:
-            for place in range(min(self._n_labels, rule.config.n_kept)):
-                log.delete(-1 - place)
-            self._n_labels = 0
-        else:
-            log.put(-1 - self._n_labels % rule.config.n_kept, _encode(label))
-            self._n_labels += 1
 
     def _keep(self, asking: Asking, row: "Floats", answer: int | None, key: bytes) -> None:
         nearest = asking.neighbours[0] if asking.neighbours else None
@@ -268,25 +263,19 @@ class Semantic:
     def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
         """Learn again what was logged. On any thread, while `is_ready` is False. Raises ValueError for what is no log."""
         self.phrasings.restore(logged, floats)
-        if isinstance(self.rule, Calibrator):
-            for key, body in logged.items():
-                if key < 0:
-                    label = _decode(body)
-                    self.rule.learn(label.features, is_right=label.is_right, was_given=label.was_given)
-                    self._n_labels += 1
+        if self._fixed is None:
+            self.learning.restore(logged)
 
     def stats(self) -> SemanticStats:
         """How it is."""
-        rule = self.rule
-        its = rule if isinstance(rule, Calibrator) else None
+        known, its = self.phrasings, self.learning
         if not self.is_ready:  # another thread is at it
-            return SemanticStats(0, 0, 0, 0, its is not None, None, None, 0, 0, 0)
-        n_wrong, n_audits = its.audited() if its is not None else (0, 0)
-        known = self.phrasings
+            return SemanticStats(0, 0, 0, 0, self._fixed is None, None, None, 0, 0, 0)
+        threshold, estimate = its.worst() if self._fixed is None else (self._fixed.threshold, None)
+        n_wrong, n_audits = its.audited()
         return SemanticStats(
-            len(known), known.n_answers, len(known.scopes),
-            its.n_labels if its is not None else 0, its is not None and its.is_shadow, rule.threshold,
-            its.estimate() if its is not None else None, n_audits, n_wrong, its.n_drifted if its is not None else 0)
+            len(known), known.n_answers, len(known.scopes), its.n_labels, self._fixed is None and its.is_shadow, threshold,
+            estimate, n_audits, n_wrong, its.n_drifted)
 
     def __repr__(self) -> str:
-        return f"<Semantic of {self._route}: {self.phrasings!r}, {self.rule!r}>"
+        return f"<Semantic of {self._route}: {self.phrasings!r}, {self._fixed or self.learning!r}>"

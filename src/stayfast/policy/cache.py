@@ -11,7 +11,8 @@ operator and its client both allow, and only where the model would have said abo
 A request without a temperature is drawn at its provider's own, which is 1 nearly everywhere: such a route needs
 max_temperature: 1, by which its operator says that one good answer is as good as the next. The client's words are those of
 HTTP's Cache-Control, and they can only make it stricter: no-store (neither look nor keep), no-cache (do not look, but keep),
-max-age, only-if-cached. What a request is judged by besides stands in `wire.canonical`; its answer, in `wire.replay`.
+max-age, only-if-cached; and two that people know from elsewhere: a time to keep the answer, and a namespace. What a
+request is judged by besides stands in `wire.canonical`; its answer, in `wire.replay`.
 Source: RFC 9111, 5.2.1, and RFC 5861 for what is stale; the published caches' own complaints for the rest
 (docs/concepts/cache.md).
 When wrong: a provider that changes a model behind its name changes nothing here until ttl_s is over, or `epoch` is another.
@@ -82,21 +83,25 @@ def fresh_for_s(config: CacheConfig, control: CacheControl | None) -> float:
     return min(config.ttl_s, asked_s)
 
 
-def use_of(config: CacheConfig, age_s: float, fresh_s: float) -> Use | None:
-    """What an answer of this age is good for. fresh_s: `fresh_for_s`; below ttl_s it is its client's, and holds."""
-    if age_s <= fresh_s:
-        return FRESH
-    if fresh_s < config.ttl_s:
+def use_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Use | None:
+    """What an answer of this age is good for. max_age_s: its client's, beyond which it is good for nothing."""
+    if age_s > max_age_s:
         return None
-    if age_s <= fresh_s + config.stale_while_revalidate_s:
+    if age_s <= config.ttl_s:
+        return FRESH
+    if age_s <= config.ttl_s + config.stale_while_revalidate_s:
         return STALE
-    return SPARE if age_s <= fresh_s + config.stale_if_error_s else None
+    return SPARE if age_s <= config.ttl_s + config.stale_if_error_s else None
 
 
 def stricter(one: CacheControl | None, other: CacheControl | None) -> CacheControl | None:
     """What holds of two wishes for the same request."""
     if one is None or other is None:
         return one or other
-    ages_s = [control.max_age_s for control in (one, other) if control.max_age_s is not None]
     return CacheControl(one.no_store or other.no_store, one.no_cache or other.no_cache,
-                        one.only_if_cached or other.only_if_cached, min(ages_s, default=None), one.tags + other.tags)
+                        one.only_if_cached or other.only_if_cached, _shorter(one.max_age_s, other.max_age_s),
+                        one.tags + other.tags, _shorter(one.keep_s, other.keep_s), one.namespace or other.namespace)
+
+
+def _shorter(one_s: float | None, other_s: float | None) -> float | None:
+    return min(inf if one_s is None else one_s, other_s) if other_s is not None else one_s

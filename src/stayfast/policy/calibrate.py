@@ -12,7 +12,9 @@ have been the same?), and `audit` of the hits, drawn by chance, make their answe
     threshold  the smallest score z at which, of the labels with a score from z, the upper bound of 95 % of the wrong
                ones' share (policy/binomial.py) is at most max_error; no such score: never a hit
                    n_eff = (sum w)^2 / sum w^2,   upper(sum w wrong / sum w * n_eff, n_eff) <= max_error
-    shadow     below `min_labels`, and while there is no threshold: nothing is given, all is judged and counted
+    shadow     below `min_labels`, and while there is no threshold: nothing is given, all is judged and counted. There is
+               none before a model was fitted to right ones and wrong ones, and proven by both: from labels of one class
+               nothing can be learned of what tells them apart
     drift      of the last AUDITS_WATCHED audits, the lower bound of 99 % of the wrong ones' share is above max_error: the
                labels are lies of another day. All are forgotten, and shadow begins again. 99 %, for it is looked at
                after every audit; a single wrong one is none
@@ -96,6 +98,11 @@ class _Bins:
         self.n_wrong[place] += not is_right
         self.weights[place] += weight
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are right ones and wrong ones."""
+        return 0 < sum(self.n_wrong) < sum(self.n)
+
     def threshold(self, max_error: float) -> int | None:
         """The lowest bin from which on the error is proven to be small enough."""
         found = None
@@ -129,10 +136,11 @@ class _Bins:
 class _Round:
     """One look at all labels: where they lie under `model`, and what the next model is."""
 
-    __slots__ = ("at", "bins", "gradient", "hessian", "model", "n")
+    __slots__ = ("at", "bins", "gradient", "hessian", "is_fitted", "model", "n")
 
-    def __init__(self, model: list[float], n: int) -> None:
+    def __init__(self, model: list[float], n: int, *, is_fitted: bool = False) -> None:
         self.model = model
+        self.is_fitted = is_fitted  # to labels of both classes, and not made of nothing
         self.n = n
         self.at = 0
         self.bins = _Bins()
@@ -166,7 +174,7 @@ class _Round:
 
 
 class Calibrator:
-    """One route's. A `similarity.Rule`. One task at a time; nothing here waits."""
+    """One tenant's on one route. A `similarity.Rule`. One task at a time; nothing here waits."""
 
     __slots__ = ("_audits", "_labels", "_oldest", "_place", "_proven", "_round", "config", "n_drifted", "n_labels")
 
@@ -236,9 +244,12 @@ class Calibrator:
             return
         if running.n:
             self._proven = running
-            self._place = running.bins.threshold(self.config.max_error)
-        enough = {label.is_right for label in self._labels} == {True, False} and len(self._labels) >= LEAST_LABELS
-        self._round = _Round(running.next_model() if running.n and enough else running.model, len(self._labels))
+            is_proven = running.is_fitted and running.bins.is_mixed
+            self._place = running.bins.threshold(self.config.max_error) if is_proven else None
+        if running.n >= LEAST_LABELS and running.bins.is_mixed:
+            self._round = _Round(running.next_model(), len(self._labels), is_fitted=True)
+        else:
+            self._round = _Round(running.model, len(self._labels))
 
     def _has_drifted(self) -> bool:
         n_wrong, n = self.audited()

@@ -14,7 +14,8 @@ class Lexicon:
 
     negators: turn a sentence round. opposites: for each word, those that it must not be exchanged for. fillers: say nothing
     by themselves, and tell the language. pointing: first words that lean on what was said before. volatile: the answer is
-    another one soon. personal: the answer is another one for somebody else.
+    another one soon. personal: the answer is another one for somebody else. numbers: as digits; "one" is none, for people
+    write "how could one": beside "two" it is told apart by what it lacks.
     """
 
     negators: frozenset[str]
@@ -23,6 +24,7 @@ class Lexicon:
     pointing: frozenset[str]
     volatile: frozenset[str]
     personal: frozenset[str]
+    numbers: dict[str, str]
 
 
 def _words(listed: str) -> frozenset[str]:
@@ -36,6 +38,10 @@ def _opposites(pairs: str) -> dict[str, frozenset[str]]:
         found.setdefault(one, set()).add(other)
         found.setdefault(other, set()).add(one)
     return {word: frozenset(others) for word, others in found.items()}
+
+
+def _numbers(pairs: str) -> dict[str, str]:
+    return dict(pair.split("/") for pair in pairs.split())
 
 
 ENGLISH: Final = Lexicon(
@@ -65,5 +71,11 @@ ENGLISH: Final = Lexicon(
         "today tonight tomorrow yesterday now currently current latest recent recently newest live price prices pricing "
         "cost weather forecast news score stock upcoming"),
     personal=_words("my mine our ours me myself ourselves im ive"),
+    numbers=_numbers(
+        "zero/0 two/2 three/3 four/4 five/5 six/6 seven/7 eight/8 nine/9 ten/10 eleven/11 twelve/12 thirteen/13 fourteen/14 "
+        "fifteen/15 sixteen/16 seventeen/17 eighteen/18 nineteen/19 twenty/20 thirty/30 forty/40 fifty/50 sixty/60 "
+        "seventy/70 eighty/80 ninety/90 hundred/100 thousand/1000 million/1000000 billion/1000000000 dozen/12 half/0.5 "
+        "twice/x2 thrice/x3 double/x2 triple/x3 second/2nd third/3rd fourth/4th fifth/5th sixth/6th seventh/7th eighth/8th "
+        "ninth/9th tenth/10th hundreds/100 thousands/1000 millions/1000000 billions/1000000000"),
 )
 LEXICONS: Final = {"en": ENGLISH}

@@ -30,7 +30,6 @@ MANY: Final = 256  # judged beginnings, after which older ones count half
 MAX_EXAMPLES: Final = 64  # blocks behind the instructions that may come to be static
 MAX_NODES: Final = 4000  # some megabytes
 FLOOR_MARGIN: Final = 1.1
-N_SILENT: Final = 2  # answers that neither wrote nor read, before the floor is taken to be higher
 N_UNREAD: Final = 5  # answers that wrote where they should have read, before it is given up
 N_GAPS: Final = 4
 
@@ -225,37 +224,3 @@ class History:
         enough = floor_tokens * FLOOR_MARGIN
         kept = sorted(n for n in found if n and shape.tokens[n - 1] >= enough)
         return tuple(kept[-rules.most_marks:]) if rules.most_marks else ()
-
-
-class Floor:
-    """The length from which one model keeps what is marked, as far as its answers tell."""
-
-    __slots__ = ("_n_silent", "tokens")
-
-    def __init__(self, tokens: float) -> None:
-        self.tokens = tokens
-        self._n_silent = 0
-
-    def told(self, n_marked: float, *, n_read: int, n_written: int) -> None:
-        """An answer to a prompt of which so many tokens were marked."""
-        if n_read or n_written:
-            self._n_silent = 0
-            return
-        self._n_silent += 1
-        if self._n_silent >= N_SILENT:
-            self._n_silent = 0
-            self.tokens = max(self.tokens, n_marked)
-
-
-class Scale:
-    """How many bytes of JSON a token has, at one model: about 4, until its answers have told better."""
-
-    __slots__ = ("bytes_a_token",)
-
-    def __init__(self) -> None:
-        self.bytes_a_token = 4.0
-
-    def told(self, n_bytes: int, n_tokens: int) -> None:
-        """A prompt of so many bytes was counted."""
-        if n_tokens and n_bytes:
-            self.bytes_a_token += 0.1 * (min(20.0, max(1.0, n_bytes / n_tokens)) - self.bytes_a_token)

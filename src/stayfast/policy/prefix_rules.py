@@ -56,8 +56,8 @@ _FAMILIES: Final = tuple((re.compile(pattern), rules) for pattern, rules in (
     (r"claude-(opus-4-[56]|haiku-4-5)", _claude(4096)),
     (r"claude-(3-haiku|3-5-haiku|haiku-3)", _claude(2048)),
     (r"claude", _claude(1024)),
-    (r"gpt-(5-([6-9]|\d\d)|[6-9])", _BREAKPOINTS),
-    (r"(gpt|chatgpt|codex|o\d)", _AUTOMATIC),
+    (r"gpt-(5-([6-9]|1\d)|[6-9])(?!\d|b\b)", _BREAKPOINTS),  # gpt-5-2025-08-07 is of a date, gpt-60b of a size
+    (r"(gpt-\d+(?!\d|b\b)|chatgpt|codex|o\d)", _AUTOMATIC),
     (r"gemini-(3-1-pro|3-[5-9]-flash|4)", PrefixRules(floor_tokens=4096)),
     (r"gemini", PrefixRules(floor_tokens=2048)),
     (r"deepseek", PrefixRules(floor_tokens=64)),

@@ -28,6 +28,7 @@ class SemanticConfig:
     max_phrasings: int = 50_000
     same_answer: float = 0.9
     judge: str = ""
+    verify: str = ""
     eligible: EligibleConfig = field(default_factory=EligibleConfig)
 
     def __post_init__(self) -> None:

@@ -15,7 +15,8 @@ take the ten nearest phrasings in the scope. The nearest of them whose words do 
     shared   words that both texts have, of the words that either has (Jaccard)
 
 p = logistic of these (policy/calibrate.py), and y1 is given where p has reached the threshold, unless y1 is on probation
-(policy/votes.py). Nothing that comes after can make a hit of a miss.
+(policy/votes.py). Below LEAST_COSINE nothing is given and nothing is learned, whatever p is: that is another question, and
+a model that never saw its like has nothing to say of it. Nothing that comes after can make a hit of a miss.
 Source: ours; measured on public data (docs/cache-eval.md), again by `stayfast prove semantic`.
 When wrong: where each question is asked once, there are no votes, and the features are cosine in other words.
 """
@@ -29,6 +30,7 @@ from stayfast.policy.votes import Neighbour, Votes
 
 N_NEAREST = 10
 N_FEATURES = 6
+LEAST_COSINE = 0.5
 
 
 class Rule(Protocol):
@@ -89,6 +91,8 @@ def judge(asked: Wording, neighbours: Sequence[Neighbour], votes: Votes, rule: R
         apart = apart or why
     else:
         return Judgement(apart, neighbours[0])
+    if nearest.cosine < LEAST_COSINE:
+        return Judgement("unlike", nearest)
     found = features(asked, nearest, neighbours)
     p = rule.p(found)
     return Judgement("probation" if votes.is_on_probation(nearest.answer) else rule.why_not(p), nearest, p, found)

@@ -8,6 +8,7 @@ of it, so one core feeds the other. They know one request and one answer: not fo
 import asyncio
 import re
 import sys
+from collections.abc import Iterator
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ _BODY: Final = (
     b'"refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":25,"completion_tokens":32,'
     b'"total_tokens":57,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}')
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+_PLACE: Final = b"about la"  # of a question's number
 _ASKED: Final = (
     b'{"model":"m","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":'
     b'"Say something about latency, please, and keep it short."}],"max_tokens":64,"temperature":0.2}')
@@ -59,9 +61,10 @@ class _Upstream(_Messages):
 class _Caller(_Messages):
     """Asks again as soon as it is answered."""
 
-    def __init__(self, request: bytes, ends_at: float) -> None:
+    def __init__(self, request: bytes, ends_at: float, numbers: Iterator[int] | None) -> None:
         super().__init__()
         self._request = request
+        self._numbers = numbers
         self._ends_at = ends_at
         self._loop = asyncio.get_running_loop()
         self.n_answers = self.n_failed = 0
@@ -69,13 +72,17 @@ class _Caller(_Messages):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.transport.write(self._request)
+        self._ask()
+
+    def _ask(self) -> None:
+        fresh = self._request if self._numbers is None else self._request.replace(_PLACE, b"%08d" % next(self._numbers))
+        self.transport.write(fresh)
 
     def take(self, message: bytes) -> None:
         self.n_answers += 1
         self.n_failed += not message.startswith(b"HTTP/1.1 200 ")
         if self._loop.time() < self._ends_at:
-            self.transport.write(self._request)
+            self._ask()
         else:
             self.transport.close()
 
@@ -84,16 +91,18 @@ class _Caller(_Messages):
         self.is_over.set_result(None)
 
 
-async def keep_busy(base_url: str, seconds: float, n_callers: int, headers: bytes = b"") -> tuple[int, int]:
+async def keep_busy(base_url: str, seconds: float, n_callers: int, headers: bytes = b"",
+                    numbers: Iterator[int] | None = None) -> tuple[int, int]:
     """Have so many callers ask the endpoint under `base_url`; returns how many answers came, and how many calls failed.
 
-    headers: more header lines, each with its end.
+    headers: more header lines, each with its end. numbers: each question has one of these in it; None: all are the same.
     """
     loop, parts = asyncio.get_running_loop(), urlsplit(base_url)
     request = (f"POST {parts.path}/chat/completions HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
                f"content-length: {len(_ASKED)}\r\n").encode() + headers + b"\r\n" + _ASKED
     ends_at = loop.time() + seconds
-    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at), parts.hostname or "", parts.port or 80))[1]
+    where = parts.hostname or "", parts.port or 80
+    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at, numbers), *where))[1]
                for _ in range(n_callers)]
     for caller in callers:
         await caller.is_over

@@ -30,7 +30,9 @@ _TRACE_CONTEXT = (b"traceparent", b"tracestate")
 _FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # nobody here has a span: the caller's stays the parent
 _PRIORITY = b"x-stayfast-priority"
 _CACHE, _TAGS = b"cache-control", b"x-cache-tags"
-_MAX_AGE = re.compile(r"max-age=([0-9]{1,10})")
+_MAX_AGE = re.compile(r"max-age *= *([0-9]+) *")
+_QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
+_NO_AGE_S = 2.0**31  # RFC 9111, 1.2.2: what a larger one stands for
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 _SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, *_SDK_PATIENCE))
@@ -183,22 +185,37 @@ def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
 
 def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
     """What the client says of remembered answers; None where it says nothing. Words that are unknown say nothing (RFC 9111,
-    5.2.3). Raises Rejected for a max-age that is no number, and for tags that are none.
+    5.2.3), and so does an argument where none belongs. Raises Rejected for a max-age that is no number, and for tags that
+    are none.
     """
     said, tagged = fields.get(_CACHE), fields.get(_TAGS)
     if said is None:
         return CacheControl(tags=_tags(tagged)) if tagged is not None else None
-    words = [word.strip() for word in said.decode("latin-1").lower().split(",")]
+    text = said.decode("latin-1").lower()
+    if '"' in text:
+        text = _QUOTED.sub(_bare, text)
+    parts = [part.strip() for part in text.split(",")]
+    words = [part.partition("=")[0].rstrip() for part in parts]
     max_age_s = None
-    for word in words:
-        if word.startswith("max-age"):
-            found = _MAX_AGE.fullmatch(word)
-            if found is None:
-                raise Rejected("cache-control: max-age must be whole seconds, as in max-age=60.", code="bad_cache_control",
-                               param="cache-control")
-            max_age_s = float(found[1])
+    for word, part in zip(words, parts, strict=True):
+        if word == "max-age":
+            age_s = _seconds(part)
+            max_age_s = age_s if max_age_s is None else min(max_age_s, age_s)
     tags = _tags(tagged) if tagged is not None else ()
     return CacheControl("no-store" in words, "no-cache" in words, "only-if-cached" in words, max_age_s, tags)
+
+
+def _bare(quoted: re.Match[str]) -> str:
+    """What is quoted, as if it were not; a comma in it parts nothing."""
+    return quoted[1].replace(",", ";")
+
+
+def _seconds(said: str) -> float:
+    found = _MAX_AGE.fullmatch(said)
+    if found is None:
+        raise Rejected("cache-control: max-age must be whole seconds, as in max-age=60.", code="bad_cache_control",
+                       param="cache-control")
+    return min(float(found[1]), _NO_AGE_S) if len(found[1]) < 20 else _NO_AGE_S
 
 
 def _tags(said: bytes) -> tuple[str, ...]:

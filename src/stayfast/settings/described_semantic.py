@@ -42,6 +42,8 @@ SEMANTIC = {
                          maximum=1),
     "judge": About("Another route, whose model has the last word where two answers are that much alike. Empty: they are the "
                    "same."),
+    "verify": About("Another route, whose model has to say yes to a semantic hit before it is given, within `within_s` and "
+                    "`budget.cache`; anything else is a miss. Empty: nobody is asked."),
     "eligible": About("Which questions may be answered by what was said to others."),
 }
 

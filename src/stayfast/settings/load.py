@@ -187,10 +187,14 @@ def _check_rescues(settings: Settings, complain: Callable[[Path, str], None]) ->
 def _check_stores(settings: Settings, complain: Callable[[Path, str], None]) -> None:
     """Complain of stores that cannot be, and of routes that name none of them."""
     for name, route in settings.routes.items():
-        judge, others = route.cache.semantic.judge, settings.routes.keys() - {name}
-        if judge and judge not in others:
-            message = f"there is no other route {quoted(judge)}{did_you_mean(judge, others)}"
-            complain(("routes", name, "cache", "judge"), message)
+        others = settings.routes.keys() - {name}
+        for field, asked in (("judge", route.cache.semantic.judge), ("verify", route.cache.semantic.verify)):
+            if asked and asked not in others:
+                message = f"there is no other route {quoted(asked)}{did_you_mean(asked, others)}"
+                complain(("routes", name, "cache", field), message)
+            elif asked and settings.routes[asked].cache.mode == "semantic":
+                message = f"route {quoted(asked)} has a semantic cache, and would say what it said of other answers"
+                complain(("routes", name, "cache", field), message)
         if route.cache.store and route.cache.store not in settings.stores:
             hint = did_you_mean(route.cache.store, settings.stores)
             complain(("routes", name, "cache", "store"), f"there is no store {quoted(route.cache.store)}{hint}")

@@ -49,8 +49,8 @@ class StoreStats(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Answers by key (32 bytes). May lose any of them at any time; never gives what was kept under another key.
 
-    get, put, remove, inspect, lead and follow never raise, and never take longer than the settings give the store: one that
-    is slow or gone has nothing. `until`: the instant (monotonic seconds) by which whoever asks goes on without it.
+    get, ask, put, remove, inspect, lead and follow never raise, and never take longer than the settings give the store: one
+    that is slow or gone has nothing. `until`: the instant (monotonic seconds) by which whoever asks goes on without it.
     """
 
     @property
@@ -70,6 +70,10 @@ class Store(Protocol):
 
     async def get(self, key: bytes, until: float = inf) -> Kept | None:
         """What is kept under a key."""
+        ...
+
+    async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
+        """What `get` says, and whether that is known: (None, False) of a store that could not be asked, or not in time."""
         ...
 
     async def put(self, key: bytes, kept: Kept) -> None:

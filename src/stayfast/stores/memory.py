@@ -29,6 +29,10 @@ class MemoryStore:
         """What is kept under a key."""
         return self._answers.get(key)
 
+    async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
+        """It always knows."""
+        return self._answers.get(key), True
+
     async def put(self, key: bytes, kept: Kept) -> None:
         """Keep an answer."""
         self._answers.put(key, kept, len(kept.body))

@@ -126,25 +126,29 @@ class Shared:
 
     async def get(self, key: bytes, until: float = inf) -> Kept | None:
         """What is kept under a key."""
+        return (await self.ask(key, until))[0]
+
+    async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
+        """What is kept under a key, and whether that is known."""
         began_at = self._clock.now()
         near = self._near.get(key)
         if near is not None and began_at < near.until:
             self._tell("get", "near", began_at)
-            return near.kept
+            return near.kept, True
         return await self._fetch(key, until, began_at)
 
-    async def _fetch(self, key: bytes, until: float, began_at: float) -> Kept | None:
+    async def _fetch(self, key: bytes, until: float, began_at: float) -> tuple[Kept | None, bool]:
         reply = await self._ask(Get(key), until)
         if isinstance(reply, Lost):
             self._tell("get", reply.value, began_at)
-            return None
+            return None, False
         kept, result = self._read(key, reply)
         self._tell("get", result, began_at)
         if kept is None:
             self._near.remove(key)
         else:
             self._bring_near(key, kept)
-        return kept
+        return kept, True
 
     async def put(self, key: bytes, kept: Kept) -> None:
         """Keep an answer: here at once, there in the background."""

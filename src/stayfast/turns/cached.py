@@ -12,8 +12,10 @@
 
 The key is made of the arguments (text, numbers, None, and tuples of those); whatever else the answer depends on belongs into
 it as well, first of all whose it is: `key=lambda question, user: f"{user.tenant} {question}"`. At most `max_entries` are
-kept, what is asked for often the longest (`policy.s3fifo`); with a `store` other processes share them.
-When wrong: values are handed out as they are. Whoever changes a list that was found changes it for everybody.
+kept, what is asked for often the longest (`policy.s3fifo`); with a `store` other processes share them, and others' values
+stand beside: then it needs a `name`, which whoever looks up the same gives it as well, and nobody else. (A function's own
+name would not do: the methods of two objects have the same.) Lists, dicts and sets are handed out as copies.
+When wrong: an object is handed out as it is. Whoever changes one that was found changes it for everybody.
 """
 
 import asyncio
@@ -63,15 +65,19 @@ class Cached(Generic[P, T]):
     def __init__(self, function: Callable[P, Awaitable[T]], *, ttl_s: float, key: Callable[P, str] | None = None,
                  stale_while_revalidate_s: float = 0.0, stale_if_error_s: float = 0.0,
                  keep: Callable[[T], bool] | None = None, max_entries: int = 1000, renew_within_s: float = 30.0,
-                 store: Store | None = None, kind: Any = Any) -> None:
+                 store: Store | None = None, name: str | None = None, kind: Any = Any) -> None:
         """`keep`: whether a value may be given again; all may without one. `renew_within_s`: time for a call in the
-        background. With a `store` values are written as MessagePack, and read back as `kind`. Raises ValueError.
+        background. With a `store` values are written as MessagePack, under `name`, and read back as `kind`. Raises
+        ValueError.
         """
         self._config = CacheConfig("exact", ttl_s, stale_while_revalidate_s=stale_while_revalidate_s,
                                    stale_if_error_s=stale_if_error_s)
         if max_entries < 1 or renew_within_s <= 0:
             raise ValueError("max_entries and renew_within_s must be more than 0")
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        if store is not None and not name:
+            raise ValueError("with a store it needs a name of its own, as in name=\"acme search\": others keep theirs there")
+        its_own: str = getattr(function, "__name__", type(function).__name__)
+        self.__name__ = name or its_own
         self.counts = Counts()
         self._function = function
         self._key = key
@@ -86,14 +92,14 @@ class Cached(Generic[P, T]):
         """What is kept, or what the function brings. Raises what that raises where nothing kept may stand in for it."""
         key, wall = self._key_of(args, kwargs), _wall()
         value = self._values.get(key) or await self._from_store(key)
-        use = use_of(self._config, wall() - value.kept_at, self._config.ttl_s) if value is not None else None
+        use = use_of(self._config, wall() - value.kept_at) if value is not None else None
         if value is not None and use in (FRESH, STALE):
             self.counts.n_hits += 1
             if use is STALE:
                 self.counts.n_stale += 1
                 if key not in self._asked:
                     self._ask(key, self._in_time(key, *args, **kwargs))
-            kept: T = value.of
+            kept: T = _own(value.of)
             return kept
         asked = self._asked.get(key)
         if asked is None:
@@ -107,13 +113,13 @@ class Cached(Generic[P, T]):
             if value is None or use is not SPARE:
                 raise
             self.counts.n_stale += 1
-            spare: T = value.of
+            spare: T = _own(value.of)
             return spare
 
     def kept(self, *args: P.args, **kwargs: P.kwargs) -> T | None:
         """What is kept in this process, however old, for a fallback; None where nothing is."""
         value = self._values.peek(self._key_of(args, kwargs))
-        return value.of if value is not None else None
+        return _own(value.of) if value is not None else None
 
     async def forget(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Keep nothing of this question."""
@@ -146,7 +152,7 @@ class Cached(Generic[P, T]):
     async def _wait(self, asked: _Asked) -> T:
         asked.n_waiting += 1
         try:
-            made: T = await asyncio.shield(asked.task)
+            made: T = _own(await asyncio.shield(asked.task))
             return made
         finally:
             asked.n_waiting -= 1
@@ -185,6 +191,18 @@ class Cached(Generic[P, T]):
 
 def _is_simple(argument: Any) -> bool:
     return isinstance(argument, _SIMPLE) or (isinstance(argument, tuple) and all(_is_simple(each) for each in argument))
+
+
+def _own(value: Any) -> Any:
+    """The same, whose lists, dicts and sets nobody else has."""
+    kind = type(value)
+    if kind is list:
+        return [_own(each) for each in value]
+    if kind is tuple:
+        return tuple([_own(each) for each in value])
+    if kind is dict:
+        return {name: _own(each) for name, each in value.items()}
+    return set(value) if kind is set else value
 
 
 def _wall() -> Callable[[], float]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.deadline import Deadline
+from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, Chunk, Request, Sight, Usage
 
@@ -18,6 +19,10 @@ class Marker(Protocol):
 
     def write(self, body: bytes, api: Api) -> bytes:
         """The body as it goes out, in the dialect `api`; the very same where nothing is to be said."""
+        ...
+
+    def is_refused(self, failed: UpstreamFailed) -> bool:
+        """Whether that names what was written. Where it does, nothing is from now on, and the same may be sent again."""
         ...
 
     def first_token(self) -> None:

@@ -8,15 +8,17 @@ that are known not to touch the answer (`_NO_MATTER`) and the marks for a provid
     question = the text of the last user message
     key      = SHA-256 of (scope, question)
 
-Normalised: the order of members, white space between them, numbers (0.20, 2e-1; 1.0, 1), line ends, Unicode's composed
-form, and white space around the question and around the system prompt. Not normalised: text of earlier turns (it is our own
-echo), white space within a text (indentation is meaning in code), and the prompt of a completion, which goes on where it
-ends. One text part is the same as its text.
+Normalised: the order of members and of tools, white space between them, numbers (0.20, 2e-1; of sampling 1.0 and 1 as well),
+line ends, Unicode's composed form, white space around the question and around the system prompt, and members that are known
+to say nothing where they are null or empty (`_MAY_BE_EMPTY`). Not normalised: text of earlier turns (it is our own echo),
+white space within a text (indentation is meaning in code), and the prompt of a completion, which goes on where it ends. One
+text part is the same as its text.
 
 Never a question for a cache, each with its word (`why_not`): what must not be sent twice; several answers at once;
 log-probabilities (they tell of one drawing); tools that the model must call, and tools that run at the provider; answers of
-tools in the conversation (they are as old as they are); pictures, sound and files; and a conversation that does not end with
-a user's words: agents send those by the thousand, and all would share one question.
+tools in the conversation (they are as old as they are); pictures, sound and files; a conversation that does not end with
+a user's words: agents send those by the thousand, and all would share one question; and a body of more than `MAX_BYTES`,
+which nobody else on the loop should wait for: half a megabyte of words takes 1 ms, of numbers 8.
 When wrong: a member given twice counts as its last, and an upstream might take the first; both are the same client's.
 """
 
@@ -48,29 +50,27 @@ class _NotAsked(Exception):  # no error: how a reader says that no cache may ans
     """The word is its argument."""
 
 
+MAX_BYTES: Final = 512 * 1024
 _EXACT: Final = 2**53  # integers up to here are the same as floats
 _NO_MATTER: Final = frozenset(("stream", "stream_options", "service_tier", "prompt_cache_key", "prompt_cache_retention",
                                "store", "cache_control"))
+_MAY_BE_EMPTY: Final = frozenset((
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "n",
+    "stop", "stop_sequences", "logit_bias", "logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
+    "functions", "function_call", "response_format", "user", "metadata", "modalities", "audio", "mcp_servers",
+    "web_search_options", "max_completion_tokens", "max_output_tokens"))  # not max_tokens: null may mean no bound
+_EMPTY: Final[tuple[Any, ...]] = (None, [], {})
+_LOOKED_AT: Final = _NO_MATTER | _MAY_BE_EMPTY
 _MARKS: Final = ("cache_control", "prompt_cache_breakpoint")  # for a provider's prompt cache, in parts and messages
 _TEXTS: Final = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "tool_use"))
 _RESULTS: Final = frozenset(("tool_result", "tool", "function"))
 _STATEFUL: Final = ("prompt", "context_management", "previous_response_id", "conversation", "background", "container")
-_HOSTED: Final = ("web_search_options", "mcp_servers")
-_TOOLS: Final = ("tools", "tool_choice", "function_call", *_HOSTED)
+_TOOLS: Final = ("tools", "tool_choice", "function_call", "web_search_options", "mcp_servers")
 _CHECKED: Final = frozenset((*_STATEFUL, *_TOOLS, "logprobs", "top_logprobs", "audio", "modalities"))
 _OWN_TOOLS: Final = frozenset((None, "function", "custom"))
 _FREE_CHOICES: Final = frozenset((None, "auto", "none"))
 _LEADING: Final = frozenset(("system", "developer"))
-
-
-def _number(said: str) -> float | str:
-    value = float(said)
-    if value.is_integer() and -_EXACT < value < _EXACT:
-        return int(value)
-    return value if value - value == 0 else said  # more than a float can hold
-
-
-_OBJECT: Final = msgspec.json.Decoder(dict[str, Any], float_hook=_number)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -83,11 +83,13 @@ def asked(request: Request) -> Asked:
         return Asked("n")
     if request.is_stateful:
         return Asked("stateful")
+    if len(request.body) > MAX_BYTES:
+        return Asked("large")
     try:
         said = _OBJECT.decode(request.body)
         question = read(said)
-        for name in _NO_MATTER.intersection(said):
-            del said[name]
+        for name in _LOOKED_AT.intersection(said):
+            _settle(said, name)
         temperature = said.get("temperature")
         return Asked("", _encode(said), question, temperature, request.api is not Api.EMBEDDINGS,
                      said.get("seed") is not None)
@@ -110,6 +112,15 @@ def key_of(scope: bytes, asked: Asked) -> bytes:
     return sha256(scope + asked.question).digest()
 
 
+def _settle(said: Json, name: str) -> None:
+    """One of the members that are known to say nothing, or not always."""
+    value = said[name]
+    if name in _NO_MATTER or value in _EMPTY:
+        del said[name]
+    elif type(value) is float and value.is_integer() and -_EXACT < value < _EXACT:
+        said[name] = int(value)
+
+
 def _take(said: Json, name: str) -> Any:
     """A member's value, which the scope then knows to be missing."""
     value = said[name]
@@ -126,18 +137,25 @@ def _text(text: str) -> str:
 
 
 def _check_tools(said: Json) -> None:
-    for tool in said.get("tools") or ():
+    tools = said.get("tools")
+    for tool in tools or ():
         if tool.get("type") not in _OWN_TOOLS:
             raise _NotAsked("hosted_tools")
         tool.pop("cache_control", None)
-    for name in _HOSTED:
-        if said.get(name):
-            raise _NotAsked("hosted_tools")
+    if tools and len(tools) > 1:
+        tools.sort(key=_name)
+    if said.get("web_search_options") is not None or said.get("mcp_servers"):
+        raise _NotAsked("hosted_tools")
     choice = said.get("tool_choice")
     if isinstance(choice, dict):
         choice = choice.get("type")
     if choice not in _FREE_CHOICES or isinstance(said.get("function_call"), dict):
         raise _NotAsked("tool_choice")
+
+
+def _name(tool: Json) -> str:
+    name = (tool.get("function") or tool).get("name")
+    return name if type(name) is str else ""
 
 
 def _check(said: Json) -> None:

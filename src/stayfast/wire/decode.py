@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import schema as chat
 from stayfast.wire.messages import schema as messages
@@ -38,25 +39,49 @@ class DecodeLimits:
 _CHAT_API: Final = Api.CHAT
 _DEFAULT: Final = DecodeLimits()
 _EXTENSION_MARK: Final = b'"stayfast"'
+_CACHE_MARK: Final = b'"cache"'
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     """Validate `body`. Raises Rejected (400) with the path of the offending field as `param`."""
     check(body, limits.max_depth)
-    if _EXTENSION_MARK in body:
+    if _EXTENSION_MARK in body or _CACHE_MARK in body:
         return _extended(api, body)
     return _DECODERS[api](body)
 
 
+class CacheWord(Struct, gc=False, rename="kebab"):
+    """The member `cache` of a body, as LiteLLM's clients send it. `ttl`, `s_maxage`: seconds. Other words say nothing."""
+
+    no_store: bool | None = None
+    no_cache: bool | None = None
+    ttl: Annotated[float, Meta(gt=0)] | None = None
+    s_maxage: Annotated[float, Meta(ge=0)] | None = None
+    namespace: Annotated[str, Meta(max_length=256)] | None = None
+    use_cache: bool | None = None  # whether a cache is wanted is its route's business
+
+    def control(self) -> CacheControl:
+        """The same for the cache."""
+        return CacheControl(self.no_store is True, self.no_cache is True, max_age_s=self.s_maxage, keep_s=self.ttl,
+                            namespace=self.namespace or "")
+
+
 class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
-    """The words of Cache-Control in a body. `max_age`: seconds."""
+    """The words of Cache-Control in a body. `max_age`, `ttl` (to keep the answer): seconds."""
 
     no_store: bool = False
     no_cache: bool = False
     only_if_cached: bool = False
     max_age: Annotated[float, Meta(ge=0)] | None = None
     tags: Annotated[list[Annotated[str, Meta(pattern=f"^(?:{TAG.pattern})$")]], Meta(max_length=MOST_TAGS)] = []
+    ttl: Annotated[float, Meta(gt=0)] | None = None
+    namespace: Annotated[str, Meta(max_length=256)] = ""
+
+    def control(self) -> CacheControl:
+        """The same for the cache."""
+        return CacheControl(self.no_store, self.no_cache, self.only_if_cached, self.max_age, tuple(self.tags), self.ttl,
+                            self.namespace)
 
 
 class Extension(Struct, forbid_unknown_fields=True, gc=False):
@@ -68,19 +93,30 @@ class Extension(Struct, forbid_unknown_fields=True, gc=False):
 
 def _extended(api: Api, body: bytes) -> Request:
     said = typed(_OBJECT, body)
-    extension = said.pop("stayfast", None)
-    if extension is None:
+    extension, theirs = said.pop("stayfast", None), _their_cache(said)
+    if extension is None and theirs is None:
         return _DECODERS[api](body)
-    told = typed(_EXTENSION, bytes(extension), "stayfast")
+    told = typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
     request = _DECODERS[api](msgspec.json.encode(said))
-    if told is None:
-        return request
-    patience_s = told.deadline_ms / 1e3 if told.deadline_ms is not None else None
-    wish = told.cache
-    cache = None
-    if wish is not None:
-        cache = CacheControl(wish.no_store, wish.no_cache, wish.only_if_cached, wish.max_age, tuple(wish.tags))
-    return msgspec.structs.replace(request, patience_s=patience_s, cache=cache)
+    ours = told.cache if told is not None else None
+    if ours is not None and theirs is not None and theirs.control() != CacheControl():
+        raise Rejected("cache and stayfast.cache say the same: send one of them.", code="two_caches", param="cache")
+    patience_s = told.deadline_ms / 1e3 if told is not None and told.deadline_ms is not None else None
+    wish = ours if ours is not None else theirs
+    return msgspec.structs.replace(request, patience_s=patience_s, cache=wish.control() if wish is not None else None)
+
+
+def _their_cache(said: dict[str, msgspec.Raw]) -> CacheWord | None:
+    """What LiteLLM's clients say of caches, which is taken out of the body: its upstream would refuse it, or not know it. An
+    object that holds none of these words is another server's own, and stays.
+    """
+    raw = bytes(said.get("cache", b""))
+    if raw != b"null" and not raw.startswith(b"{"):
+        return None
+    if raw != b"null" and (words := _OBJECT.decode(raw)) and _THEIR_WORDS.isdisjoint(words):
+        return None
+    del said["cache"]
+    return typed(_THEIR_CACHE, raw, "cache") or CacheWord()
 
 
 def _chat(body: bytes) -> Request:
@@ -158,6 +194,8 @@ def _check_blocks(said: messages.CountRequest) -> None:
 
 
 _EXTENSION: Final = msgspec.json.Decoder(Extension | None)
+_THEIR_CACHE: Final = msgspec.json.Decoder(CacheWord | None)
+_THEIR_WORDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(CacheWord))
 _DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
     Api.CHAT: _chat,
     Api.COMPLETIONS: _completions,

@@ -96,7 +96,7 @@ class Laid:
     def _may_bear(self, block: Block) -> bool:
         if block.place == TOOLS:
             return self.api is Api.MESSAGES and not _HEAD.decode(block.data).defer_loading
-        if self.api is not Api.MESSAGES and block.role not in _SPEAKERS:
+        if not block.role or (self.api is not Api.MESSAGES and block.role not in _SPEAKERS):
             return False
         if block.data[:1] == b'"':
             return len(block.data) > 2
@@ -182,6 +182,11 @@ class Laid:
 def has_marks(body: bytes) -> bool:
     """Whether a body says itself what is to be remembered."""
     return any(mark in body for mark in _MARKS)
+
+
+def mark_of(api: Api) -> str:
+    """The name of the member that a mark is, for an API of `LAID_OUT`."""
+    return _MEMBERS[api]
 
 
 def _turns(blocks: list[Block]) -> tuple[int, int]:

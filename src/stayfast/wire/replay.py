@@ -3,10 +3,12 @@
 What is kept is the whole body in the client's own dialect. A stream is put together again by the folds that make whole
 answers of streams, and told again by the writers that translate: all the text in one event, since nobody waits for it.
 
-Only clean answers are kept: the protocol's own end was seen, the model stopped by itself, and said text and nothing else.
-Not kept: what met a length limit, a filter or our own time-out; refusals (the next drawing may not refuse); calls of tools
-(they are acts, not answers); and answers without a word.
-When wrong: what a writer has no words for (annotations, audio) is in the whole body, but not in a stream made of it.
+Only clean answers are kept: the protocol's own end was seen (of a chat the finish reason of its one choice: servers omit the
+[DONE]), the model stopped by itself, and said text and nothing else. Not kept: what met a length limit, a filter or our
+own time-out; refusals (the next drawing may not refuse); calls of tools (they are acts, not answers); answers without words;
+and several answers where one was asked for.
+When wrong: what a writer has no words for (annotations, citations, what nobody here knows) is in a whole body, but would not
+be in a stream made of it: such an answer is given whole or not at all (`_is_all_said`).
 """
 
 from collections.abc import Callable
@@ -59,6 +61,24 @@ class _Word(Struct, gc=False):
     choices: list[_WordChoice]
 
 
+# What a stream made of deltas says, or what says nothing of the answer itself.
+_HEAD: Final = frozenset((
+    "id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "provider", "x_groq",
+    "timings", "prompt_filter_results"))
+_CHOICE: Final = frozenset(("index", "message", "text", "finish_reason", "native_finish_reason", "stop_reason",
+                            "content_filter_results"))
+_MESSAGE: Final = frozenset(("role", "content", "reasoning_content", "reasoning"))
+_MESSAGES: Final = frozenset(("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"))
+_BLOCKS: Final = {"text": frozenset(("type", "text")), "thinking": frozenset(("type", "thinking", "signature"))}
+_RESPONSE: Final = frozenset((
+    "id", "object", "created_at", "completed_at", "status", "model", "output", "usage", "background", "billing",
+    "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "presence_penalty",
+    "frequency_penalty", "prompt_cache_key", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier",
+    "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"))
+_ITEMS: Final = {"message": frozenset(("id", "type", "status", "role", "content")),
+                 "reasoning": frozenset(("id", "type", "status", "summary", "content"))}
+_PART: Final = frozenset(("type", "text"))
+_NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 _CHAT: Final = msgspec.json.Decoder(_Chat)
 _WORD: Final = msgspec.json.Decoder(_Word)
 _ANY: Final = msgspec.json.Decoder(dict[str, Any])
@@ -140,12 +160,15 @@ def _add_words(fold: ChatFold, words: list[str], last: bytes) -> None:
 
 
 def _chat_says_text(body: bytes) -> bool:
-    message = _CHAT.decode(body).choices[0].message
-    return bool(message.content) and not (message.tool_calls or message.function_call or message.refusal)
+    choices = _CHAT.decode(body).choices
+    message = choices[0].message
+    is_act = message.tool_calls or message.function_call or message.refusal
+    return len(choices) == 1 and bool(message.content) and not is_act
 
 
 def _completions_say_text(body: bytes) -> bool:
-    return bool(object_in(body)["choices"][0]["text"])
+    choices = object_in(body)["choices"]
+    return len(choices) == 1 and bool(choices[0]["text"])
 
 
 def _messages_say_text(body: bytes) -> bool:
@@ -179,6 +202,40 @@ def in_events(request: Request, body: bytes) -> bytes:
     reader.see_whole(body)
     if sight.failure is not None:
         raise ValueError("what was kept is no answer")
+    if not _is_all_said(request.api, object_in(body)):
+        raise ValueError("a stream has no words for some of it")
     writer = writer_of(request, 0)
     events = [said for delta in reader.whole() for said in writer.events(delta)] + writer.end(sight.usage)
     return said_in_events(events, says_done=request.api in _OF_CHAT)
+
+
+def _is_all_said(api: Api, said: Json) -> bool:
+    """Whether a stream made of this body holds all that the body does."""
+    try:
+        return _SAYS_ALL[api](said)
+    except _ODD:
+        return False
+
+
+def _in_chat(said: Json) -> bool:
+    (choice,) = said["choices"]
+    return _is_within(said, _HEAD) and _is_within(choice, _CHOICE) and _is_within(choice.get("message") or {}, _MESSAGE)
+
+
+def _in_messages(said: Json) -> bool:
+    return _is_within(said, _MESSAGES) and all(_is_within(block, _BLOCKS[block["type"]]) for block in said["content"])
+
+
+def _in_response(said: Json) -> bool:
+    items = said["output"]
+    parts = [part for item in items for name in ("summary", "content") for part in item.get(name) or ()]
+    return (_is_within(said, _RESPONSE) and all(_is_within(item, _ITEMS[item["type"]]) for item in items)
+            and all(_is_within(part, _PART) for part in parts))
+
+
+def _is_within(said: Json, known: frozenset[str]) -> bool:
+    return said.keys() <= known or all(name in known or value in _NOTHING for name, value in said.items())
+
+
+_SAYS_ALL: Final[dict[Api, Callable[[Json], bool]]] = {
+    Api.CHAT: _in_chat, Api.COMPLETIONS: _in_chat, Api.MESSAGES: _in_messages, Api.RESPONSES: _in_response}

@@ -75,20 +75,36 @@ def head_of(body: bytes, api: Api) -> tuple[bytes, bytes]:
 
 def difference(one: bytes, other: bytes) -> tuple[int, str]:
     """The first byte in which they differ, and what stands there in a word or two of ours: never a part of either."""
-    at = 0
-    most = min(len(one), len(other))
-    step = 1 << max(0, most.bit_length() - 1)
-    while step:
-        if at + step <= most and one[at:at + step] == other[at:at + step]:
-            at += step
-        else:
-            step >>= 1
+    at = _n_common(one, other, min(len(one), len(other)))
     begin = max(0, at - _AROUND)
     for word, pattern in _PATTERNS:
         for text in (one, other):
             if any(found.start() <= at - begin < found.end() for found in pattern.finditer(text[begin:at + _AROUND])):
                 return at, word
     return at, "text"
+
+
+def n_alike(one: bytes, other: bytes) -> int:
+    """How many bytes they have in common at their beginning and at their end."""
+    most = min(len(one), len(other))
+    n_first = _n_common(one, other, most)
+    return n_first + _n_common(one, other, most - n_first, from_end=True)
+
+
+def _n_common(one: bytes, other: bytes, most: int, *, from_end: bool = False) -> int:
+    """At one end, not more than `most`. In steps that grow as long as they are alike: it costs what is alike."""
+    ends = (len(one), len(other)) if from_end else (0, 0)
+    n, step, grows = 0, 64, True
+    while step:
+        is_alike = n + step <= most and _slice(one, ends[0], n, step) == _slice(other, ends[1], n, step)
+        n += step if is_alike else 0
+        grows = grows and is_alike
+        step = step << 1 if grows else step >> 1
+    return n
+
+
+def _slice(text: bytes, end: int, n: int, step: int) -> bytes:
+    return text[end - n - step:end - n] if end else text[n:n + step]
 
 
 def _sort(said: dict[str, Any], name: str, key: Callable[[Raw], Any]) -> bool:

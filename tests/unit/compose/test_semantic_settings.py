@@ -53,11 +53,11 @@ def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
     for said in ("1%", "0.01", "1.0%"):
         its = semantic_of(system(settings(f"max_error: {said}")))
         assert its is not None
-        assert isinstance(its.rule, Calibrator)
-        assert its.rule.config.max_error == pytest.approx(0.01)
+        assert isinstance(rule := its.rule_of(None), Calibrator)
+        assert rule.config.max_error == pytest.approx(0.01)
     its = semantic_of(system(settings("threshold: 0.92")))
     assert its is not None
-    assert isinstance(its.rule, Fixed)
+    assert isinstance(its.rule_of(None), Fixed)
 
 
 @pytest.mark.parametrize(("said", "named"), [
@@ -65,7 +65,7 @@ def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
     ("audit: 0", "audit"), ("min_labels: 3", "min_labels"), ("within_s: 0", "within_s"), ("same_answer: 0.1", "same_answer"),
     ("eligible: {language: tlh}", "language"), ("max_phrasings: 1", "max_phrasings"),
     ("semantic_ttl_s: 0", "semantic_ttl_s"), ("judge: nobody", 'there is no other route "nobody"'),
-    ("judge: faq", 'there is no other route "faq"'),
+    ("judge: faq", 'there is no other route "faq"'), ("verify: nobody", 'there is no other route "nobody"'),
 ])
 def test_what_is_out_of_bounds_is_named(said: str, named: str) -> None:
     """The settings do not load, and say which setting it is."""

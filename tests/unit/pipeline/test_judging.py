@@ -9,7 +9,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Shed
 from stayfast.core.types import Chunk, Request
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.judging import ByModel
+from stayfast.pipeline.judging import ByModel, Verifying
 from stayfast.pipeline.sameness import MAX_CHARS
 from stayfast.policy.priority import Urgency
 
@@ -90,3 +90,18 @@ def test_it_is_not_asked_about_what_is_different_already(before: bool | None) ->
     assert judged(model, ONE, ONE) is True
     assert judged(model, ONE, "a" * (MAX_CHARS + 1)) is None
     assert model.asked == []
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("yes", True), ("Yes.", True), ("no", False), ("Yes, but", False), ("", False), (None, False)])
+def test_a_verifier_takes_nothing_but_a_yes(words: str | None, expected: bool) -> None:
+    """Failures and chatter are a no, and so is an answer too long to be shown; it is asked as who waits."""
+    model = Model(words)
+    verifier = Verifying("small", model.serve, SystemClock())
+    assert asyncio.run(verifier.agrees("How?", ONE)) is expected
+    (request, arrival), = model.asked
+    asked = msgspec.json.decode(request.body)["messages"][1]["content"]
+    assert asked == f"<question>\nHow?\n</question>\n<answer>\n{ONE}\n</answer>"
+    assert arrival.urgency is not Urgency.BATCH
+    assert not asyncio.run(verifier.agrees("How?", "a" * (MAX_CHARS + 1)))
+    assert len(model.asked) == 1

@@ -34,6 +34,8 @@ def test_of_two_wishes_the_stricter_one_holds() -> None:
     """A header and a body may both say something."""
     both = stricter(CacheControl(no_cache=True, max_age_s=9), CacheControl(only_if_cached=True, max_age_s=5))
     assert both == CacheControl(no_cache=True, only_if_cached=True, max_age_s=5)
+    kept = stricter(CacheControl(keep_s=9, namespace="a"), CacheControl(keep_s=5, max_age_s=3, namespace="b"))
+    assert kept == CacheControl(keep_s=5, max_age_s=3, namespace="a")
     assert stricter(None, both) == both == stricter(both, None)
     assert stricter(None, None) is None
 

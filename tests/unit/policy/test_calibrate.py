@@ -72,6 +72,17 @@ def test_it_begins_in_the_shadow() -> None:
     assert calibrator.why_not(calibrator.p((UNSURE,))) == "unsure"
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_labels_of_one_class_prove_nothing(is_right: bool) -> None:
+    """However many: nothing is known of what tells right from wrong, and an unlike question looks as sure as any."""
+    calibrator = Calibrator(CalibrateConfig(max_error=0.01), 1)
+    for _ in range(1000):
+        calibrator.learn((SURE,), is_right=is_right)
+    assert calibrator.is_shadow
+    assert calibrator.threshold is None
+    assert calibrator.why_not(calibrator.p((0.0,))) == "shadow"
+
+
 def test_audits_stand_for_the_hits_that_nobody_looked_at() -> None:
     """Labels of one bin share their weight: 100 free ones and 10 audits of 1 in 10 are 200 hits, and 110 to judge by."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.1, audit=0.1, min_labels=LEAST_LABELS), 1)

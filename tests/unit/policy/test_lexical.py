@@ -20,6 +20,10 @@ from stayfast.policy.lexical import why_apart, wording
     ("convert markdown to html", "convert html to markdown", "order"),
     ("dog bites man", "man bites dog", "order"),
     ("10 USD to EUR", "10 EUR to USD", "order"),
+    ("How can the manager fire the employee", "How can an employee fire the manager", "order"),
+    ("cancel within two weeks", "cancel within three weeks", "numbers"),
+    ("a one kilogram parcel", "a two kilogram parcel", "numbers"),
+    ("the second step", "the third step", "numbers"),
 ])
 def test_each_rule(one: str, other: str, why: str) -> None:
     """Both ways round."""
@@ -34,6 +38,8 @@ def test_each_rule(one: str, other: str, why: str) -> None:
     ("upload and download a file", "download a file"),  # the opposite is on both sides
     ("the weather in Paris", "weather in Paris, France"),
     ("I can't log in", "I cannot log in"),
+    ("cancel within 2 weeks", "cancel within two weeks"),
+    ("how could one log in", "how can I log in"),
 ])
 def test_what_no_rule_tells_apart(one: str, other: str) -> None:
     """The rest is left to the score."""

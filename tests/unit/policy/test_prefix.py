@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from stayfast.policy.prefix import JUDGED_S, N_JUDGED, Floor, History, Marked, PrefixConfig, Reuse, Scale, Shape
+from stayfast.policy.prefix import JUDGED_S, N_JUDGED, History, Marked, PrefixConfig, Reuse, Shape
+from stayfast.policy.prefix_learned import KEY, MOST_TIMES, Floor, Refusals, Scale
 from stayfast.policy.prefix_parts import Parts
-from stayfast.policy.prefix_rules import ModelRules, PrefixRules, rules_of
+from stayfast.policy.prefix_rules import HOUR_S, ModelRules, PrefixRules, rules_of
 
 CLAUDE = rules_of("claude-sonnet-4-6", {})
 GPT = rules_of("gpt-5.6-mini", {})
@@ -129,12 +130,37 @@ def test_what_is_written_and_never_read_is_given_up_for_an_hour() -> None:
 def test_the_floor_rises_after_two_silent_answers() -> None:
     """To what was marked in vain; one that wrote says that it is not higher."""
     floor = Floor(1024)
-    floor.told(1500, n_read=0, n_written=0)
-    floor.told(1500, n_read=0, n_written=1500)
-    floor.told(1600, n_read=0, n_written=0)
-    assert floor.tokens == 1024
-    floor.told(1700, n_read=0, n_written=0)
-    assert floor.tokens == 1700
+    floor.told(1500, n_read=0, n_written=0, now=0.0)
+    floor.told(1500, n_read=0, n_written=1500, now=1.0)
+    floor.told(1600, n_read=0, n_written=0, now=2.0)
+    assert floor.tokens(2.0) == 1024
+    floor.told(1700, n_read=0, n_written=0, now=3.0)
+    assert floor.tokens(3.0) == 1700
+
+
+def test_a_raised_floor_comes_down() -> None:
+    """After an hour; at once where as short a prompt is kept after all; and it never rises beyond all measure."""
+    floor = Floor(1024)
+    for _ in range(2):
+        floor.told(24_000, n_read=0, n_written=0, now=0.0)
+    assert floor.tokens(HOUR_S - 1) == 1024 * MOST_TIMES
+    assert floor.tokens(HOUR_S) == 1024
+    floor.told(30_000, n_read=0, n_written=30_000, now=10.0)
+    assert floor.tokens(10.0) == 1024 * MOST_TIMES
+    floor.told(20_000, n_read=20_000, n_written=0, now=11.0)
+    assert floor.tokens(11.0) == 1024
+
+
+def test_what_was_refused_is_left_out_for_an_hour() -> None:
+    """A mark or a key, each for itself."""
+    assert GPT is not None
+    refusals = Refusals()
+    refusals.add("prompt_cache_breakpoint", 0.0)
+    rules = refusals.without(GPT, 1.0)
+    assert (rules.marks, rules.most_marks, rules.has_key) == ("none", 0, True)
+    refusals.add(KEY, 10.0)
+    assert not refusals.without(GPT, 11.0).has_key
+    assert refusals.without(GPT, HOUR_S + 10) == GPT
 
 
 def test_the_scale_follows_what_is_counted() -> None:
@@ -152,7 +178,9 @@ def test_the_scale_follows_what_is_counted() -> None:
     ("claude-haiku-4-5-20251001", "anthropic", 4096), ("claude-3-5-haiku-latest", "anthropic", 2048),
     ("us.anthropic.claude-opus-4-5-20251101-v1:0", "anthropic", 4096), ("anthropic/claude-opus-4.8", "anthropic", 1024),
     ("gpt-5.6", "openai", 1024), ("gpt-5.10-mini", "openai", 1024), ("gpt-6", "openai", 1024), ("gpt-5.5", "none", 1024),
-    ("gpt-4.1-mini", "none", 1024), ("o4-mini", "none", 1024), ("gemini-2.5-flash", "none", 2048),
+    ("gpt-5-2025-08-07", "none", 1024), ("openai/gpt-5-mini-2025-08-07", "none", 1024),
+    ("gpt-5.6-2026-05-01", "openai", 1024), ("gpt-5.1-2025-11-13", "none", 1024), ("gpt-4.1-mini", "none", 1024),
+    ("o4-mini", "none", 1024), ("gemini-2.5-flash", "none", 2048),
     ("google/gemini-3.6-flash", "none", 4096), ("deepseek-chat", "none", 64)])
 def test_families(model: str, marks: str, floor_tokens: int) -> None:
     """By the model's name, whoever sells it."""
@@ -170,6 +198,8 @@ def test_settings_replace_a_row() -> None:
     assert (sonnet.marks, sonnet.floor_tokens, sonnet.marks_end) == ("anthropic", 2048, True)
     assert (other.marks, other.most_marks, other.write_factor) == ("anthropic", 4, 1.25)
     assert rules_of("mistral-large", {}) is None
+    assert rules_of("gpt-60b-chat", {}) is None
+    assert rules_of("gpt-oss-120b", {}) is None
 
 
 @pytest.mark.parametrize(("of", "wrong"), [

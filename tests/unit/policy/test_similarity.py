@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from stayfast.policy.lexical import wording
-from stayfast.policy.similarity import N_FEATURES, Fixed, features, judge
+from stayfast.policy.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge
 from stayfast.policy.votes import Neighbour, Votes
 
 ASKED = wording("how do I export a table")
@@ -68,3 +68,22 @@ def test_an_answer_on_probation_is_not_given() -> None:
     judged = judge(ASKED, neighbours((0.99, 1)), votes, Fixed(0.92))
     assert judged.why == "probation"
     assert judged.features
+
+
+class Sure:
+    """A rule that takes all."""
+
+    def p(self, features: Sequence[float]) -> float:
+        """Certain."""
+        return 1.0
+
+    def why_not(self, p: float) -> str:
+        """Nothing."""
+        return ""
+
+
+def test_nothing_unlike_is_given_however_sure_the_rule_is() -> None:
+    """Nor learned from: no label says anything of it."""
+    assert judge(ASKED, neighbours((LEAST_COSINE, 1)), Votes(), Sure()).why == ""
+    judged = judge(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), Votes(), Sure())
+    assert (judged.why, judged.features) == ("unlike", ())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.canonical import Asked, asked, key_of, scope_of
+from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, scope_of
 from stayfast.wire.decode import decode
 
 HELLO = {"role": "user", "content": "hello"}
@@ -57,6 +57,41 @@ def test_numbers_count_by_their_value(one: str, other: str) -> None:
     """0 and 0.0 are the same temperature."""
     body = '{"model":"m","temperature":%s,"messages":[{"role":"user","content":"hello"}]}'
     assert key(raw(body % one)) == key(raw(body % other))
+
+
+def test_tools_count_in_any_order() -> None:
+    """Some SDKs make them of a set. Of two with one name the order stays."""
+    g = {"type": "function", "function": {"name": "g"}}
+    assert key(chat(tools=[TOOL, g])) == key(chat(tools=[g, TOOL])) != key(chat(tools=[g]))
+    h, i = ({"name": name, "input_schema": {"type": "object"}} for name in "hi")
+    assert key(messages(tools=[h, i])) == key(messages(tools=[i, h]))
+    twice = [TOOL, {"type": "function", "function": {"name": "f"}}]
+    assert key(chat(tools=twice)) != key(chat(tools=twice[::-1]))
+
+
+@pytest.mark.parametrize("fields", [
+    {"tools": []}, {"tools": None}, {"seed": None}, {"temperature": None}, {"stop": []}, {"logit_bias": {}},
+    {"metadata": None}, {"response_format": None}, {"tool_choice": None}, {"mcp_servers": []}, {"web_search_options": None}])
+def test_what_says_nothing_is_as_if_it_were_not_there(fields: dict[str, object]) -> None:
+    """SDKs fill in members that nobody has set."""
+    assert key(chat(**fields)) == key(chat())
+
+
+@pytest.mark.parametrize("fields", [{"some_new_field": None}, {"max_tokens": None}, {"seed": 0}, {"temperature": 0}])
+def test_what_may_say_something_counts(fields: dict[str, object]) -> None:
+    """Null is a word where nobody knows the member; 0 is one everywhere."""
+    assert key(chat(**fields)) != key(chat())
+
+
+def test_a_hosted_search_may_have_no_options() -> None:
+    """The member alone turns it on."""
+    assert asked(chat(web_search_options={})).why_not == "hosted_tools"
+
+
+def test_a_large_body_is_not_read() -> None:
+    """Everybody else on the loop would wait for it."""
+    assert asked(chat(user="u" * MAX_BYTES)).why_not == "large"
+    assert not asked(chat(user="u" * (MAX_BYTES - 1000))).why_not
 
 
 @pytest.mark.parametrize("content", [

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk
+from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight
 from stayfast.pipeline.caching import Cached, Caching, FlightKey
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange, Start
@@ -22,7 +22,7 @@ from stayfast.pipeline.replicas import Replicas
 from stayfast.pipeline.semantic import Asking, Likeness, Semantic
 from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
-from stayfast.wire.canonical import asked, key_of, scope_of
+from stayfast.wire.canonical import Asked, asked, key_of, scope_of
 from stayfast.wire.replay import in_events, keepable
 
 MAX_RENEWING = 64  # answers of one route that are made again at the same time
@@ -73,12 +73,13 @@ class ExactCache:
         if caching is None:
             return None
         control = stricter(ex.arrival.cache, ex.request.cache)
-        flight_key = _flight_key(ex, caching, control)
-        if isinstance(flight_key, str):
-            ex.cached = Cached("bypass", why=flight_key)
-            ex.notes.append(f"not for the cache: {flight_key}")
+        sought = _sought(ex, caching, control)
+        if isinstance(sought, str):
+            ex.cached = Cached("bypass", why=sought)
+            ex.notes.append(f"not for the cache: {sought}")
             _refuse_others(control)
             return None
+        flight_key, what, scope = sought
         ex.cache_key = flight_key[0]
         if control is None or not control.no_cache:
             store = caching.store
@@ -86,7 +87,8 @@ class ExactCache:
             if kept is not None and (started := self._given(ex, caching, flight_key, control, kept)) is not None:
                 return started
             if caching.semantic is not None and flight_key not in caching.flights:
-                started = await self._in_other_words(ex, caching, caching.semantic, flight_key, control)
+                started = await self._in_other_words(ex, caching, caching.semantic, flight_key, control,
+                                                     what=what, scope=scope)
                 if started is not None:
                     return started
             _refuse_others(control)
@@ -115,10 +117,10 @@ class ExactCache:
     def _given(self, ex: Exchange, caching: Caching, key: FlightKey, control: CacheControl | None, kept: Kept
                ) -> Started | None:
         """The answer that is kept, as far as its age allows. What is only good for want of another is put by."""
-        fresh_s = fresh_for_s(caching.config, control)
-        use = use_of(caching.config, max(0.0, self._clock.wall() - kept.kept_at), fresh_s)
+        max_age_s = inf if control is None or control.max_age_s is None else control.max_age_s
+        use = use_of(caching.config, max(0.0, self._clock.wall() - kept.kept_at), max_age_s)
         if use is None or use is FRESH:
-            return self._hit(ex, kept, fresh_s) if use is FRESH else None
+            return self._hit(ex, kept, inf) if use is FRESH else None
         if use is SPARE or self._renew is None:
             ex.stale = partial(self._stale, ex, kept, "stale")
             return None
@@ -153,8 +155,9 @@ class ExactCache:
 
     def _hit(self, ex: Exchange, kept: Kept, fresh_for_s: float, like: Likeness | None = None) -> Started | None:
         """The answer that is kept, if it is fresh. like: it was made for another question."""
-        age_s = max(0.0, self._clock.wall() - kept.kept_at)
-        if age_s > fresh_for_s:
+        wall = self._clock.wall()
+        age_s = max(0.0, wall - kept.kept_at)
+        if age_s > fresh_for_s or wall > kept.drop_at:
             return None
         try:
             body = in_events(ex.request, kept.body) if ex.request.stream else kept.body
@@ -173,15 +176,16 @@ class ExactCache:
         return Started(known, known, Chunk(body, 1))
 
     async def _in_other_words(self, ex: Exchange, caching: Caching, semantic: Semantic, key: FlightKey,
-                              control: CacheControl | None) -> Started | None:
+                              control: CacheControl | None, *, what: Asked, scope: bytes) -> Started | None:
         """An answer to a question that means the same; on a miss `ex.asking` knows what was found out."""
-        what, now, max_age_s = asked(ex.request), self._clock.now(), fresh_for_s(caching.config, control)
+        now, max_age_s = self._clock.now(), fresh_for_s(caching.config, control)
         until = now + min(semantic.config.within_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
-        why, found = await semantic.find(ex.request, what, scope_of(what, *_who(ex, caching)), max_age_s, until)
+        why, found = await semantic.find(ex.request, what, scope, max_age_s, until, tenant=ex.arrival.tenant)
         if isinstance(found, Likeness):
             started = self._hit(ex, found.kept, max_age_s, found)
             is_only_cached = control is not None and control.only_if_cached  # then nobody pays for a call
             if started is not None and found.is_audited and self._renew is not None and not is_only_cached:
+                semantic.count("audit_begun")
                 self._make_again(self._renew, ex, caching, key, control, asking=found.asking)
             return started
         ex.asking = found
@@ -235,17 +239,21 @@ class ExactCache:
             sight = flight.sight
             body = keepable(ex.request, sight, data)
             if body is not None and len(body) <= caching.config.max_answer_bytes:
-                kept_at = self._clock.wall()
-                kept = Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + caching.config.keep_s, ex.route or "",
+                kept_at, keep_s = self._clock.wall(), caching.config.keep_s
+                if control is not None and control.keep_s is not None:
+                    keep_s = min(keep_s, control.keep_s)
+                kept = Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + keep_s, ex.route or "",
                             ex.arrival.tenant, control.tags if control is not None else ())
                 await store.put(key, kept)
                 if ex.asking is not None and caching.semantic is not None:
                     caching.semantic.answered(ex.asking, ex.request, key, kept)
+            elif ex.asking is not None and caching.semantic is not None and _is_whole(sight):
+                caching.semantic.unkept(ex.asking)
         store.led(key)
 
 
-def _flight_key(ex: Exchange, caching: Caching, control: CacheControl | None) -> FlightKey | str:
-    """Where the answer is kept; a word for why no cache may have a part in it."""
+def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tuple[FlightKey, Asked, bytes] | str:
+    """Where the answer is kept, what was asked, and within which scope; a word for why no cache may have a part in it."""
     request = ex.request
     if control is not None and control.no_store:
         return "no-store"
@@ -254,7 +262,16 @@ def _flight_key(ex: Exchange, caching: Caching, control: CacheControl | None) ->
         return what.why_not
     if what.is_sampled and is_too_warm(caching.config, what.temperature, is_seeded=what.is_seeded):
         return "temperature"
-    return key_of(scope_of(what, *_who(ex, caching)), what), request.stream, request.include_usage
+    who = _who(ex, caching)
+    if control is not None and control.namespace:
+        who.append(f"namespace: {control.namespace}")
+    scope = scope_of(what, *who)
+    return (key_of(scope, what), request.stream, request.include_usage), what, scope
+
+
+def _is_whole(sight: Sight) -> bool:
+    """Whether the model said all that it had to say, whatever it was."""
+    return sight.is_complete and not sight.is_cut and sight.failure is None
 
 
 def _who(ex: Exchange, caching: Caching) -> list[str | None]:

@@ -229,7 +229,7 @@ class Caller:
         else:  # nothing of a whole answer comes before all of it
             ex.watch.arm_bound()
         try:
-            attempt.stream = stream = await attempt.member.upstream.open(attempt.call)
+            attempt.stream = stream = await attempt.open()
             if attempt.call.request.stream:
                 lead = await until_content(attempt, stream)
             else:

@@ -1,0 +1,104 @@
+"""What a semantic cache must not learn of others, nor leave out, nor forget while its store is gone."""
+
+import pytest
+
+from stayfast.pipeline.learning import Label, Learning
+from stayfast.policy.calibrate import CalibrateConfig
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.similarity import N_FEATURES
+from stayfast.stores.memory import MemoryStore
+from stayfast.testing import SimLoop, run
+from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask, saying
+
+GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES
+
+
+class Log(dict[int, bytes]):
+    """A log in memory."""
+
+    def put(self, key: int, body: bytes) -> None:
+        """Kept."""
+        self[key] = body
+
+    def delete(self, key: int) -> None:
+        """Gone; it must have been there."""
+        del self[key]
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def taught(learning: Learning, tenant: str, n: int, log: Log | None = None) -> None:
+    """So many clear labels of both classes."""
+    for number in range(n):
+        is_right = number % 3 != 0
+        learning.learn(Label(GOOD if is_right else BAD, is_right, False, tenant), log)
+
+
+def test_no_tenant_is_judged_by_anothers_labels() -> None:
+    """One that has taught nothing is in shadow, whatever the other has proven."""
+    learning = Learning(CalibrateConfig(max_error=0.05))
+    taught(learning, "a", 600)
+    assert learning.rule_of("a").why_not(learning.rule_of("a").p(GOOD)) == ""
+    assert learning.rule_of("b").why_not(1.0) == "shadow"
+    taught(learning, "b", 10)
+    assert learning.rule_of("b").why_not(1.0) == "shadow"
+    assert (learning.n_labels, learning.is_shadow) == (610, False)
+    threshold, estimate = learning.worst()
+    assert threshold == learning.rule_of("a").threshold
+    assert estimate is not None
+    assert estimate.high <= 0.05
+
+
+def test_labels_are_bounded_and_outlive_a_restart_with_their_tenant() -> None:
+    """The log has what is kept and no more: who learned longest ago begins again, and a tenant's oldest label goes."""
+    config, log = CalibrateConfig(max_error=0.05, min_labels=100, n_kept=300), Log()
+    learning = Learning(config, most=700)
+    for tenant, n in (("a", 400), ("b", 300), ("c", 200)):
+        taught(learning, tenant, n, log)
+    assert len(log) == 500
+    assert learning.rule_of("a").why_not(1.0) == "shadow"
+    again = Learning(config, most=700)
+    again.restore(log)
+    for tenant, n in (("a", 0), ("b", 300), ("c", 200)):
+        assert again.rule_of(tenant).n_labels == n
+        assert again.rule_of(tenant).why_not(again.rule_of(tenant).p(GOOD)) == ("" if n else "shadow")
+    taught(again, "c", 1, log)
+    assert len(log) == 501
+
+
+def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came to a clean end and was a call of a tool, say: the answer that was given is on probation."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        monkeypatch.setattr("stayfast.pipeline.stages.cache.keepable", lambda request, sight, data: None)
+        assert await rig.text(ask(SAME)) == YES
+        await rig.settled()
+        assert rig.lookups[-2:] == ["audit_begun", "audit_wrong"]
+
+    run(main)
+
+
+def test_a_store_that_cannot_be_asked_costs_nothing_that_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is gone all is a miss; once it is back, the same answer is given."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(ONE))
+        await rig.settled()
+
+        async def gone(self: MemoryStore, key: bytes, until: float) -> tuple[None, bool]:
+            """Nobody knows."""
+            return None, False
+
+        with monkeypatch.context() as outage:
+            outage.setattr(MemoryStore, "ask", gone)
+            assert await rig.text(ask(SAME)) == NO
+        assert rig.lookups[-1] == "gone"
+        assert await rig.text(ask(SAME_TOO)) in {YES, NO}
+        assert rig.lookups[-1] == "hit"
+
+    run(main)

@@ -1,0 +1,69 @@
+"""Which answers are kept, and which of those a stream can tell."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stayfast.core.types import Api, Request, Sight
+from stayfast.wire.decode import decode
+from stayfast.wire.replay import in_events, keepable
+
+HELLO = [{"role": "user", "content": "hello"}]
+CHAT: dict[str, Any] = {
+    "id": "c", "object": "chat.completion", "created": 1, "model": "m", "system_fingerprint": "fp",
+    "choices": [{"index": 0, "logprobs": None, "finish_reason": "stop", "message": {
+        "role": "assistant", "content": "Hi.", "refusal": None, "annotations": []}}]}
+MESSAGES: dict[str, Any] = {
+    "id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn", "stop_sequence": None,
+    "content": [{"type": "text", "text": "Hi.", "citations": None}], "usage": {"input_tokens": 1, "output_tokens": 1}}
+RESPONSE: dict[str, Any] = {
+    "id": "r", "object": "response", "created_at": 1, "status": "completed", "model": "m", "error": None, "output": [
+        {"id": "msg", "type": "message", "status": "completed", "role": "assistant", "content": [
+            {"type": "output_text", "text": "Hi.", "annotations": [], "logprobs": []}]}]}
+WHOLE = {Api.CHAT: CHAT, Api.MESSAGES: MESSAGES, Api.RESPONSES: RESPONSE}
+CITED = {"type": "url_citation", "url": "https://example.com"}
+
+
+def asking(api: Api) -> Request:
+    """A request for a stream."""
+    said = {"input": "hello"} if api is Api.RESPONSES else {"messages": HELLO}
+    return decode(api, msgspec.json.encode({"model": "m", "stream": True, "max_tokens": 9, **said}))
+
+
+def changed(api: Api, path: list[Any], value: object) -> bytes:
+    """The whole answer, with one member more."""
+    whole = msgspec.json.decode(msgspec.json.encode(WHOLE[api]))
+    place = whole
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return bytes(msgspec.json.encode(whole))
+
+
+@pytest.mark.parametrize("api", list(WHOLE))
+def test_a_whole_answer_is_told_as_a_stream(api: Api) -> None:
+    """Members that are empty, and those that say nothing of the answer, are no reason against it."""
+    assert b"Hi." in in_events(asking(api), msgspec.json.encode(WHOLE[api]))
+
+
+@pytest.mark.parametrize(("api", "path", "value"), [
+    (Api.CHAT, ["choices", 0, "message", "annotations"], [CITED]), (Api.CHAT, ["choices", 0, "message", "weird"], "W"),
+    (Api.CHAT, ["citations"], ["https://example.com"]), (Api.CHAT, ["choices", 0, "logprobs"], {"content": [1]}),
+    (Api.MESSAGES, ["content", 0, "citations"], [CITED]), (Api.MESSAGES, ["content", 0, "type"], "redacted_thinking"),
+    (Api.MESSAGES, ["weird"], 1), (Api.RESPONSES, ["output", 0, "content", 0, "annotations"], [CITED]),
+    (Api.RESPONSES, ["output", 0, "weird"], 1), (Api.RESPONSES, ["citations"], ["https://example.com"])])
+def test_what_a_stream_cannot_say_is_no_stream(api: Api, path: list[Any], value: object) -> None:
+    """It would be lost without a word."""
+    with pytest.raises(ValueError, match="no words"):
+        in_events(asking(api), changed(api, path, value))
+
+
+def test_an_answer_too_many_is_not_kept() -> None:
+    """A stray second choice: one was asked for."""
+    request = msgspec.structs.replace(asking(Api.CHAT), stream=False)
+    sight = Sight()
+    sight.is_complete, sight.n_content, sight.finish_reason = True, 1, "stop"
+    assert keepable(request, sight, msgspec.json.encode(CHAT)) is not None
+    other = {"index": 1, "message": {"role": "assistant", "content": "other"}}
+    assert keepable(request, sight, changed(Api.CHAT, ["choices"], [*CHAT["choices"], other])) is None
