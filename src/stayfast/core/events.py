@@ -301,7 +301,7 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
 
 
 class SemanticAsked(msgspec.Struct, frozen=True, gc=False):
-    """A question was looked up by its meaning, or an audit of such a hit has begun or is over. `result`: a word of ours; hit,
+    """A question was looked up by its meaning, or an audit of such a hit has begun or is over. `result`: of ours; hit,
     why it was a miss, audit_begun, audit_right or audit_wrong.
     """
 
