@@ -19,6 +19,7 @@ from stayfast.testing.simloop import SimLoop, run
 from stayfast.turns import budget
 from stayfast.turns.agent import Agent, Outcome
 from stayfast.turns.answer import Answer
+from stayfast.turns.breaker import Breaker
 from stayfast.turns.budget import BODY_GRACE_S
 from stayfast.turns.errors import OutOfTime
 from stayfast.turns.model import Hear, Json, Said
@@ -34,6 +35,7 @@ TOOL_S = 0.8
 MAX_STEPS, MAX_CALLS = 6, 10
 HANGS, FAILS, REFUSES = 0.05, 0.05, 0.03  # of the models' steps
 FOREVER_S = 1e6
+LINGERS_S = 1000.0  # longer than any step that was drawn
 TURNS_A_S = 2.0
 WORDS = ("It", " rains", " in", " the", " north,", " so", " take", " the", " bus.")
 
@@ -115,7 +117,7 @@ def made_tool(rng: Random, n: int) -> Tool[..., Any]:
         return "found"
 
     look_up.__name__ = f"look_up_{n}"
-    return tool(timeout=TOOL_S, idempotent=True, speculative=n % 2 == 0)(look_up)
+    return tool(timeout=TOOL_S, idempotent=True, speculative=n % 2 == 0, breaker=Breaker(rng=rng))(look_up)
 
 
 @dataclass(slots=True)
@@ -140,11 +142,12 @@ def in_virtual_time(n: int, seed: int) -> Finding:
         tools = [made_tool(rng, number) for number in range(6)]
         agent = Agent(Writer(rng), tools, plan=Endless(rng, [one.name for one in tools]), answer_s=ANSWER_S,
                       max_steps=MAX_STEPS, max_calls=MAX_CALLS)
+        agent.planning = Breaker(rng=rng)
         async with asyncio.TaskGroup() as running:
             for _ in range(n):
                 running.create_task(_turn(agent, rng.uniform(*TOTALS_S), loop, seen))
                 await asyncio.sleep(rng.expovariate(TURNS_A_S))
-        await asyncio.sleep(10.0)  # what refused to be cancelled ends by itself
+        await asyncio.sleep(LINGERS_S)  # what refused to be cancelled ends by itself
         n_left = len(asyncio.all_tasks()) - 1
         note = (f"{seen.n_steps:,} steps and {seen.n_calls:,} calls; {seen.n_whole:,} answers were whole, "
                 f"{seen.n_apologies:,} only said that there was no time.")
