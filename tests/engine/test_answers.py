@@ -64,6 +64,14 @@ def test_answers_the_last_question_of_a_conversation(address: str, topics: list[
     assert_share(probes, mistakes(address, probes, topics), TRAINING_SHARE)
 
 
+@pytest.mark.parametrize("system", ["You are a helpful assistant.", "You are a careful assistant for engineers. " * 30],
+                         ids=["short", "long"])
+def test_a_system_prompt_changes_few_answers(address: str, topics: list[Topic], system: str) -> None:
+    """Not even one of 210 words, which is left out."""
+    probes = [Probe(topic.name, topic.ask[0], (("system", system),)) for topic in topics[::3]]
+    assert_share(probes, mistakes(address, probes, topics), TRAINING_SHARE)
+
+
 def test_draft_changes_no_answer(address: str, topics: list[Topic]) -> None:
     """Speculation is allowed to save time, never to change a word."""
     questions = [Probe(topic.name, topic.ask[0]) for topic in Random(10).sample(topics, 12)]
