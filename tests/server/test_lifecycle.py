@@ -12,6 +12,7 @@ import uvloop
 from stayfast.core.types import Request
 from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig
+from stayfast.server.edge import Edge
 from stayfast.server.lifecycle import CUT_OFF, DRAINED, Server, run
 from stayfast.testing import RecordingSink
 from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, eventually, get, host, post, serving
@@ -133,6 +134,26 @@ def test_signals_reload_and_drain(number: signal.Signals) -> None:
 
     assert uvloop.run(main()) == DRAINED
     assert told == ["listening", "reload", "draining"]
+
+
+def test_what_runs_beside_the_edge_ends_with_it() -> None:
+    """It gets the edge that takes the requests, and is cancelled once the last of them is done."""
+    told: list[object] = []
+
+    async def main() -> int:
+        async def beside(edge: Edge) -> None:
+            told.append(edge.current.backend)
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                told.append("ended")
+
+        return await run(Current(backend), replace(host(RecordingSink(), []), beside=beside))
+
+    backend = FakeBackend(replace(QUICK, drain_grace_s=0))
+    assert uvloop.run(main()) == DRAINED
+    assert told == [backend, "ended"]
 
 
 def test_a_reload_lets_a_stream_end_with_the_system_it_began_with() -> None:

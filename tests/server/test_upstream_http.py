@@ -195,7 +195,7 @@ def test_unknown_host() -> None:
 
     async def main() -> None:
         caller = Caller(80, host="nowhere.test")
-        caller.client._dialer._resolver._lookup = lookup
+        caller.client._resolver._lookup = lookup
         with pytest.raises(UpstreamFailed, match=r"^upstream up cannot be resolved: Name or service") as failed:
             await caller.send()
         assert failed.value.fault is Fault.CONNECT
@@ -260,7 +260,7 @@ def test_second_family(is_deaf: bool) -> None:
             pytest.skip("no IPv6 on loopback")
         with deaf("127.0.0.2", peer.port) if is_deaf else contextlib.nullcontext():
             caller = Caller(peer.port, host="both.test")
-            caller.client._dialer._resolver._lookup = lookup
+            caller.client._resolver._lookup = lookup
             began_at = time.monotonic()
             await caller.ask(peer)
             assert (time.monotonic() - began_at >= 0.24) is is_deaf

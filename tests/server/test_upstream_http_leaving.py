@@ -24,7 +24,7 @@ def test_cancelled_while_resolving() -> None:
 
     async def main() -> None:
         caller = Caller(1, host="slow.test", max_connections=1)
-        caller.client._dialer._resolver._lookup = lookup
+        caller.client._resolver._lookup = lookup
         sending = caller.send()
         await asyncio.sleep(0.01)
         sending.cancel()
