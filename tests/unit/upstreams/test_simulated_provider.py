@@ -374,3 +374,18 @@ def test_closed_before_it_began_or_after_its_end() -> None:
         return one
 
     assert run(main).counts.outcomes == {"cancelled": 1, "completed": 1}
+
+
+def test_who_leaves_in_the_instant_of_the_first_token_leaves_quietly() -> None:
+    """The timer that wakes an answer finds it cancelled, in the same turn of the loop, and that is no error."""
+    async def main(loop: SimLoop) -> list[object]:
+        said: list[object] = []
+        loop.set_exception_handler(lambda _, context: said.append(context["message"]))
+        asking = loop.create_task(hear(Provider("p", ProviderConfig(ttft=Mixture(0.5)), loop), chat()))
+        loop.call_at(0.5, asking.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.sleep(1)
+        return said
+
+    assert run(main) == []

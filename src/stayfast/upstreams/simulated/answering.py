@@ -363,7 +363,7 @@ class Answering:
         delay_s = at - self._provider.clock.now()
         if delay_s > 0:
             over: asyncio.Future[None] = asyncio.Future(loop=self._loop)
-            timer = self._loop.call_later(delay_s, over.set_result, None)
+            timer = self._loop.call_later(delay_s, _wake, over)
             try:
                 await over
             except asyncio.CancelledError:
@@ -376,3 +376,9 @@ class Answering:
 
     def __repr__(self) -> str:
         return f"<Answering {self._name}: {self.outcome or 'running'}, {self._n_said} tokens said>"
+
+
+def _wake(over: asyncio.Future[None]) -> None:
+    """A cancellation may come in the very turn of the loop in which the time is up."""
+    if not over.done():
+        over.set_result(None)
