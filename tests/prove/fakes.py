@@ -1,11 +1,13 @@
 """Claims that are settled beforehand; as a program, `stayfast prove` with these instead of the real ones."""
 
+import asyncio
 import sys
+import threading
 from dataclasses import dataclass
 from unittest.mock import patch
 
 from stayfast.cli import main
-from stayfast.prove.claim import Claim, Conditions, Figure, Finding, Sense, SetUpFailed
+from stayfast.prove.claim import Claim, Conditions, Figure, Finding, NeedsData, Sense, SetUpFailed
 from stayfast.prove.rig import Rig
 
 NAN = float("nan")
@@ -17,11 +19,12 @@ SPOILED = Finding((Figure("time to nothing", 1.0, "ms", 50.0),), spoiled="the cl
 
 @dataclass(frozen=True)
 class Fake:
-    """Finds what it is told to; `failed`: says that it could not be set up."""
+    """Finds what it is told to; `failed`: says that it could not be set up. needs: data, for want of which it does not."""
 
     name: str
     finding: Finding = HOLDS
     failed: str = ""
+    needs: str = ""
 
     @property
     def says(self) -> str:
@@ -33,7 +36,22 @@ class Fake:
         conditions.say("half of it done")
         if self.failed:
             raise SetUpFailed(self.failed)
+        if self.needs and conditions.data is None:
+            raise NeedsData(self.needs)
         return self.finding
+
+
+class Computing:
+    """Computes for an hour in a thread that nothing can stop, as a proof in virtual time does."""
+
+    name = "computing"
+    says = "What computing claims."
+
+    async def run(self, conditions: Conditions) -> Finding:
+        """Until the process ends."""
+        conditions.say("computing")
+        await asyncio.to_thread(threading.Event().wait, 3600)
+        return HOLDS
 
 
 class Endless:
@@ -55,7 +73,7 @@ def fakes() -> dict[str, Claim]:
     """By name."""
     claims: tuple[Claim, ...] = (
         Fake("good"), Fake("bad", FALLS_SHORT), Fake("void", SPOILED),
-        Fake("broken", failed="`stayfast sim` did not start:\nno such preset"), Endless())
+        Fake("broken", failed="`stayfast sim` did not start:\nno such preset"), Endless(), Computing())
     return {claim.name: claim for claim in claims}
 
 

@@ -1,13 +1,17 @@
-"""The proofs about the exact cache: they hold in short runs, and fail where the thing on trial is missing."""
+"""The proofs about answers that are kept: they hold in short runs, and fail where the thing on trial is missing."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 import uvloop
 
 from stayfast.pipeline.stages import cache
 from stayfast.prove import isolation
-from stayfast.prove.claim import Conditions
+from stayfast.prove.claim import Conditions, SetUpFailed
 from stayfast.prove.coalesce import Coalesce
 from stayfast.prove.lookup import Extent, Lookup
+from stayfast.prove.parents import FILES, Conversation, below_others, conversations
 from stayfast.wire.canonical import Asked, scope_of
 
 
@@ -17,15 +21,56 @@ def test_nothing_crosses() -> None:
     assert finding.figures[0].holds
 
 
-@pytest.mark.parametrize("forgotten", ["tenant", "body"])
-def test_a_key_that_forgets_something_is_seen(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
-    """Without the tenant, or without the rest of the body, answers reach others."""
+def test_nothing_crosses_in_other_words() -> None:
+    """Where the embedder finds all texts alike, and hits are many."""
+    finding = isolation.in_virtual_time(3000, 1, is_semantic=True)
+    assert finding.holds, finding.figures
+
+
+def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
+    """Keys know nothing of the tenant, or of the rest of the body."""
     def forgetful(asked: Asked, tenant: str | None, *who: str) -> bytes:
         return scope_of(asked, *who) if forgotten == "tenant" else scope_of(Asked(), tenant, *who)
 
     monkeypatch.setattr(cache, "scope_of", forgetful)
-    finding = isolation.in_virtual_time(1000, 1)
+
+
+@pytest.mark.parametrize("is_semantic", [False, True])
+@pytest.mark.parametrize("forgotten", ["tenant", "body"])
+def test_a_key_that_forgets_something_is_seen(monkeypatch: pytest.MonkeyPatch, forgotten: str, is_semantic: bool) -> None:
+    """Without the tenant, or without the rest of the body, answers reach others."""
+    forgets(monkeypatch, forgotten)
+    finding = isolation.in_virtual_time(1000, 1, is_semantic=is_semantic)
     assert finding.figures[0].value > 10
+
+
+ASKED = [Conversation(f"What is a {thing}?", f"A {thing} is a thing.", follow_up) for thing in ("fugue", "sonata", "canon")
+         for follow_up in ("What are its types?", "Who wrote the best ones of them?")]
+
+
+def test_a_follow_up_is_its_parents() -> None:
+    """The same words below another question are another question."""
+    assert [figure.value for figure in below_others(ASKED, 1)] == [0.0, 0.0, 100.0]
+
+
+def test_a_key_that_forgets_the_parent_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then follow-ups are answered with what was said below other questions."""
+    forgets(monkeypatch, "body")
+    taken, crossed, _ = below_others(ASKED, 1)
+    assert taken.value > 0
+    assert crossed.value > 0
+
+
+def test_conversations_are_read_once(tmp_path: Path) -> None:
+    """From those of the files that are there; what is no such file is told."""
+    assert conversations(tmp_path) == []
+    names = {"question": "Main Query", "answer": "Main Query Response", "follow_up": "Follow-Up Query"}
+    rows = [{names[field]: value for field, value in msgspec.structs.asdict(one).items()} for one in ASKED]
+    (tmp_path / FILES[0]).write_bytes(msgspec.json.encode(rows + rows))
+    assert conversations(tmp_path) == ASKED
+    (tmp_path / FILES[1]).write_text("[1]")
+    with pytest.raises(SetUpFailed, match=FILES[1]):
+        conversations(tmp_path)
 
 
 @pytest.mark.sockets
@@ -47,3 +92,4 @@ def test_what_a_look_up_costs_is_measured() -> None:
     alone, whole = figures["semantic look-up among 200, p99"], figures["with the embedding among 200, p99"]
     assert 0 < alone < whole
     assert figures["of the 10 nearest, found"] == 100
+    assert 0 < figures["stage cache of a semantic miss, p50"] <= figures["stage cache of a semantic miss, p99"]

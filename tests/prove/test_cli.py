@@ -78,6 +78,20 @@ def test_a_set_up_that_failed_is_told_with_its_words(capsys: pytest.CaptureFixtu
     assert "broken: falls short" in out
 
 
+def test_what_needs_data_is_left_out_of_a_run_of_all(monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said, and changes no exit status; asked for by name, or with the data, it counts."""
+    needy = Fake("needy", FALLS_SHORT, needs="needs --data DIR")
+    monkeypatch.setattr("stayfast.cli.prove.claims", lambda: {"good": Fake("good"), "needy": needy})
+    assert main(["prove", "--all"]) == 0
+    said = capsys.readouterr()
+    assert "skipped: needs --data DIR" in said.err
+    assert said.err.splitlines()[-1].endswith("neither held nor short: needy")
+    assert "needy" not in said.out
+    assert main(["prove", "needy"]) == main(["prove", "--all", "--data", "/"]) == 1
+    assert "needs --data DIR" in capsys.readouterr().out
+
+
 def test_json_has_every_figure_with_its_goal_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     """One list on standard output, a claim each; what could not be taken is null."""
     assert main(["prove", "good", "bad", "--json", "--quick"]) == 1
@@ -152,3 +166,14 @@ def test_a_signal_ends_all_servers_and_leaves_no_traceback(number: signal.Signal
     assert said == ""
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_does_not_wait_for_a_thread_that_computes(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    """Virtual time takes minutes, and no signal reaches it."""
+    with start("computing", folder=tmp_path) as process:
+        until_said(process, "computing")
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status
+    assert "what it had started is ended" in errors

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import fcntl
+import os
 import signal
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from stayfast.bench.table import Ink
 from stayfast.cli import say
 from stayfast.cli.bench import allow_sockets, machine
 from stayfast.core.clock import SystemClock
-from stayfast.prove.claim import Claim, Conditions, Finding, SetUpFailed
+from stayfast.prove.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed
 from stayfast.prove.claims import claims
 from stayfast.prove.report import as_json, as_text
 from stayfast.settings import environment
@@ -29,7 +30,9 @@ MAX_SEED = 2**32 - 1  # the simulator's
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the proofs named; 0 when all hold, 1 when one falls short, 130 when interrupted."""
+    """Run the proofs named; 0 when all hold, 1 when one falls short, 130 when interrupted. Of all, those that need data
+    which was not named are skipped.
+    """
     known = claims()
     if arguments.list:
         sys.stdout.write("".join(f"{name:10} {claim.says}\n" for name, claim in known.items()))
@@ -50,9 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say("stayfast prove: interrupted; what it had started is ended")
         return EXIT_BY_SIGNAL + signal.SIGINT
-    except asyncio.CancelledError:
-        say("stayfast prove: terminated; what it had started is ended")
-        return EXIT_BY_SIGNAL + signal.SIGTERM
 
 
 def _what_is_wrong(arguments: argparse.Namespace, known: Mapping[str, Claim]) -> str | None:
@@ -82,10 +82,13 @@ def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
     ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"))
     allow_sockets()
     told: list[dict[str, Any]] = []
-    hold = True
+    hold, skipped = True, []
     for claim in asked:
         say(f"{claim.name}:")
-        finding = _found(claim, conditions)
+        finding = _found(claim, conditions, skips=arguments.all)
+        if finding is None:
+            skipped.append(claim.name)
+            continue
         hold = hold and finding.holds
         if arguments.json:
             told.append(as_json(claim, finding, conditions, machine(), SystemClock().wall()))
@@ -94,12 +97,20 @@ def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
             sys.stdout.flush()
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+    if skipped:
+        say(f"stayfast prove: skipped for want of data, and neither held nor short: {', '.join(skipped)}")
     return 0 if hold else EXIT_FALLS_SHORT
 
 
-def _found(claim: Claim, conditions: Conditions) -> Finding:
+def _found(claim: Claim, conditions: Conditions, *, skips: bool) -> Finding | None:
+    """Its finding; None: it needs data that nobody named, and may be skipped."""
     try:
         return uvloop.run(_until_signal(claim, conditions))
+    except NeedsData as missing:
+        if not skips:
+            return Finding((), spoiled=str(missing))
+        say(f"  skipped: {missing}")
+        return None
     except SetUpFailed as failed:
         return Finding((), spoiled=str(failed))
 
@@ -108,5 +119,11 @@ async def _until_signal(claim: Claim, conditions: Conditions) -> Finding:
     """Its finding. SIGTERM cancels it, so that it ends its servers; of SIGINT the loop's runner does the same."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await claim.run(conditions)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel, signal.SIGTERM)
+    try:
+        return await claim.run(conditions)
+    except asyncio.CancelledError as cancelled:
+        number, word = ((signal.SIGTERM, "terminated") if signal.SIGTERM in cancelled.args else
+                        (signal.SIGINT, "interrupted"))
+        say(f"stayfast prove: {word}; what it had started is ended")
+        os._exit(EXIT_BY_SIGNAL + number)  # a thread that computes in virtual time would be waited for, for minutes

@@ -73,12 +73,18 @@ class Claim(Protocol):
     def says(self) -> str: ...
 
     async def run(self, conditions: Conditions) -> Finding:
-        """Set up everything, measure, tear down. Raises SetUpFailed where nothing could be measured."""
+        """Set up everything, measure, tear down. Raises SetUpFailed where nothing could be measured, NeedsData for want of
+        `conditions.data`.
+        """
         ...
 
 
 class SetUpFailed(Exception):
     """A server of the proof did not come up, or the machine cannot run it. The message says which and why."""
+
+
+class NeedsData(SetUpFailed):
+    """It needs a folder of data, and none was named. Of a run of all proofs it is left out."""
 
 
 def over(values: Sequence[float]) -> tuple[float, float, float]:

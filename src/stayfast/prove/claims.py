@@ -26,6 +26,7 @@ from stayfast.prove.semantic import Semantic
 from stayfast.prove.stalls import Stalls
 from stayfast.prove.storm import Storm
 from stayfast.prove.stragglers import Stragglers
+from stayfast.prove.table import Table
 from stayfast.prove.tail import Tail
 from stayfast.prove.tools import Tools
 from stayfast.prove.truth import Truth
@@ -35,6 +36,6 @@ def claims() -> dict[str, Claim]:
     """By name, in the order in which `make proofs` runs them."""
     found: tuple[Claim, ...] = (Truth(), Overhead(), Cancel(), Budget(), Tail(), Mixed(), Hangs(), Hedge(), Noisy(),
                                 Overload(), QuotaProof(), Fair(), Leaks(), Brownout(), Storm(), Stalls(), LanesProof(),
-                                Stragglers(), Isolation(), Coalesce(), Lookup(), Prefix(), Semantic(), Layer(),
+                                Stragglers(), Isolation(), Coalesce(), Lookup(), Prefix(), Semantic(), Table(), Layer(),
                                 Deadline(), Tools(), Partial(), AgentProof())
     return {claim.name: claim for claim in found}

@@ -5,46 +5,35 @@ and in many dresses (white space, the order of members, streamed or whole), many
 says in each answer for which of all these it was made, and everybody looks whether it is theirs. What a request is, is known
 from how it was drawn, and never from the code that makes keys.
 
+The same again with the semantic cache, whose embedder finds all texts alike (`prove.alike`): then nothing but the scope
+keeps answers apart, and only the question may be another one.
+With `--data` also conversations of two turns whose follow-up is asked below other first turns (`prove.parents`).
+
 When wrong: it can only cross what it draws. A member that it never sends is covered by the rule that unknown members count.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import msgspec
 
-from stayfast.core.types import Api, Chunk, Request
-from stayfast.pipeline.alarms import Alarms
-from stayfast.pipeline.caching import Caching
+from stayfast.core.types import Api, Request
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.handoffs import Route, Target, Terms
-from stayfast.pipeline.stages.admit import AdmitAll
-from stayfast.pipeline.stages.cache import ExactCache
-from stayfast.pipeline.stages.call import Caller
-from stayfast.pipeline.stages.context import AsSent
-from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import Router
-from stayfast.pipeline.stages.settle import Settle
-from stayfast.pipeline.stages.template import Template
 from stayfast.policy.cache import CacheConfig
 from stayfast.prove.claim import Conditions, Figure, Finding, Sense
-from stayfast.stores.memory import MemoryStore
+from stayfast.prove.oracle import SEMANTIC, Oracle, Told, ask, gateway_of, name_of
+from stayfast.prove.parents import below_others, conversations
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.registry import Member
 from stayfast.wire.decode import decode
-from stayfast.wire.transcode import recite, transcoder
 
 AT_ONCE = 40
 AGAIN = 0.4  # of all, asked again of the last N_RECENT
 N_RECENT = 60
-THINKS_S = 0.2
 LEAST_SERVED = 30.0  # %: a cache that never hits would cross nothing
+LEAST_IN_OTHER_WORDS = 5.0  # %
 MODELS = ("m", "other")
 _TENANTS = ("a", "b", "ab", "", None)
 _SYSTEMS = (None, "Be brief.", "Be long.", "be brief.")
@@ -52,7 +41,8 @@ _TOOLS = (None, "find", "delete")
 _FORMATS = (None, "object", "schema")
 _PARENTS = (None, "Is it red?", "Is it green?", "And why?")
 _TEMPERATURES = (0, 0.1)
-_QUESTIONS = ("Why?", "why?", "Is it red?", "And its types?")
+_QUESTIONS = ("Why?", "why?", "Is it red?", "And its types?", "How can I paint a fence?", "How do you paint the fence?",
+              "Paint for a fence, which?", "Tell me how to paint fences.")
 _APIS = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)
 
 
@@ -137,58 +127,6 @@ def _responses(what: Drawn, rng: Random) -> dict[str, Any]:
     return body
 
 
-class _Answer:
-    """One answer, in the client's own dialect, through the transcoder that a real one comes through."""
-
-    def __init__(self, call: Call, text: str) -> None:
-        request = call.request
-        self._coder = transcoder(request.api, request, source_streams=request.stream, upstream="oracle")
-        self._chunks = self._read(recite(request, text, answer_id=call.request_id, created_at=0))
-        self.sight = self._coder.sight
-
-    def _read(self, body: bytes) -> Iterator[Chunk]:
-        for chunk in (self._coder.feed(body), self._coder.finish()):
-            if chunk is not None:
-                yield chunk
-
-    async def next(self) -> Chunk | None:
-        return next(self._chunks, None)
-
-    def cut(self) -> Chunk | None:
-        return None
-
-    def close(self) -> None:
-        pass
-
-
-class Oracle:
-    """An upstream that answers with the name of the request that it was asked for."""
-
-    name = "oracle"
-    kind = "simulated"
-    always_streams = False
-
-    def __init__(self, names: dict[str, str]) -> None:
-        self._names = names  # by request id
-
-    def can_serve(self, api: Api) -> bool:
-        return api.can_stream
-
-    async def open(self, call: Call) -> Stream:
-        await asyncio.sleep(THINKS_S)
-        return _Answer(call, self._names[call.request_id])
-
-    def close(self) -> None:
-        pass
-
-
-class _Deaf:
-    """Takes no fact."""
-
-    def emit(self, fact: object) -> None:
-        pass
-
-
 @dataclass(frozen=True, slots=True)
 class Isolation:
     """See the module."""
@@ -198,65 +136,65 @@ class Isolation:
 
     name = "isolation"
     says = ("Of 100,000 random requests none gets an answer of the exact cache, kept or shared in flight, that was made for "
-            "another tenant, model, system prompt, tool set, output format, conversation, sampling or dialect.")
+            "another tenant, model, system prompt, tool set, output format, conversation, sampling or dialect; of as many "
+            "more none gets one of the semantic cache.")
 
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""
         n = self.n_quick if conditions.is_quick else self.n
-        conditions.say(f"{n} requests in virtual time")
-        return await asyncio.to_thread(in_virtual_time, n, conditions.seed)
+        seed = conditions.seed
+        conditions.say(f"{n:,} requests in virtual time, with the exact cache and with the semantic one")
+        exact = await asyncio.to_thread(in_virtual_time, n, seed)
+        semantic = await asyncio.to_thread(in_virtual_time, n, seed, is_semantic=True)
+        figures, notes = exact.figures + semantic.figures, exact.notes + semantic.notes
+        asked = conversations(conditions.data) if conditions.data is not None else []
+        if not asked:
+            return Finding(figures, (*notes, "Follow-ups were not asked: that needs --data DIR (docs/proofs.md)."))
+        conditions.say(f"the follow-ups of {len(asked)} conversations")
+        return Finding((*figures, *await asyncio.to_thread(below_others, asked, seed)), notes)
 
 
-def in_virtual_time(n: int, seed: int) -> Finding:
-    """All of it, and the verdict."""
+def in_virtual_time(n: int, seed: int, *, is_semantic: bool = False) -> Finding:
+    """All requests to one kind of cache, and the verdict. Raises SetUpFailed."""
+    config, which = (SEMANTIC, "semantic cache") if is_semantic else (CacheConfig("exact"), "exact cache")
+
     async def main(loop: SimLoop) -> Finding:
         rng, results = Random(seed), Counter[str]()
         names: dict[str, str] = {}
         recent: list[Drawn] = []
-        gateway = _gateway(Oracle(names), loop, Random(seed))
+        gateway = gateway_of(Oracle(names), MODELS, config, loop, Random(seed))
         n_crossed = 0
         for first in range(0, n, AT_ONCE):
-            asked = []
+            asked, whats = [], []
             for number in range(first, min(n, first + AT_ONCE)):
                 what = rng.choice(recent) if recent and rng.random() < AGAIN else drawn(rng)
+                if is_semantic and rng.random() < AGAIN:
+                    what = msgspec.structs.replace(what, question=rng.choice(_QUESTIONS))
                 recent = [*recent[-N_RECENT:], what]
-                name = msgspec.json.encode(what).hex()  # letters that no dialect would write otherwise
-                names[f"req_{number}"] = name
-                asked.append(_ask(gateway, dressed(what, rng), Arrival(f"req_{number}", loop.now(), what.tenant), name))
-            for result, is_mine in await asyncio.gather(*asked):
-                results[result] += 1
-                n_crossed += not is_mine
+                names[f"req_{number}"] = name_of(msgspec.json.encode(what))
+                request = dressed(what, rng)
+                asked.append(ask(gateway, request, Arrival(f"req_{number}", loop.now(), what.tenant)))
+                whats.append((what, request.stream))
+            for told, (what, streams) in zip(await asyncio.gather(*asked), whats, strict=True):
+                results[told.result] += 1
+                n_crossed += not _is_its_own(told, what) or told.is_stream is not streams
             names.clear()
-        served = (results["hit"] + results["coalesced"]) / n * 100
-        figures = (Figure("answers that were made for somebody else", float(n_crossed), "", 0.0),
-                   Figure("requests served without a call of their own", served, "%", LEAST_SERVED, Sense.AT_LEAST))
+        figures = [Figure(f"{which}: answers that were made for somebody else", float(n_crossed), "", 0.0),
+                   Figure(f"{which}: requests served without a call of their own",
+                          sum(results[result] for result in ("hit", "coalesced", "semantic")) / n * 100, "%", LEAST_SERVED,
+                          Sense.AT_LEAST)]
+        if is_semantic:
+            figures.append(Figure(f"{which}: requests answered in other words", results["semantic"] / n * 100, "%",
+                                  LEAST_IN_OTHER_WORDS, Sense.AT_LEAST))
         said = ", ".join(f"{count:,} {result}" for result, count in sorted(results.items()))
-        return Finding(figures, (f"{n:,} requests: {said}.",))
+        return Finding(tuple(figures), (f"{n:,} requests, {which}: {said}.",))
 
     return run(main)
 
 
-async def _ask(gateway: Gateway, request: Request, arrival: Arrival, name: str) -> tuple[str, bool]:
-    """What the cache had to do with it, and whether the answer was made for this name, in the form that was asked for."""
-    reply = await gateway.serve(request, arrival)
-    parts = []
-    try:
-        while (chunk := await reply.next()) is not None:
-            parts.append(chunk.data)
-    finally:
-        reply.close()
-    body = b"".join(parts)
-    is_stream = body.startswith((b"data: ", b"event: "))
-    return (reply.cache or "").partition(";")[0], name.encode() in body and is_stream is request.stream
-
-
-def _gateway(upstream: Oracle, loop: SimLoop, rng: Random) -> Gateway:
-    sink = _Deaf()
-    settle, caller = Settle(loop, sink), Caller(loop, rng, sink)
-    member = Member(upstream, None, None, rng, sink)
-    config = CacheConfig("exact")
-    terms = Terms()
-    routes = {name: Route(name, (Target(member),), terms=replace(
-        terms, route=name, cache=Caching(config, name, MemoryStore(config.max_bytes)))) for name in MODELS}
-    return Gateway(Alarms(loop), AdmitAll(), ExactCache(caller.start, loop, sink), AsSent(),
-                   Router(routes, terms, loop, rng), caller, Template(loop, sink), Relay(loop, settle.done), settle)
+def _is_its_own(told: Told, what: Drawn) -> bool:
+    """Whether an answer was made for such a request; in other words, for another question in the same place."""
+    if told.result != "semantic" or not told.name:
+        return told.name == name_of(msgspec.json.encode(what))
+    made_for = msgspec.json.decode(bytes.fromhex(told.name), type=Drawn)
+    return msgspec.structs.replace(made_for, question=what.question) == what

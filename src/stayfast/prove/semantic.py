@@ -20,7 +20,7 @@ from typing import Any
 from stayfast.policy.calibrate import CalibrateConfig, Calibrator
 from stayfast.policy.eligible import EligibleConfig
 from stayfast.policy.similarity import N_FEATURES, Fixed
-from stayfast.prove.claim import Conditions, Figure, Finding, Sense, SetUpFailed, over
+from stayfast.prove.claim import Conditions, Figure, Finding, NeedsData, Sense, SetUpFailed, over
 from stayfast.settings import environment
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embed import HOW_TO, EmbedderConfig, NoEmbedder
@@ -48,7 +48,7 @@ class Semantic:
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""
         if conditions.data is None:
-            raise SetUpFailed(f"needs --data DIR, a folder with {CLASSES} and {PAIRS} (docs/cache-eval.md says whence)")
+            raise NeedsData(f"needs --data DIR, a folder with {CLASSES} and {PAIRS} (docs/cache-eval.md says whence)")
         try:
             passes = Passes(conditions.data, self.embedder, conditions)
         except NoEmbedder as missing:

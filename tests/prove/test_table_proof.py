@@ -1,0 +1,121 @@
+"""The headline's proof: it is put together right, and falls short without its parts."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from math import isnan
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import uvloop
+from numpy.typing import NDArray
+
+from stayfast.policy.calibrate import Calibrator
+from stayfast.prove.answered import Came, Prepared, in_virtual_time
+from stayfast.prove.claim import Conditions, Figure, SetUpFailed
+from stayfast.prove.desk import AGAIN, Desk, Visit, answer_of, visits
+from stayfast.prove.semantic import CLASSES
+from stayfast.prove.shop import question_in
+from stayfast.prove.table import ALL_ON, DIRECT, TIDY, Extent, Slack, Table
+from tests.bench.phrased import as_csv
+
+N_DIMS = 64
+N_WARM, N = 1200, 500
+LIKE = 6  # one in so many of the questions that are asked once is like one that comes again
+
+
+def _unit(word: str) -> NDArray[np.float32]:
+    """By chance, but always the same."""
+    seed = int.from_bytes(blake2b(word.encode(), digest_size=4).digest(), "little")
+    found = np.random.default_rng(seed).standard_normal(N_DIMS, dtype=np.float32)
+    unit: NDArray[np.float32] = found / np.linalg.norm(found)
+    return unit
+
+
+def _row(visit: Visit) -> NDArray[np.float32]:
+    """A vector near those of the same task, without a model."""
+    if visit.is_again:
+        row = _unit(f"task {visit.article}") + np.float32(0.4) * _unit(visit.text)
+    elif visit.article % LIKE == 0:
+        row = _unit(f"task {visit.article // LIKE % 40}") + np.float32(0.9) * _unit(visit.text)
+    else:
+        row = _unit(visit.text)
+    unit: NDArray[np.float32] = row / np.linalg.norm(row)
+    return unit
+
+
+@pytest.fixture(scope="module")
+def said() -> list[Visit]:
+    """What visitors say."""
+    return visits(Desk(Random(1)), Random(1), N_WARM + N)
+
+
+def came_of(said: list[Visit], route: Mapping[str, Any]) -> Came:
+    """All of them, at a gateway with these settings."""
+    embedder = Prepared({visit.text: _row(visit) for visit in said}, "by chance")
+    return in_virtual_time(said, N_WARM, route, rate_rps=100.0, seed=1, embedder=embedder)
+
+
+def test_what_is_asked_is_what_is_claimed(said: list[Visit]) -> None:
+    """40 % come again, hardly ever in the same words; what is asked once has an article and words of its own."""
+    again = [visit for visit in said if visit.is_again]
+    once = [visit for visit in said if not visit.is_again]
+    assert abs(len(again) / len(said) - AGAIN) < 0.03
+    assert len({visit.text for visit in again}) > 0.9 * len(again)
+    assert len({visit.text for visit in once}) == len({visit.article for visit in once}) == len(once)
+    assert not {visit.article for visit in again} & {visit.article for visit in once}
+
+
+def test_the_provider_reads_a_question_with_and_without_marks() -> None:
+    """What is pasted below it is no part of it."""
+    plain, marked = (b'{"messages":[{"role":"user","content":%b}]}' % content for content in (
+        b'"Why?\\n\\nAll of this."', b'[{"type":"text","text":"Why?\\n\\nAll","cache_control":{"type":"ephemeral"}}]'))
+    assert question_in(plain) == question_in(marked) == "Why?"
+    assert answer_of(12).startswith("Article 12 of ")
+
+
+def test_all_on_is_quicker_and_cheaper_than_direct(said: list[Visit]) -> None:
+    """In virtual time; most of what comes again is answered from the cache, and nothing goes wrong elsewhere."""
+    direct, tidy, all_on = (came_of(said, route) for route in (DIRECT, TIDY, ALL_ON))
+    shares = (0.5, 0.95, 0.99)
+    assert all(quick < 0.9 * slow for quick, slow in zip(all_on.at(shares), direct.at(shares), strict=True))
+    assert direct.by_kind == {"off": N}
+    assert all_on.by_kind["semantic"] > 0.2 * N
+    assert all_on.n_failed == sum(all_on.wrong.values()) - all_on.wrong["semantic"] == 0
+    assert 1.9 < direct.n_prompted / direct.n_calls / 1000 < 2.1
+    assert direct.n_cached == 0
+    assert 0.5 < tidy.n_cached / tidy.n_prompted < 0.65
+    assert all_on.usd < tidy.usd < direct.usd
+
+
+def test_a_cache_that_gives_everything_is_seen(said: list[Visit], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers are judged by the article."""
+    monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "")
+    came = came_of(said, ALL_ON)
+    assert came.wrong["semantic"] > 0.1 * came.by_kind["semantic"]
+
+
+def figures(conditions: Conditions) -> dict[str, Figure]:
+    """Of the shortest run."""
+    finding = uvloop.run(Table(quick=Extent(200, 200, 1.0, 2.0, Slack(), Slack())).run(conditions))
+    return {figure.name: figure for figure in finding.figures}
+
+
+@pytest.mark.sockets
+def test_every_figure_is_taken(tmp_path: Path) -> None:
+    """So short a run proves nothing, but nothing is missing in it, and nothing fails over sockets."""
+    (tmp_path / CLASSES).write_text(as_csv())
+    found = figures(Conditions(is_quick=True, data=tmp_path))
+    missing = {name for name, figure in found.items() if isnan(figure.value)}
+    assert missing == {f"{where}: of its answers, wrong" for where in ("virtual time", "a bank's questions")}  # it gave none
+    assert next(figure.value for name, figure in found.items() if name.startswith("sockets: requests without")) == 0
+    assert 0 < found["sockets: spend, less than direct by"].value < 100
+
+
+def test_a_broken_file_is_told(tmp_path: Path) -> None:
+    """Before anything is asked."""
+    (tmp_path / CLASSES).write_text("neither,nor\n1,2\n")
+    with pytest.raises(SetUpFailed, match=CLASSES):
+        figures(Conditions(is_quick=True, data=tmp_path))
