@@ -26,7 +26,7 @@ serve: $(STAMP) ## Run the gateway (ARGS="--port 9000 ...")
 test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings")
 	$(BIN)/python -m pytest $(ARGS)
 
-clients: ## Install the Node SDK that tests/clients/node needs (without it those tests are skipped)
+clients: ## Install the Node SDK and pyright, by tests/clients/node (without them their tests are skipped)
 	npm ci --prefix tests/clients/node --no-audit --no-fund
 
 check: $(STAMP) ## Lint, types, floors, sizes, generated pages

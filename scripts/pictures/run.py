@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import kept
 import own
 import proofs
 from draw import Words, picture
@@ -36,6 +37,11 @@ SCENES: Mapping[str, Scene] = MappingProxyType({
         "Cache: frequent questions",
         "Four of five questions are among 500 that come by Zipf's law, from an empty cache; provider gpt-4o-mini-like. A "
         "hit takes no virtual time and is drawn at 1 ms; a miss waits as ever.", own.cache),
+    "cache-stores": Scene(
+        "Stores: eight gateways and a thousand frequent questions",
+        "Four of five questions are among a thousand that come by Zipf's law, to any of eight gateways, 20 requests/s in "
+        "all, from empty caches; provider gpt-4o-mini-like. The store is 0.3 ms away. A hit takes no other virtual time and "
+        "is drawn at 1 ms.", kept.stores),
     "fairness": Scene(
         "Fairness: two quiet tenants beside one with twenty times its share",
         "prove noisy: 32 places; the third's arrivals are as bursty as Azure's code trace; drawn are the quiet ones. As one "
@@ -53,6 +59,11 @@ SCENES: Mapping[str, Scene] = MappingProxyType({
         "pick: order; the engine runs 32 requests (64/s) and is asked 38/s, and 96/s in 20 s of each minute; the gateway is "
         "told neither; provider gpt-4o-mini-like. Hedges and breakers are off, which would hide it.",
         own.limits),
+    "prompt-layout": Scene(
+        "Prompt layout: agents before Anthropic's prompt cache",
+        "prove prefix, Anthropic: instructions and tools of some 20,000 tokens, 12 turns each, in virtual time by the "
+        "provider's rules; tools come in one order with and without. The first token waits 0.1 ms for each token that is "
+        "new to the provider.", kept.prompts),
     "quotas": Scene(
         "Quotas: beside a tenant that sends 1,000 requests in 10 s each minute",
         "One engine of 32 slots (64 requests/s) and no ceiling; the other tenant asks 25/s, and its waits are drawn. The "
@@ -66,6 +77,11 @@ SCENES: Mapping[str, Scene] = MappingProxyType({
         "Routing: conversations of 8 turns before four engines that keep prompts",
         "0.8 conversations/s over a system prompt of 1,000 tokens that all share; each engine reads 8,000 tokens/s.",
         own.routing),
+    "semantic-cache": Scene(
+        "Semantic cache: 36 things, each asked for in 512 ways",
+        "20 requests/s, things by Zipf's law, from empty caches; the model takes 0.5 s (median), the real embedder is given "
+        "2 ms of virtual time. How much is given, and how often that is wrong, depends on your questions: these are made "
+        "of templates, and this is a picture of the wait alone.", kept.semantic),
     "stalls": Scene(
         "Stalls: one answer in fifty halts for 30 s",
         "prove stalls: two replicas, 120 words an answer at 20 ms a word.", proofs.halts, "Longest wait inside an answer"),

@@ -42,6 +42,7 @@ class Gateway:
 
     origin: str
     errors: Path
+    pid: int = 0
 
     @property
     def openai_url(self) -> str:
@@ -54,10 +55,18 @@ def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
     """A gateway in front of `upstream`, its files in `folder`; ended by SIGTERM, and waited for."""
     settings = folder / "stayfast.yaml"
     settings.write_text(SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL, keepalive_s=KEEPALIVE_S))
+    with started(settings, folder) as gateway:
+        yield gateway
+
+
+@contextmanager
+def started(settings: Path, folder: Path, *options: str) -> Iterator[Gateway]:
+    """A gateway with these settings, begun in `folder`; ended by SIGTERM, and waited for."""
     port = _free_port()
-    gateway = Gateway(f"http://127.0.0.1:{port}", folder / "stderr.txt")
-    with gateway.errors.open("w") as errors, (folder / "stdout.txt").open("w") as output:
-        process = _spawn(settings, port, errors, output)
+    errors_at = folder / "stderr.txt"
+    with errors_at.open("w") as errors, (folder / "stdout.txt").open("w") as output:
+        process = _spawn(settings, port, errors, output, folder, *options)
+        gateway = Gateway(f"http://127.0.0.1:{port}", errors_at, process.pid)
         try:
             _wait_live(process, gateway)
             yield gateway
@@ -72,10 +81,11 @@ def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
     assert status == 0, f"the gateway ended with {status}: {gateway.errors.read_text()[-2000:]}"
 
 
-def _spawn(settings: Path, port: int, errors: IO[str], output: IO[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stayfast", "serve", "--config", str(settings), "--port", str(port)]
+def _spawn(settings: Path, port: int, errors: IO[str], output: IO[str], folder: Path,
+           *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stayfast", "serve", "--config", str(settings), "--port", str(port), *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STAYFAST_") and name != "PORT"}
-    return subprocess.Popen(command, env=environment, stdout=output, stderr=errors)
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=errors, cwd=folder)
 
 
 def _free_port() -> int:

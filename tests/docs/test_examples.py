@@ -33,7 +33,7 @@ def typed(page: Path) -> list[str]:
 def test_settings_load(page: Path) -> None:
     """Every YAML example is a settings file without a mistake."""
     for text in blocks(page, "yaml"):
-        load(Source(page.name, text), variables_for(text), check_engine=lambda _: None)
+        load(Source(page.name, text), variables_for(text), check_engine=lambda _: None, check_turn=lambda _: None)
 
 
 @pytest.mark.parametrize("page", PAGES)

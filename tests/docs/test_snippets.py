@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks
 
-PAGES = ["docs/turns.md", "docs/turns-agents.md", "docs/turns-events.md"]
+PAGES = ["docs/turns.md", "docs/turns-agents.md", "docs/turns-events.md", "docs/turns-served.md"]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -21,6 +21,7 @@ from stayfast.pipeline.stages.route import Router
 from stayfast.policy.budget import BudgetConfig, share_out
 from stayfast.policy.cache import CacheConfig
 from stayfast.policy.semantic import SemanticConfig
+from stayfast.stores.base import Store
 from stayfast.stores.embed import Embedding, NoEmbedder
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import Say, Script, SimLoop
@@ -87,9 +88,11 @@ class SemanticRig(CacheRig):
     """A route with a semantic cache; by a threshold of .9, unless `semantic` says otherwise."""
 
     def __init__(self, loop: SimLoop, *scripts: Script, semantic: SemanticConfig | None = None,
-                 verifier: Verifier | None = None, budget: BudgetConfig | None = None) -> None:
+                 verifier: Verifier | None = None, budget: BudgetConfig | None = None, store: Store | None = None) -> None:
         config = CacheConfig("semantic", max_temperature=1.0, semantic=semantic or SemanticConfig(threshold=0.9))
         super().__init__(loop, *scripts, config=config)
+        if store is not None:
+            self.caching.store = store
         route = self.gateway.router.routes[MODEL]
         if budget is not None:
             terms = replace(route.terms, budget=share_out(budget, route.terms.timeouts.total_s))

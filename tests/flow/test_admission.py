@@ -43,12 +43,12 @@ def test_a_full_queue_turns_away_at_once() -> None:
         assert (shed.value.status, shed.value.code, shed.value.reason) == (503, "overloaded", "queue_full")
         assert 1 <= (shed.value.retry_after_s or 0) <= 2
         assert not shed.value.is_final
-        assert "1 of 1 places are taken, 1 requests wait" in shed.value.message
+        assert "1 of 1 places are taken, 1 waiting" in shed.value.message
         fact = it.rig.sink.of(RequestDone)[0]
         assert (fact.shed, fact.status, fact.error) == ("queue_full", 503, "overloaded")
         (note,) = fact.notes
-        assert note == ("turned away, the queue is full: band realtime, a predicted wait of 0 s, 1 of 1 places taken, "
-                        "1 waiting, the event loop 0 ms late, 0% of a core in use")
+        assert note == ("turned away, the queue is full: band realtime, nothing known yet to predict a wait by, "
+                        "1 of 1 places taken, 1 waiting, the event loop 0 ms late, 0% of a core in use")
         assert await asyncio.gather(*asking) == ["1", "2"]
         it.assert_empty()
 

@@ -77,7 +77,7 @@ def test_a_stage_is_ended_with_its_part(stage: Stage, api: Api) -> None:
             assert slow.is_cancelled
             status, _, body = render(late.value, request.api, "req_1")
             assert status == 504
-            assert f"budget_s of {part_s:g} s exceeded in stage {stage.value}".encode() in body
+            assert f"stage {stage.value} used up its part of the deadline, {part_s:g} s".encode() in body
             (done,) = rig.sink.of(RequestDone)
             assert (done.status, done.error, done.over_stage) == (504, "budget_s_exceeded", stage)
             assert not rig.sink.of(AttemptDone)

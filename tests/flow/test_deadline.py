@@ -52,6 +52,8 @@ def test_total_limit_bounds_the_first_token_too() -> None:
         with pytest.raises(DeadlineExceeded) as late:
             await rig.serve()
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CALL, "total_s", 1.5)
+        assert (late.value.message, late.value.code) == (
+            "the request's deadline of 1.5 s passed in stage call", "total_s_exceeded")
 
     run(main)
 

@@ -49,6 +49,22 @@ def test_who_joins_late_outlives_the_leader(leaves_after_s: float) -> None:
     run(main)
 
 
+def test_a_whole_answer_is_kept_when_it_is_there() -> None:
+    """Not when it has been read: its client leaves, and the next one gets it all the same. Nobody leads any more."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+        reply = await rig.ask(chat(stream=False))
+        assert (reply.cache, reply.upstream, len(rig.caching.flights)) == ("miss; kind=exact", "up0", 0)
+        reply.close()
+        again = await rig.ask(chat(stream=False))
+        assert b'"Hello"' in await read(again)
+        assert (rig.results, rig.n_calls) == (["miss", "hit"], 1)
+        rig.check_clean()
+
+    run(main)
+
+
 def test_a_leader_who_does_not_read_holds_nobody_up() -> None:
     """Its client takes its time over the first part; who joins meanwhile has all of it at the upstream's pace."""
 

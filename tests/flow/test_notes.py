@@ -69,7 +69,7 @@ def test_explain_tells_why_a_full_upstream_refused() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(1.0), Say("a")]], limit=LimitConfig("fixed", 1, 1, max_waiting=0))
         reply = await rig.serve()
-        with pytest.raises(Shed):
+        with pytest.raises(Shed, match="up0 has as many requests as it takes, and none may wait"):
             await rig.serve()
         (note,) = rig.sink.of(RequestDone)[0].notes
         assert note == ("turned away, no place at up0 in time: 1 of 1 places were taken, 0 others waiting, "
@@ -86,7 +86,7 @@ def test_explain_tells_of_fail_over_and_fallback() -> None:
                   retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
         assert rig.sink.of(RequestDone)[0].notes == (
-            "retried at up1: 503 of up0, budget 0.0/10 %", "fell back to up2: 500 of up1, budget 100.0/10 %")
+            "retried at up1: 503 of up0, budget 0.0/10 %", "fell back to up2: 500 of up1, budget 100.0/10 % and its slack")
         first, second = rig.sink.of(Retried)
         assert (first.upstream, first.to, first.what, first.spent, first.budget) == ("up0", "up1", "503", 0.0, 0.1)
         assert (second.upstream, second.to, second.spent) == ("up1", "up2", 1.0)

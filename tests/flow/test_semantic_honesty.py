@@ -2,6 +2,7 @@
 
 import pytest
 
+from stayfast.pipeline import phrasings
 from stayfast.pipeline.learning import Label, Learning
 from stayfast.policy.calibrate import CalibrateConfig
 from stayfast.policy.semantic import SemanticConfig
@@ -28,7 +29,7 @@ class Log(dict[int, bytes]):
         """Holds nothing."""
 
 
-def taught(learning: Learning, tenant: str, n: int, log: Log | None = None) -> None:
+def taught(learning: Learning, tenant: str, n: int, log: phrasings.Log | None = None) -> None:
     """So many clear labels of both classes."""
     for number in range(n):
         is_right = number % 3 != 0
@@ -78,6 +79,57 @@ def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: p
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
         assert rig.lookups[-2:] == ["audit_begun", "audit_wrong"]
+
+    run(main)
+
+
+def test_audits_that_came_to_nothing_count_as_much_as_those_that_did_not() -> None:
+    """Of a hundred audits, four in five lost: those that were judged stand for nearly all, also after a restart."""
+    config, log = CalibrateConfig(max_error=0.1, audit=0.1), Log()
+    lossy, whole, again = (Learning(config) for _ in range(3))
+    for learning, n_judged in ((lossy, 20), (whole, 100)):
+        taught(learning, "a", 600, log if learning is lossy else None)
+        for n in range(100):
+            learning.audit_begun("a")
+            if n % (100 // n_judged) == 0:
+                n_audits = learning.audit_judged("a")
+                label = Label(GOOD, n % 50 != 0, True, "a", n_audits=n_audits)
+                learning.learn(label, log if learning is lossy else None)
+    again.restore(log)
+    for learning, n_judged in ((lossy, 20), (whole, 100), (again, 20)):
+        rule = learning.rule_of("a")
+        assert sum(label.weight for label in rule._labels[600:]) == pytest.approx(1000, rel=0.2)
+        assert rule.audited() == (2, n_judged)
+        assert learning.audit_judged("nobody") == 1.0
+
+
+def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is late when the answers are to be compared: no verdict, and the next one stands for both."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        learning = rig.semantic.learning
+        taught(learning, "a", 60)
+        await rig.text(ask(ONE), tenant="a")
+        await rig.settled()
+        ask_store, n_asked = MemoryStore.ask, 0
+
+        async def late(self: MemoryStore, key: bytes, until: float) -> tuple[object, bool]:
+            """The look-up's own is in time, the comparison's not."""
+            nonlocal n_asked
+            n_asked += 1
+            return await ask_store(self, key, until) if n_asked == 1 else (None, False)
+
+        with monkeypatch.context() as slow:
+            slow.setattr(MemoryStore, "ask", late)
+            assert await rig.text(ask(SAME), tenant="a") == YES
+            await rig.settled()
+        assert rig.lookups[-1] == "audit_begun"
+        assert await rig.text(ask(SAME_TOO), tenant="a") == YES
+        await rig.settled()
+        assert rig.lookups[-1] == "audit_right"
+        own = learning._own["a"]
+        assert (own.n_begun, own.n_judged) == (2, 1)
 
     run(main)
 

@@ -218,6 +218,8 @@ def test_taken_port_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     (GOOD + f"server: {{keys: {{a: 'sha256:{'0' * 64}'}}}}", ("127.0.0.1", 1), 'authorization: Bearer $STAYFAST_KEY'),
     ("upstreams: {a: {kind: openai, key: k}, b: {kind: simulated}}\nroutes: {paid: [a], free: [b]}", ("h", 1), '"free"'),
     ("upstreams: {a: {kind: openai, key: k}}\nroutes: {\"*\": [a], paid: [a]}", ("h", 1), '"model": "paid"'),
+    ("upstreams: {a: {kind: simulated}}\nroutes: {\"*\": [a]}", ("h", 1), '"model": "any"'),
+    ("upstreams: {a: {kind: openai, key: k, models: {its: x}}}\nroutes: {\"*\": [a]}", ("h", 1), '"model": "its"'),
 ])
 def test_hello(text: str, address: tuple[str, int], part: str) -> None:
     """The line to try names an address that can be called and a model that costs nothing where there is one."""
@@ -226,9 +228,11 @@ def test_hello(text: str, address: tuple[str, int], part: str) -> None:
 
 
 def test_hello_without_a_name_to_try() -> None:
-    """With nothing but a wildcard there is no line that would surely work."""
+    """With nothing but a wildcard to a provider, whose models only its customer knows, it says what is to be put in."""
     text = 'upstreams: {a: {kind: openai, key: k}}\nroutes: {"*": [a]}'
-    assert "curl" not in hello(load(Source("x", text), {}), [("h", 1)], "1")
+    *_, asked, line = hello(load(Source("x", text), {}), [("h", 1)], "1").splitlines()
+    assert asked == "try, with a model that your upstream has for MODEL:"
+    assert '"model": "MODEL"' in line
 
 
 class Parent:

@@ -8,13 +8,14 @@ import pytest
 import uvloop
 
 from stayfast.cli.explain import picture
+from stayfast.core.types import Outcome, Usage
 from stayfast.observe.waterfall import Waterfall, waterfall
 from stayfast.policy.histogram import LogHistogram
 from stayfast.server.auth import digest
 from stayfast.server.backend import Asked
 from stayfast.server.config import ServerConfig
 from tests.server.fakes import FakeBackend, get, serving
-from tests.unit.observe.test_metrics import done
+from tests.unit.observe.test_metrics import attempt, done
 from tests.unit.observe.test_waterfall import JAGGED
 
 KEY, ADMIN = "k" * 20, "a" * 20
@@ -95,6 +96,21 @@ v stalled once in the middle of its answer, at most for 300 ms.
 Most of the time went to stage call: 2.50 s of 3.00 s.
 Of the time to the first token 200 ms were the gateway's own.
 """
+
+
+def test_more_than_the_deadline_is_told_in_one_unit() -> None:
+    """As stages are."""
+    first = picture(told(total_s=0.98, ended_at=2.02), 80).splitlines()[0]
+    assert first.endswith("1.02 s of 0.98 s")
+
+
+def test_the_loser_of_a_race() -> None:
+    """It was closed for being slower: it neither failed nor was it ignored, and it wrote nothing to be counted."""
+    none = Usage()
+    lost = attempt(outcome=Outcome.IGNORED, is_lost=True, ttft_s=None, usage=none, cost_usd=None)
+    drawn = picture(told(attempts=(lost, attempt(upstream="v", usage=none))), 80).splitlines()
+    assert [line.split("  ")[-1] for line in drawn if line.startswith(("  1 ", "  2 "))] == [
+        "lost the race", "success, 0 tokens"]
 
 
 def test_no_name_steers_the_terminal() -> None:

@@ -1,12 +1,17 @@
 """`stayfast warm`: what is read, how it is asked, and what the first users find then."""
 
+import asyncio
+import sys
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
 
-from stayfast.cli import main
+from stayfast.cli import main, warm_call
 from stayfast.cli.warm import read
+from stayfast.turns.cached import Cached
+from stayfast.turns.kept import store_at
 from tests.server.test_cache_admin import SETTINGS, ask
 from tests.server.test_workers_as_one import running
 
@@ -20,6 +25,13 @@ def test_what_is_read() -> None:
     assert bodies[0] == {"model": "faq", "messages": [{"role": "user", "content": "What is it?"}]}
     assert bodies[1]["stream"] is False
     assert "stream" not in bodies[2]
+
+
+def test_texts_to_embed() -> None:
+    """Each line as clients ask for it, by itself; requests stay what they are."""
+    found = read('A document.\n{"model":"m","messages":[]}\n', "vectors", embeds=True)
+    assert [question.path for question in found] == ["/v1/embeddings", "/v1/chat/completions"]
+    assert msgspec.json.decode(found[0].body) == {"model": "vectors", "input": "A document."}
 
 
 @pytest.mark.parametrize(("text", "why"), [
@@ -45,6 +57,88 @@ def test_wrong_usage(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     file.write_bytes(b"a\xff")
     assert main(["warm", str(file), "--model", "m"]) == 2
     assert "is not in UTF-8 (byte 1)" in capsys.readouterr().err
+
+
+MODULE = """
+from stayfast.turns.cached import Cached
+from stayfast.turns.kept import store_at
+
+async def find(question: str, k: int = 3) -> list[str]:
+    with open("calls", "a") as calls:
+        calls.write(f"{question} {k}\\n")
+    if question == "broken":
+        raise ConnectionError("a secret")
+    return [f"{question} {n}" for n in range(k)]
+
+search = Cached(find, ttl_s=60, store=store_at("found.db", timeout_s=10), name="kb")
+alone = Cached(find, ttl_s=60)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A name of its own for an application's module, in the folder where the command runs."""
+    name = f"kb_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_what_turns_will_look_up(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line is looked up once, by any form of arguments; another process finds it, until it is too old."""
+    file, calls = tmp_path / "hot", tmp_path / "calls"
+    file.write_text('# hot\nrefunds\n["prices", 2]\n{"question": "hours", "k": 1}\n')
+    warm = ["warm", str(file), "--call", f"{module}:search", "--per-second", "1000"]
+    assert main(warm) == 0
+    assert capsys.readouterr().out == "0 were there, 3 made, 0 failed\n"
+    assert sorted(calls.read_text().splitlines()) == ["hours 1", "prices 2", "refunds 3"]
+
+    async def look_up() -> list[list[str]]:
+        async def never(question: str, k: int = 3) -> list[str]:
+            raise AssertionError
+
+        search = Cached(never, ttl_s=60, store=store_at("found.db", timeout_s=10), name="kb")
+        try:
+            return [await search("refunds"), await search("prices", 2), await search(question="hours", k=1)]
+        finally:
+            await search.aclose()
+
+    assert asyncio.run(look_up()) == [["refunds 0", "refunds 1", "refunds 2"], ["prices 0", "prices 1"], ["hours 0"]]
+    del sys.modules[module]
+    assert main(warm) == 0
+    assert capsys.readouterr().out == "3 were there, 0 made, 0 failed\n"
+    del sys.modules[module]
+    assert main([*warm, "--fresh-for", "0s"]) == 0
+    assert capsys.readouterr().out == "0 were there, 3 made, 0 failed\n"
+    file.write_text("broken\nrefunds\n")
+    del sys.modules[module]
+    assert main(warm) == 1
+    told = capsys.readouterr()
+    assert told.out == "1 were there, 0 made, 1 failed\n"
+    assert told.err == "stayfast warm: kb failed: ConnectionError\n"
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["search", "--model", "m"], "--call asks no gateway"), (["search", "--embed"], "--call asks no gateway"),
+    (["search", "--budget", "1"], "--call asks no gateway"), (["alone"], "in its own process only: give it a store"),
+    (["find"], "keeps nothing: it must be a stayfast.turns.Cached"), (["nothing"], "has no nothing")])
+def test_what_cannot_be_called(words: list[str], why: str, module: str, tmp_path: Path,
+                               capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, and nothing was called."""
+    (tmp_path / "hot").write_text("refunds\n")
+    assert main(["warm", "hot", "--call", f"{module}:{words[0]}", *words[1:]]) == 2
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "calls").exists()
+
+
+def test_lines_to_call_with() -> None:
+    """The error names the line."""
+    assert warm_call.read('a\n[1, "b"]\n{"k": 2}') == [(("a",), {}), ((1, "b"), {}), ((), {"k": 2})]
+    with pytest.raises(ValueError, match="line 2 is no JSON"):
+        warm_call.read("a\n[1")
+    with pytest.raises(ValueError, match="nothing to call with"):
+        warm_call.read("# a\n")
 
 
 @pytest.mark.sockets

@@ -10,10 +10,12 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreAsked, StoreChanged
 from stayfast.stores.base import Store, StoreGone
+from stayfast.stores.door import Door
 from stayfast.stores.redis import RedisDoor
 from stayfast.stores.shared import Shared, SharedConfig
 from stayfast.testing import RecordingSink
 from tests.services.redis_server import RedisServer, redis_server
+from tests.unit.stores.journal_suite import JournalSuite
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
 
 pytestmark = pytest.mark.sockets
@@ -78,6 +80,36 @@ class TestRedis(StoreSuite):
     def test_what_is_asked_for_stays(self) -> None:
         """Not here: what goes first is for the server's settings."""
         assert (self.server.say(b"CONFIG", b"GET", b"maxmemory-policy"))
+
+
+class TestRedisJournal(JournalSuite):
+    """All that is promised of journals; the server lets whole nodes of a stream go."""
+
+    slack = 100
+
+    server: RedisServer
+
+    @pytest.fixture(autouse=True)
+    def place(self, server: RedisServer) -> None:
+        """Where it is."""
+        self.server = server
+
+    def door(self) -> Door:
+        """One more to the same server."""
+        return RedisDoor(self.server.url, "test", SystemClock())
+
+    def test_records_go_a_month_after_the_last_one(self) -> None:
+        """The server forgets what nobody adds to; somebody else's key of the name is as if it were gone."""
+        async def story(one: Door, other: Door) -> None:
+            await one.tell("abc", [b"a"], 20)
+            assert 2_591_000 < int(self.server.say(b"TTL", b"test:s:abc")[1:]) <= 2_592_000
+            self.server.say(b"SET", b"test:s:abd", b"no stream")
+            with pytest.raises(StoreGone):
+                await other.told("abd", "", 20)
+            with pytest.raises(StoreGone):
+                await other.tell("abd", [b"a"], 20)
+
+        self.tell_it(story)
 
 
 def test_two_processes_have_the_same(server: RedisServer) -> None:

@@ -254,3 +254,13 @@ def test_cost_and_report() -> None:
     assert [line.split("|")[0].strip() for line in b.report().splitlines()[1:5]] == ["paid", "inner", "kb", "web"]
     assert "timeout, fallback used, not done within its cap of 0.4 s" in b.report()
     assert b.report().endswith("broke the budget: web")
+
+
+def test_a_loop_that_was_blocked_at_the_end_still_gives_the_fallback() -> None:
+    """The step and the body run out in the same turn of the loop: the body has its grace from there."""
+    async def main(loop: SimLoop) -> object:
+        async with budget(2.5) as b:
+            loop.call_at(2.499, loop.stall, 0.05)
+            return await b.run(takes, 60, name="kb", fallback="nothing")
+
+    assert run(main) == "nothing"

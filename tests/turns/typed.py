@@ -7,6 +7,7 @@ from typing import Any, assert_type
 from stayfast.turns import (
     Agent,
     Answer,
+    Asked,
     Breaker,
     Budget,
     Cached,
@@ -76,6 +77,14 @@ async def agent_turn(model: ChatModel) -> str:
         assert_type(a.state, dict[str, Any])
     assert_type([event async for event in a.read(late=True)], list[Event])
     return outcome.text
+
+
+async def served(asked: Asked, a: Answer) -> None:
+    """A turn that the gateway serves."""
+    assert_type(asked.text, str)
+    assert_type(asked.late, Budget)
+    assert_type(asked.chat_messages(), list[dict[str, Any]])
+    a.delta(await current().run(weather, asked.text))
 
 
 async def ask(question: str) -> str:

@@ -66,9 +66,9 @@ def test_one_mistake(text: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(("upstream", "complaint"), [
-    ("{}", "upstreams.a: `kind` is missing: one of openai, anthropic, embedded, simulated"),
-    ("5", "upstreams.a: must be a mapping with `kind`: one of openai, anthropic, embedded, simulated"),
-    ("{kind: opnai}", ('upstreams.a.kind: must be one of openai, anthropic, embedded, simulated, not "opnai", '
+    ("{}", "upstreams.a: `kind` is missing: one of openai, anthropic, embedded, simulated, turn"),
+    ("5", "upstreams.a: must be a mapping with `kind`: one of openai, anthropic, embedded, simulated, turn"),
+    ("{kind: opnai}", ('upstreams.a.kind: must be one of openai, anthropic, embedded, simulated, turn, not "opnai", '
                       "did you mean openai?")),
     ("{kind: simulated, key: x}", "upstreams.a.key: unknown setting"),
     ("{kind: openai}", "upstreams.a.key: is missing: api.openai.com asks for one, for example ${OPENAI_API_KEY}"),

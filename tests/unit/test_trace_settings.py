@@ -88,7 +88,7 @@ def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, with the command that mends it, and only where tracing is asked for."""
     monkeypatch.setattr("stayfast.observe.trace.config.find_spec", lambda name: None)
     settings("{}")
-    with pytest.raises(SettingsError, match=r"tracing\.exporter.*pip install 'stayfast\[otel\]'"):
+    with pytest.raises(SettingsError, match=r"tracing\.exporter.*pip install '\.\[otel\]' in Stayfast's checkout"):
         settings("{exporter: otlp}")
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from stayfast.cli import say
 from stayfast.cli.asked import ask, reason
-from stayfast.observe.waterfall import Lane, Waterfall
+from stayfast.observe.waterfall import Lane, StepSpent, Waterfall, said, spent_of
 from stayfast.settings import environment
 
 _BROKE = "  broke its budget"
@@ -19,6 +19,7 @@ _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _WAITING, _RUNNING, _STALLED, _FIRST = "·█▒▶"
 _ASCII = str.maketrans({_WAITING: ".", _RUNNING: "=", _STALLED: "~", _FIRST: ">"})
 _N_NAME, _N_FIGURES = 18, 26
+_MAX_DEPTH = 3
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,12 +58,16 @@ def picture(told: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
     lines = [_title(told), "", f"{margin}0{_ms(told.ms):>{n_bar - 1}}"]
     for stage in told.stages:
         bar = _bar(n_bar, at(stage.began_ms), at(stage.began_ms + stage.spent_ms), _RUNNING)
-        figures = f"{_ms(stage.spent_ms)} of {_ms(stage.allowance_ms)}"
+        figures = spent_of(stage.spent_ms / 1e3, stage.allowance_ms / 1e3)
         lines.append(f"  {stage.stage:{_N_NAME - 2}}{bar}  {figures}{_BROKE if stage.is_over else ''}")
     for number, lane in enumerate(told.attempts, 1):
         name = f"{number} {lane.upstream}"[:_N_NAME - 3]
         bar = _lane_bar(lane, n_bar, at)
         lines.append(f"  {name:{_N_NAME - 2}}{bar}  {_of_lane(lane)}".rstrip())
+        for step in lane.steps:
+            name = f"{'  ' * min(step.depth, _MAX_DEPTH)}{step.step}"[:_N_NAME - 5]
+            bar = _bar(n_bar, at(step.began_ms), at(step.began_ms + step.spent_ms), _RUNNING)
+            lines.append(f"    {name:{_N_NAME - 4}}{bar}  {_of_step(step)}")
     if told.attempts:
         lines.append(f"{margin}{_WAITING} waits for a token  {_FIRST} the first one  {_RUNNING} answers  {_STALLED} stalls")
     printed = [_printable(line) for line in (*lines, "", *told.verdict)]
@@ -78,7 +83,7 @@ def _title(told: Waterfall) -> str:
     who = " -> ".join(name for name in (told.route or told.model, told.upstream) if name)
     parts = [told.request_id, who, told.api, f"{told.status} {told.outcome}", _ms(told.ms)]
     if told.deadline_ms is not None:
-        parts[-1] += f" of {_ms(told.deadline_ms)}"
+        parts[-1] = spent_of(told.ms / 1e3, told.deadline_ms / 1e3)
     if told.cost_usd is not None:
         parts.append(f"{told.cost_usd:.6f} USD")
     return "  ".join(parts)
@@ -106,11 +111,19 @@ def _lane_bar(lane: Lane, n_bar: int, at: Callable[[float], int]) -> str:
 
 def _of_lane(lane: Lane) -> str:
     status = f" {lane.upstream_status}" if lane.upstream_status is not None else ""
-    parts = [f"{lane.fault}{status}" if lane.fault is not None else lane.outcome]
-    if lane.output_tokens is not None:
+    parts = [f"{lane.fault}{status}" if lane.fault is not None else "lost the race" if lane.is_lost else lane.outcome]
+    if lane.output_tokens or (lane.output_tokens == 0 and not lane.is_lost):
         parts.append(f"{lane.output_tokens} tokens")
     return ", ".join(parts)
 
 
+def _of_step(step: StepSpent) -> str:
+    figures = spent_of(step.spent_ms / 1e3, step.allowance_ms / 1e3)
+    parts = [figures] if step.how == "ok" else [figures, step.how]
+    if step.cost_usd is not None:
+        parts.append(f"{step.cost_usd:.6f} USD")
+    return ", ".join(parts) + (_BROKE if step.is_over else "")
+
+
 def _ms(ms: float) -> str:
-    return f"{ms / 1e3:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.2f} ms"
+    return said(ms / 1e3)

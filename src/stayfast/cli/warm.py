@@ -1,16 +1,23 @@
-"""`stayfast warm FILE`: have a running gateway answer tomorrow's questions tonight, so that its caches know them.
+"""`stayfast warm FILE`: have tomorrow's questions answered tonight, so that caches know them.
 
-Each line of FILE is a question for `--model`, or a request as JSON: {"model": ..., "messages": [...]}, or for embeddings
-{"model": ..., "input": ...}. They are asked as a batch would ask, slowly, at most so many at once, and until `--budget`
-tokens are spent. What is kept already costs nothing; with `--fresh-for` what is older is asked again.
+    questions   each line of FILE is one for `--model`, or a request as JSON: {"model": ..., "messages": [...]}. A running
+                gateway is asked
+    documents   with `--embed` a line that is no JSON is a text for `--model` to embed: {"model": ..., "input": ...}
+    rankings    with `--call MODULE:NAME` each line is what a `turns.Cached` of your own is called with (cli/warm_call.py)
+
+They are asked as a batch would ask, slowly, at most so many at once, and until `--budget` tokens are spent. What is kept
+already costs nothing; with `--fresh-for` what is older is asked again.
 """
 
 import argparse
 import asyncio
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http.client import HTTPException
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +26,11 @@ import msgspec
 from stayfast.bench.durations import seconds_in
 from stayfast.cli import say
 from stayfast.cli.asked import Answer, ask, reason
+from stayfast.cli.warm_round import Pace, Round
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.policy.cron import Cron, read_cron
 
 TIMEOUT_S = 600.0
-N_TOLD = 3  # failures that are told in words
 PATHS = {"messages": "/v1/chat/completions", "input": "/v1/embeddings", "prompt": "/v1/completions"}
 THERE = frozenset(("hit", "semantic", "coalesced"))
 
@@ -38,39 +45,21 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How they are asked. `fresh_for_s`: None: whatever is kept will do. `n_tokens`: None: no bound."""
+    """How a gateway is asked. `n_tokens`: None: no bound."""
 
     url: str
     key_env: str | None
-    per_s: float
-    n_at_once: int
     n_tokens: int | None
-    fresh_for_s: float | None
+    pace: Pace
 
 
-@dataclass(slots=True)
-class Round:
-    """What came of asking all of them once."""
-
-    n_there: int = 0
-    n_made: int = 0
-    n_kept_out: int = 0  # answered, and not to be kept: `x-cache` says why
-    n_failed: int = 0
-    n_left_out: int = 0  # the budget was spent
-    n_tokens: int = 0
-    told: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        left = f", {self.n_left_out} left out: the budget is spent" if self.n_left_out else ""
-        out = f", {self.n_kept_out} that no cache may keep" if self.n_kept_out else ""
-        return (f"{self.n_there} were there, {self.n_made} made for {self.n_tokens} tokens{out}, "
-                f"{self.n_failed} failed{left}")
+Warms = tuple[Callable[[], Awaitable[Round]], Callable[[], Awaitable[None]] | None]  # one round, and what ends all
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask; 0 when all were answered, 1 where one failed or was left out, 2 for wrong usage."""
     try:
-        questions = read(_text_of(arguments.file), arguments.model)
+        text = _text_of(arguments.file)
         every_s = seconds_in(arguments.every) if arguments.every else None
         cron = read_cron(arguments.cron) if arguments.cron else None
         fresh_for_s = seconds_in(arguments.fresh_for) if arguments.fresh_for else None
@@ -78,14 +67,28 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError("--every must be more than 0")
         if arguments.per_second <= 0 or arguments.at_once < 1:
             raise ValueError("--per-second and --at-once must be more than 0")
+        pace = Pace(arguments.per_second, arguments.at_once, fresh_for_s)
+        warms = _by_call(text, arguments, pace) if arguments.call else _by_gateway(text, arguments, pace)
     except ValueError as error:
         say(f"stayfast warm: {error}")
         return 2
-    way = Way(arguments.url, arguments.key_env, arguments.per_second, arguments.at_once, arguments.budget, fresh_for_s)
     try:
-        return asyncio.run(_rounds(questions, way, every_s, cron, SystemClock()))
+        return asyncio.run(_rounds(warms, every_s, cron, SystemClock()))
     except KeyboardInterrupt:
         return 0
+
+
+def _by_gateway(text: str, arguments: argparse.Namespace, pace: Pace) -> Warms:
+    questions = read(text, arguments.model, embeds=arguments.embed)
+    return partial(ask_all, questions, Way(arguments.url, arguments.key_env, arguments.budget, pace)), None
+
+
+def _by_call(text: str, arguments: argparse.Namespace, pace: Pace) -> Warms:
+    if arguments.model or arguments.embed or arguments.budget is not None:
+        raise ValueError("--call asks no gateway: --model, --embed and --budget are nothing to it")
+    warm_call = import_module("stayfast.cli.warm_call")  # here: it loads what turns need
+    cached = warm_call.named(arguments.call)
+    return partial(warm_call.call_all, cached, warm_call.read(text), pace), cached.aclose
 
 
 def _text_of(path: str) -> str:
@@ -97,7 +100,7 @@ def _text_of(path: str) -> str:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def read(text: str, model: str | None) -> list[Question]:
+def read(text: str, model: str | None, *, embeds: bool = False) -> list[Question]:
     """The lines of a file. Raises ValueError, which names the line."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -108,6 +111,8 @@ def read(text: str, model: str | None) -> list[Question]:
             found.append(_request(said, number))
         elif model is None:
             raise ValueError(f"line {number} is a question: say with --model which route to ask")
+        elif embeds:
+            found.append(Question(PATHS["input"], msgspec.json.encode({"model": model, "input": said})))
         else:
             body = {"model": model, "messages": [{"role": "user", "content": said}]}
             found.append(Question(PATHS["messages"], msgspec.json.encode(body)))
@@ -127,13 +132,22 @@ def _request(said: str, number: int) -> Question:
     return Question(path, msgspec.json.encode({**body, "stream": False} if path != PATHS["input"] else body))
 
 
-async def _rounds(questions: list[Question], way: Way, every_s: float | None, cron: Cron | None, clock: Clock) -> int:
+async def _rounds(warms: Warms, every_s: float | None, cron: Cron | None, clock: Clock) -> int:
     """Once, or again and again."""
+    ask, close = warms
+    try:
+        return await _again(ask, every_s, cron, clock)
+    finally:
+        if close is not None:
+            await close()
+
+
+async def _again(ask: Callable[[], Awaitable[Round]], every_s: float | None, cron: Cron | None, clock: Clock) -> int:
     if cron is not None:
         await asyncio.sleep(_until(cron, clock))
     while True:
         began_at = clock.now()
-        came = await ask_all(questions, way)
+        came = await ask()
         for told in came.told:
             say(f"stayfast warm: {told}")
         sys.stdout.write(f"{came}\n")
@@ -153,11 +167,12 @@ def _until(cron: Cron, clock: Clock) -> float:
 
 async def ask_all(questions: list[Question], way: Way) -> Round:
     """All of them, once."""
-    came, places = Round(), asyncio.Semaphore(way.n_at_once)
+    came, pace = Round(), way.pace
+    places = asyncio.Semaphore(pace.n_at_once)
     async with asyncio.TaskGroup() as group:
         for number, question in enumerate(questions):
             if number:
-                await asyncio.sleep(1 / way.per_s)
+                await asyncio.sleep(1 / pace.per_s)
             await places.acquire()
             if way.n_tokens is not None and came.n_tokens >= way.n_tokens:
                 came.n_left_out = len(questions) - number
@@ -169,16 +184,16 @@ async def ask_all(questions: list[Question], way: Way) -> Round:
 
 async def _one(question: Question, way: Way, came: Round) -> None:
     headers = {"x-stayfast-priority": "batch"}
-    if way.fresh_for_s is not None:
-        headers["cache-control"] = f"max-age={way.fresh_for_s:.0f}"
+    if way.pace.fresh_for_s is not None:
+        headers["cache-control"] = f"max-age={way.pace.fresh_for_s:.0f}"
     try:
         answer = await asyncio.to_thread(ask, way.url, "POST", question.path, key_env=way.key_env, body=question.body,
                                          headers=headers, timeout_s=TIMEOUT_S)
     except (OSError, HTTPException, ValueError) as error:
-        _failed(came, f"{way.url} cannot be asked: {error}")
+        came.failed(f"{way.url} cannot be asked: {error}")
         return
     if answer.status != 200:
-        _failed(came, reason(answer.status, answer.body))
+        came.failed(reason(answer.status, answer.body))
         return
     _answered(answer, came)
 
@@ -194,14 +209,4 @@ def _answered(answer: Answer, came: Round) -> None:
         came.n_made += 1
     else:
         came.n_kept_out += 1
-        _tell(came, f"no cache keeps this: {answer.cache or 'its route has none'}")
-
-
-def _failed(came: Round, why: str) -> None:
-    came.n_failed += 1
-    _tell(came, why)
-
-
-def _tell(came: Round, what: str) -> None:
-    if what not in came.told and len(came.told) < N_TOLD:
-        came.told.append(what)
+        came.tell(f"no cache keeps this: {answer.cache or 'its route has none'}")

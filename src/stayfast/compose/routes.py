@@ -18,7 +18,7 @@ from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.budget import share_out
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.predict import Predictor
-from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings
+from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Route as RouteSettings
 from stayfast.stores.memory import MemoryStore
 from stayfast.upstreams.registry import Registry
@@ -86,9 +86,12 @@ def _picking(name: str, its: RouteSettings, registry: Registry, old: Route | Non
 
 
 def _hedging(its: RouteSettings, settings: Settings, old: Route | None) -> Hedging:
-    """Second attempts; none where there is only one engine of our own: beside itself it would be slower."""
-    config = its.hedge
-    if len(its.upstreams) == 1 and isinstance(settings.upstreams[its.upstreams[0]], EmbeddedUpstream):
+    """Second attempts; none where there is only one engine of our own: beside itself it would be slower. Nor beside a turn
+    that may do something, by it or by another.
+    """
+    config, ups = its.hedge, [settings.upstreams[name] for name in its.upstreams]
+    is_engine = len(ups) == 1 and isinstance(ups[0], EmbeddedUpstream)
+    if is_engine or any(isinstance(up, TurnUpstream) and not up.idempotent for up in ups):
         config = HedgeConfig(mode="off")
     if old is not None and (old.hedging.config, old.hedging.retry) == (config, its.retry):
         return old.hedging

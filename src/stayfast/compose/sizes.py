@@ -14,10 +14,10 @@ def sized(admit: Admit, settings: Settings, router: Router, alarms: Alarms) -> A
     if not any(route.size.is_bounded for route in settings.routes.values()):
         return admit
     tenants = settings.tenants
+    others = tenants.get(ANY_TENANT) or TenantConfig()
 
     def tier(tenant: str | None) -> Tier:
-        named = tenants.get(tenant) if tenant is not None else None
-        return (named or tenants.get(ANY_TENANT) or TenantConfig()).tier
+        return tenants.get(tenant, others).tier if tenant is not None else others.tier
 
     return Sized(admit, router.terms, tier, alarms)
 

@@ -16,6 +16,7 @@ from stayfast.compose.state import Looked, chosen, ejected, gauges, told, waitin
 from stayfast.compose.stores import Stores, held, stores
 from stayfast.compose.together import Together
 from stayfast.compose.traces import peers, tracing
+from stayfast.compose.turns import served, settle_turns
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.types import Api
@@ -43,9 +44,10 @@ from stayfast.policy.lanes import LANES
 from stayfast.server.backend import Asked, ToForget
 from stayfast.server.config import ServerConfig
 from stayfast.server.siblings import Siblings
-from stayfast.settings import HttpUpstream, Settings, SimulatedUpstream
+from stayfast.settings import HttpUpstream, Settings, SimulatedUpstream, TurnUpstream
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embed import Embedding
+from stayfast.turns.elsewhere import AskOthers
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.http import HttpClient, HttpConfig
@@ -160,10 +162,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     After a reload, upstreams whose settings are those of the `old` system go on as they are: connections, counts, proof.
     """
     sink = observers.sink
-    registry = Registry([
-        old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
-        else Member(_upstream(name, its, doors, sink, clock), its.limit, its.breaker, rng, sink)
-        for name, its in settings.upstreams.items()])
+    registry = _registry(settings, observers, doors, clock, rng, old=old)
     settle = Settle(clock, sink)
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
     admit = _admit(settings, old, clock, rng, observers.as_one)
@@ -205,6 +204,18 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
                   warmer=warmer(gateway.router.routes, registry, clock, sink))
 
 
+def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,
+              old: System | None) -> Registry:
+    """The upstreams: those that go on, and new ones."""
+    sink, together = observers.sink, observers.together
+    registry = Registry([
+        old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
+        else Member(_upstream(name, its, doors, sink, clock, ask_others=together.turn), its.limit, its.breaker, rng, sink)
+        for name, its in settings.upstreams.items()])
+    settle_turns(settings, registry, together.turns)
+    return registry
+
+
 def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
     """Upstreams that a reload brought have cold caches, and no known pace: they get more and more of the requests."""
     known = set(before)
@@ -240,13 +251,16 @@ def _queued(admit: Admit) -> list[tuple[tuple[str, str], int]]:
     return [((GATEWAY, band), n) for band, n in admit.places.depths()] if isinstance(admit, Admission) else []
 
 
-def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock) -> Upstream:
+def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock, *,
+              ask_others: AskOthers) -> Upstream:
     if isinstance(its, HttpUpstream):
         return _http(name, its, sink, clock)
     if isinstance(its, SimulatedUpstream):
         if its.provider != ProviderConfig():
             return Simulated(name, its.provider, clock)
         return Scripted(name, NAMED_SCRIPTS[its.script], clock)
+    if isinstance(its, TurnUpstream):
+        return served(name, its, sink, clock, ask_others)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock)
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from stayfast import __version__
 from stayfast.compose.caches import Caches, Forgot, forgotten, summed
+from stayfast.compose.turns import Turns
 from stayfast.core.events import RequestDone
 from stayfast.observe.families import BUILD_INFO, WORKERS
 from stayfast.observe.metrics import Metrics
@@ -25,6 +26,7 @@ from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
 from stayfast.server.backend import Asked, ToForget
 from stayfast.server.siblings import Siblings
 from stayfast.stores.base import StoreStats
+from stayfast.turns.elsewhere import Heard, Sought
 
 _N_PIECES_AT_A_TIME = 16  # series written before the loop has its turn: a quarter of a millisecond
 _NORMAL_S = 3600.0
@@ -33,11 +35,12 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """From one worker to another."""
 
-    what: str  # metrics, list, one, caches, forget, kept
+    what: str  # metrics, list, one, caches, forget, kept, turn
     asked: Asked = Asked()
     request_id: str = ""
     forget: ToForget = ToForget()
     key: bytes = b""
+    turn: Sought | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Together:
     catch_up: Callable[[], None]  # called before either is read
     siblings: Siblings
     caches: Caches = field(default_factory=Caches)
+    turns: Turns = field(default_factory=Turns)
 
     async def begin(self) -> None:
         """Go on from where this worker's predecessor ended, and answer the others. Raises OSError."""
@@ -118,6 +122,12 @@ class Together:
         found.sort(key=lambda one: one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:asked.n]})
 
+    async def turn(self, sought: Sought) -> Heard | None:
+        """What has come of a turn that another worker keeps; None where none does."""
+        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("turn", turn=sought)))
+        found = [msgspec.msgpack.decode(answer, type=Heard | None) for answer in answers.values() if answer]
+        return next((heard for heard in found if heard is not None), None)
+
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One request in full, as JSON; None where no worker keeps it, or it is not the tenant's to see."""
         question = _Question("one", Asked(tenant=tenant), request_id)
@@ -142,6 +152,8 @@ class Together:
             case "kept":
                 found = await self.caches.kept(question.key)
                 return msgspec.json.encode(found) if found is not None else b""
+            case "turn":
+                return msgspec.msgpack.encode(await self.turns.tell(question.turn) if question.turn is not None else None)
             case _:
                 return msgspec.msgpack.encode(self._one(question))
 

@@ -63,7 +63,13 @@ class DeadlineExceeded(StayfastError):
     kind = "timeout_error"
 
     def __init__(self, stage: Stage, limit: str, seconds: float) -> None:
-        super().__init__(f"{limit} of {seconds:g} s exceeded in stage {stage.value}", code=f"{limit}_exceeded")
+        if limit == "total_s":  # whoever set it: the route, its time-outs, or the client
+            message = f"the request's deadline of {seconds:g} s passed in stage {stage.value}"
+        elif limit == "budget_s":
+            message = f"stage {stage.value} used up its part of the deadline, {seconds:g} s"
+        else:
+            message = f"{limit} of {seconds:g} s exceeded in stage {stage.value}"
+        super().__init__(message, code=f"{limit}_exceeded")
         self.stage = stage
         self.limit = limit  # total_s, budget_s, first_token_s, idle_s
 
@@ -79,6 +85,7 @@ class Fault(StrEnum):
     TRUNCATED = "truncated"  # the body ended cleanly, the protocol's own end never came
     MALFORMED = "malformed"  # not HTTP, not JSON, not the protocol
     CRASHED = "crashed"  # the embedded engine's process died
+    RAISED = "raised"  # a turn of our operator's own raised, or brought nothing
 
 
 _CREDENTIALS = (401, 402, 403, 407)
@@ -101,6 +108,7 @@ class UpstreamFailed(StayfastError):
         self.body = body
         self.is_final = is_final  # no other attempt can help: a 4xx, an exhausted quota
         self.is_model_missing = False  # it does not know the model, or nobody is there: another upstream may
+        self.is_once = False  # it may have done something already: nobody should ask it the same again
         if kind is not None:
             self.kind = kind
 

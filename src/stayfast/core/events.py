@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
 
 
@@ -73,6 +74,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     span_id: str | None = None  # 16 hex digits: what this attempt's `traceparent` named
     is_hedge: bool = False  # made beside one that still ran
     is_lost: bool = False  # ended because another attempt brought the first token; then `usage` is an estimate of its prompt
+    steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in the order in which they began
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):
@@ -259,7 +261,7 @@ class BreakerChanged(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreAsked(msgspec.Struct, frozen=True, gc=False):
-    """A shared store of answers was asked, or told, something: get, put, lead, follow. `result`: a word of ours."""
+    """A shared store was asked, or told, something: get, put, lead, follow, tell, hear. `result`: a word of ours."""
 
     store: str
     what: str
@@ -317,6 +319,15 @@ class Renewed(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
+class TurnFailed(msgspec.Struct, frozen=True, gc=False):
+    """A turn of our operator's own raised. Names and places only: what an exception says may quote a prompt."""
+
+    upstream: str
+    request_id: str
+    error: str  # the exception's kind
+    where: str  # its last frames: file, line and function
+
+
 class LoopLag(msgspec.Struct, frozen=True, gc=False):
     """A sample of how late the event loop ran a timer: what every request waits for, beside all that it counts."""
 
@@ -325,12 +336,12 @@ class LoopLag(msgspec.Struct, frozen=True, gc=False):
 
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
         | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreAsked | StoreChanged
-        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected)
+        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed)
 
 
 def stands(spent: float, budget: float) -> str:
-    """What a budget stands at, shares of live traffic: budget 3.1/5 %."""
-    return f"budget {spent * 100:.1f}/{budget * 100:g} %"
+    """What a budget stands at, shares of live traffic: budget 3.1/5 %. Beyond its share there is only its slack."""
+    return f"budget {spent * 100:.1f}/{budget * 100:g} %{' and its slack' if spent > budget else ''}"
 
 
 class Sink(Protocol):

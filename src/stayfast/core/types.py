@@ -1,8 +1,13 @@
 """The nouns of a request's life, shared by every floor."""
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from stayfast.core.steps import TurnSeen
 
 
 class Word(StrEnum):
@@ -27,15 +32,16 @@ class Api(Word):
     @property
     def is_anthropic(self) -> bool:
         """Whether errors and events take Anthropic's shape (else OpenAI's)."""
-        return self in (Api.MESSAGES, Api.COUNT_TOKENS)
+        return self in _ANTHROPIC
 
     @property
     def can_stream(self) -> bool:
         """Whether the protocol has a streamed form."""
-        return self not in _NEVER_STREAMED
+        return self not in NEVER_STREAMED
 
 
-_NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.COUNT_TOKENS))
+_ANTHROPIC = frozenset((Api.MESSAGES, Api.COUNT_TOKENS))
+NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.COUNT_TOKENS))
 
 
 class Outcome(Word):
@@ -74,6 +80,15 @@ class CacheControl(msgspec.Struct, frozen=True, gc=False):
     tags: tuple[str, ...] = ()  # words for the answer, by which it may be forgotten
     keep_s: float | None = None  # how long the answer may be given again, where that is less than its route says
     namespace: str = ""  # any word; answers of another one are another's
+
+
+class EventsWish(msgspec.Struct, frozen=True, gc=False):
+    """A client wants a turn's typed events, not plain chunks. `late`: also the patches after the final one. `after`: the id
+    of the last one that it saw, where it comes back to a turn that it was cut off from; None: it asks for the first time.
+    """
+
+    late: bool = False
+    after: int | None = None
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -127,7 +142,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class Sight:
     """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
 
-    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "n_events", "response_id", "usage")
+    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "n_events", "response_id", "turn",
+                 "usage")
 
     def __init__(self) -> None:
         self.n_content = 0  # content-bearing events so far
@@ -138,3 +154,4 @@ class Sight:
         self.is_complete = False  # the protocol's own end was seen: only then is an answer whole
         self.is_cut = False  # we ended it ourselves, in its own protocol
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body
+        self.turn: Callable[[], TurnSeen] | None = None  # the steps so far, where a turn of our operator's own answers

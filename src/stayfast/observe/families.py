@@ -1,7 +1,7 @@
 """Every metric there is: names, labels and buckets. docs/telemetry.md and docs/reference/metrics.md explain each (tested).
 
 Labels are routes, upstreams, stages, outcomes and the like, all of them named in the settings or in the code: no client can
-add a series.
+add a series. The names of a turn's steps are its author's, and of each upstream the first MAX_STEP_NAMES are told apart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 LATENCY_BOUNDS_S = tuple(0.01 * 2 ** (i / 2) for i in range(29))  # 10 ms to 164 s, about 41 % apart
 GAP_BOUNDS_S = tuple(0.001 * 2 ** (i / 2) for i in range(23))  # 1 ms to 2 s
 OWN_BOUNDS_S = tuple(0.0001 * 2**i for i in range(17))  # 0.1 ms to 6.6 s
+
+MAX_STEP_NAMES = 64
 
 _WHERE = ("route", "upstream")
 _WHO = ("route", "upstream", "outcome")
@@ -82,6 +84,8 @@ STORE = _counter("cache_store_requests", "What shared stores of answers were ask
                  "op", "result")
 SEMANTIC = _counter("semantic_requests", "Look-ups in other words: hit, why a miss, audit_begun, audit_right, audit_wrong.",
                     "route", "result")
+TURN_STEPS = _counter("turn_steps", "Steps of turns that are served as models, by how they ended.", "upstream", "step",
+                      "result")
 LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
@@ -95,6 +99,8 @@ QUEUE_WAIT = Family("stayfast_queue_wait_seconds", "histogram", "Accept to the f
 OVERHEAD = Family("stayfast_overhead_seconds", "histogram", "Time to first token in which no upstream was at work.",
                   ("route",), OWN_BOUNDS_S)
 STAGE = Family("stayfast_stage_seconds", "histogram", "Time spent by stage.", ("stage",), OWN_BOUNDS_S)
+STEP_SECONDS = Family("stayfast_turn_step_seconds", "histogram", "Steps of turns that are served as models.",
+                      ("upstream", "step"), OWN_BOUNDS_S)
 HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of new upstream connections.", ("upstream",),
                    OWN_BOUNDS_S)
 STORE_SECONDS = Family("stayfast_cache_store_seconds", "histogram", "Waits of requests for look-ups in shared stores.",
@@ -132,8 +138,8 @@ FAMILIES = (
     EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED,
     TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, CACHE_SAVED_S, CACHE_SAVED_USD,
     CACHE_RENEWALS, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE,
-    PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE, LOST,
-    TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
+    PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE, TURN_STEPS, LOST,
+    TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS,
     HANDSHAKE, STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR,
     CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, BUILD_INFO,

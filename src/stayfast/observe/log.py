@@ -25,6 +25,7 @@ from stayfast.core.events import (
     RequestRefused,
     StoreAsked,
     StoreChanged,
+    TurnFailed,
 )
 
 _OF_NO_LINE = (AttemptDone, ConnectionReused, StoreAsked)  # of those that every request brings
@@ -204,6 +205,9 @@ class LogSink:
                                         path=fact.path, tenant=fact.tenant))
         elif isinstance(fact, ProbeFailed):
             self.say("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
+        elif isinstance(fact, TurnFailed):
+            self.say("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id, error=fact.error,
+                     detail=fact.where)
         elif isinstance(fact, BreakerChanged):
             self.say("breaker", level="warning" if fact.state == "open" else "info", upstream=fact.upstream,
                      state=fact.state, detail=fact.why)

@@ -73,6 +73,7 @@ class Metrics:
         self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
         self._saved = Saved(self.totals, clock, self.first_tokens)
         self._places: dict[Labels, _Place] = {}  # route, upstream, outcome
+        self._steps: defaultdict[str, set[str]] = defaultdict(set)  # of turns that are served, by upstream
 
     def take(self, facts: Sequence[Fact]) -> None:
         """Count some facts."""
@@ -173,7 +174,7 @@ class Metrics:
                 n_cached += usage.cached_read
                 n_output += usage.output
                 cost_usd += fact.cost_usd or 0.0
-            if fact.is_hedge or fact.n_attempt > 1 or fact.stalls:
+            if fact.is_hedge or fact.n_attempt > 1 or fact.stalls or fact.steps:
                 self._take_extra(fact)
         if is_counted:
             tokens[route, upstream, "input"] += n_input
@@ -183,7 +184,7 @@ class Metrics:
             self._cost_usd[where] += cost_usd
 
     def _take_extra(self, fact: AttemptDone) -> None:
-        """One that was not alone, or that stalled."""
+        """One that was not alone, that stalled, or that has steps."""
         count, where = self.totals.counters, (fact.route, fact.upstream)
         if fact.is_hedge:
             count[known.HEDGES.name][fact.route, _result_of(fact)] += 1
@@ -191,6 +192,13 @@ class Metrics:
             count[known.RETRIES.name][where] += 1
         if fact.stalls:
             count[known.STALLS.name][where] += len(fact.stalls)
+        names = self._steps[fact.upstream] if fact.steps else set()
+        for step in fact.steps:
+            if len(names) < known.MAX_STEP_NAMES:
+                names.add(step.name)
+            name = step.name if step.name in names else "other"
+            count[known.TURN_STEPS.name][fact.upstream, name, step.how] += 1
+            self.totals.histograms[known.STEP_SECONDS.name][fact.upstream, name].add(step.ended_at - step.began_at)
 
     def _take_requests(self, facts: list[RequestDone]) -> None:
         by_place: dict[tuple[str, str, str], list[RequestDone]] = {}

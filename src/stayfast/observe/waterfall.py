@@ -4,17 +4,19 @@ All times are milliseconds after the first byte of the request was read. Names, 
 asked or answered is in a fact, so none can be here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.steps import StepDone
 from stayfast.core.types import Outcome
 from stayfast.observe.metrics import ended_in, outcome_of
 from stayfast.policy.histogram import LogHistogram
 
 MAX_MODEL_CHARS = 128
 MIN_FOR_NORMAL = 20
+_OF_LIMITS = {"total_s_exceeded": "its deadline passed", "budget_s_exceeded": "a stage used up its part of the deadline"}
 
 
 class StageSpent(msgspec.Struct, omit_defaults=True):
@@ -32,6 +34,20 @@ class StallSeen(msgspec.Struct):
 
     at_ms: float
     ms: float
+
+
+class StepSpent(msgspec.Struct, omit_defaults=True):
+    """One step of a turn that is served as a model."""
+
+    step: str
+    began_ms: float
+    spent_ms: float
+    allowance_ms: float
+    how: str
+    detail: str = ""
+    depth: int = 0
+    cost_usd: float | None = None
+    is_over: bool = False  # it used all that the turn had for it
 
 
 class Lane(msgspec.Struct, omit_defaults=True):
@@ -53,6 +69,7 @@ class Lane(msgspec.Struct, omit_defaults=True):
     stalls: list[StallSeen] = []
     is_hedge: bool = False
     is_lost: bool = False
+    steps: list[StepSpent] = []
 
 
 class Normal(msgspec.Struct):
@@ -141,28 +158,28 @@ def verdict(fact: RequestDone, normal: Normal | None) -> Iterator[str]:
     """What happened and what took the time, a sentence each; the first one says how it ended."""
     yield _ending(fact)
     for note in fact.notes:
-        yield f"{note[0].upper()}{note[1:]}."
+        yield f"{note}."  # as it is: many begin with the name of an upstream
     yield from _of_cache(fact)
     over = next((done for done in fact.stages if done.stage is fact.over_stage), None)
     if over is not None:
-        yield f"Stage {over.stage.value} broke its budget: {_said(over.spent_s)} of {_said(over.allowance_s)}."
+        yield f"Stage {over.stage.value} broke its budget: {spent_of(over.spent_s, over.allowance_s)}."
     for number, attempt in enumerate(fact.attempts, 1):
         yield from _of_attempt(number, attempt, is_last=number == len(fact.attempts))
     longest = max(fact.stages, key=lambda done: done.spent_s, default=None)
     whole_s = fact.ended_at - fact.accepted_at
     if longest is not None and whole_s > 0:
-        yield f"Most of the time went to stage {longest.stage.value}: {_said(longest.spent_s)} of {_said(whole_s)}."
+        yield f"Most of the time went to stage {longest.stage.value}: {said(longest.spent_s)} of {said(whole_s)}."
     if fact.own_s is not None:
-        yield f"Of the time to the first token {_said(fact.own_s)} were the gateway's own."
+        yield f"Of the time to the first token {said(fact.own_s)} were the gateway's own."
     if normal is not None and fact.ttft_s is not None:
         ratio = fact.ttft_s * 1e3 / normal.p50_ms
-        yield (f"Usual on this route: first token after {_said(normal.p50_ms / 1e3)} (p50) to {_said(normal.p99_ms / 1e3)} "
+        yield (f"Usual on this route: first token after {said(normal.p50_ms / 1e3)} (p50) to {said(normal.p99_ms / 1e3)} "
                f"(p99); this one took {ratio:.1f} times the p50.")
 
 
 def _ending(fact: RequestDone) -> str:
-    whole = _said(fact.ended_at - fact.accepted_at)
-    first = "no token had come" if fact.ttft_s is None else f"the first token came after {_said(fact.ttft_s)}"
+    whole = said(fact.ended_at - fact.accepted_at)
+    first = "no token had come" if fact.ttft_s is None else f"the first token came after {said(fact.ttft_s)}"
     match outcome_of(fact):
         case "ok":
             return f"Answered in {whole}; {first}."
@@ -175,7 +192,8 @@ def _ending(fact: RequestDone) -> str:
         case _ if fact.shed is not None:
             return f"Turned away with {fact.status} {fact.error} ({fact.shed}) after {whole}."
         case _:
-            return f"Failed with {fact.status} {fact.error} after {whole}, in stage {ended_in(fact.stages)}; {first}."
+            why = f" ({_OF_LIMITS[fact.error]})" if fact.error in _OF_LIMITS else ""
+            return f"Failed with {fact.status} {fact.error}{why} after {whole}, in stage {ended_in(fact.stages)}; {first}."
 
 
 def _of_cache(fact: RequestDone) -> Iterator[str]:
@@ -193,7 +211,7 @@ def _of_cache(fact: RequestDone) -> Iterator[str]:
 
 
 def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator[str]:
-    took = _said(attempt.ended_at - attempt.began_at)
+    took = said(attempt.ended_at - attempt.began_at)
     if attempt.fault is not None:
         status = f" {attempt.upstream_status}" if attempt.upstream_status is not None else ""
         yield f"Attempt {number} at {attempt.upstream} failed after {took}: {attempt.fault}{status}."
@@ -201,10 +219,32 @@ def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator
         yield f"Attempt {number} at {attempt.upstream} lost against a quicker one after {took}."
     elif attempt.outcome is not Outcome.SUCCESS and not is_last:
         yield f"Attempt {number} at {attempt.upstream} was given up after {took}."
+    yield from _of_steps(attempt.steps)
     if attempt.stalls:
         longest = max(attempt.stalls, key=lambda stall: stall.seconds)
         times = "once" if len(attempt.stalls) == 1 else f"{len(attempt.stalls)} times"
-        yield f"{attempt.upstream} stalled {times} in the middle of its answer, at most for {_said(longest.seconds)}."
+        yield f"{attempt.upstream} stalled {times} in the middle of its answer, at most for {said(longest.seconds)}."
+
+
+def _of_steps(steps: Sequence[StepDone]) -> Iterator[str]:
+    """Which step broke the turn's budget, and what its answer had to do without."""
+    over = next((step for step in steps if step.broke_budget), None)
+    if over is not None:
+        yield (f"Step {over.name} used all that the turn had for it: "
+               f"{spent_of(over.ended_at - over.began_at, over.allowance_s)}.")
+    cut = [f"{step.name} ({step.how}{f', {step.detail}' if step.detail else ''})" for step in steps
+           if step.how not in ("ok", "running")]
+    if cut:
+        yield f"Cut, or without a result: {', '.join(cut)}."
+
+
+def _steps(steps: Sequence[StepDone], start: float) -> list[StepSpent]:
+    depths: list[int] = []
+    for step in steps:
+        depths.append(depths[step.parent] + 1 if step.parent >= 0 else 0)
+    return [StepSpent(step.name, _ms(step.began_at - start), _ms(step.ended_at - step.began_at), _ms(step.allowance_s),
+                      step.how, step.detail, depth, step.cost_usd, step.broke_budget)
+            for step, depth in zip(steps, depths, strict=True)]
 
 
 def _lane(attempt: AttemptDone, start: float) -> Lane:
@@ -216,7 +256,7 @@ def _lane(attempt: AttemptDone, start: float) -> Lane:
         attempt.upstream_status, attempt.finish_reason, usage.input_total if usage is not None else None,
         usage.cached_read if usage is not None else None, usage.output if usage is not None else None, attempt.cost_usd,
         [StallSeen(_ms(stall.at - start), _ms(stall.seconds)) for stall in attempt.stalls], attempt.is_hedge,
-        attempt.is_lost)
+        attempt.is_lost, _steps(attempt.steps, start))
 
 
 def _normal(usual: LogHistogram) -> Normal | None:
@@ -234,8 +274,14 @@ def _ms_or_none(seconds: float | None) -> float | None:
     return None if seconds is None else _ms(seconds)
 
 
-def _said(seconds: float) -> str:
+def said(seconds: float) -> str:
     """A duration as a person would say it: 0.41 ms, 812 ms, 2.31 s."""
-    if seconds >= 1:
+    if seconds >= 0.9995:  # it would be 1000 ms
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
+
+
+def spent_of(spent_s: float, allowance_s: float) -> str:
+    """What was spent of what might have been, in one unit where it is more than that: 100 ms of 2.00 s, 1.02 s of 0.98 s."""
+    is_over = spent_s > allowance_s and said(spent_s).endswith(" s")
+    return f"{said(spent_s)} of {f'{allowance_s:.2f} s' if is_over else said(allowance_s)}"

@@ -47,7 +47,7 @@ class Attempt:
             first_tokens.began(self, self.began_at)
         self._aim = aim  # None: nobody chose between upstreams by what became of calls
         n_bytes = len(call.request.body)
-        if aim is not None:
+        if aim is not None and aim.blocks:
             n_bytes -= aim.sent(member.upstream.name, self.began_at)
         n_tokens = n_bytes // BYTES_A_TOKEN
         norm = member.usual.norm(call.model, n_tokens, not is_incremental)
@@ -131,14 +131,16 @@ class Attempt:
             call.marker.ended(usage)
         if is_lost and usage is None:
             usage = Usage(input_total=len(call.request.body) // BYTES_A_TOKEN)
+        turn = sight.turn() if sight is not None and sight.turn is not None else None
         self.done = AttemptDone(
             self._route, upstream.name, self.began_at, now, outcome,
             cadence.first_at - self.began_at if cadence.first_at is not None else None, fault, self._n_attempt,
             call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
             sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None,
+            turn.cost_usd if turn is not None else
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
-            self._is_hedge, is_lost)
+            self._is_hedge, is_lost, turn.steps if turn is not None else ())
         self._sink.emit(self.done)
 
     def fail(self, failed: UpstreamFailed) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import Trace
-from stayfast.core.types import RELAY, Allowance, CacheControl, Request, Stage
+from stayfast.core.types import RELAY, Allowance, CacheControl, EventsWish, Request, Stage
 from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.caching import Cached
@@ -38,6 +38,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     trace: Trace | None = None  # None: tracing is off, and the client sent no trace context
     urgency: Urgency | None = None  # where the client said so
     cache: CacheControl | None = None  # what its headers say of remembered answers
+    events: EventsWish | None = None  # it wants a turn's typed events, where a turn answers
 
     @property
     def is_repeat(self) -> bool:

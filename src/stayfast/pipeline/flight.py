@@ -4,7 +4,8 @@ Problem: a question that many ask is asked by many at once (a page that went liv
 answer could have been kept. Rule: the first one makes the call, and whoever asks the same meanwhile listens. All that comes
 is written down, and everybody reads it at their own pace, from its first byte:
 
-    nobody else listens     the call runs in the Task of its leader, under its watch, as if there were no cache
+    nobody else listens     the call runs in the Task of its leader, under its watch, as if there were no cache; of a whole
+                            answer the leader is then given the call's own source and stream, as all is there
     somebody joins          from the first token on it runs in a Task that is nobody's own
     the leader leaves       so it does then at once, wherever it is (`pipeline.carried`), as long as anybody listens
     the last one leaves     it is closed at once
@@ -42,15 +43,15 @@ RELAY = Stage.RELAY
 AHEAD_BYTES = 256 * 1024
 MAX_BYTES = 8 * 1024 * 1024  # streamed, 30,000 tokens
 Begin = Callable[[Exchange, Plan], Coroutine[Any, Any, Started]]
-Keep = Callable[["Flight"], Awaitable[None]]
+Keep = Callable[["Flight"], Awaitable[None] | None]  # what it returns is to be waited for
 
 
 class Flight:
     """One call and its listeners. Changed on one loop; listeners come and go."""
 
-    __slots__ = ("_attempts", "_call", "_chunks", "_clock", "_is_reading", "_keep", "_leader", "_left", "_listeners",
-                 "_n_gone", "_n_kept", "_quickest", "_resume", "_source", "_stream", "_table", "_task", "_tasks", "_waiting",
-                 "degraded", "failure", "is_over", "key", "n_bytes", "upstream")
+    __slots__ = ("_attempts", "_call", "_chunks", "_clock", "_is_apart", "_is_reading", "_keep", "_leader", "_left",
+                 "_listeners", "_n_gone", "_n_kept", "_quickest", "_resume", "_source", "_stream", "_table", "_task",
+                 "_tasks", "_waiting", "degraded", "failure", "is_over", "key", "n_bytes", "upstream")
 
     def __init__(self, key: FlightKey, table: "dict[FlightKey, Flight]", keep: "Keep", tasks: Tasks, clock: Clock) -> None:
         self.key = key
@@ -66,6 +67,7 @@ class Flight:
         self._task: asyncio.Task[None] | None = None  # None: its leader makes it, as it waits and reads
         self._leader: Leader | None = None  # until it leaves: nothing here is to be found by the garbage collector only
         self._call: Exchange  # the leader's, for whoever makes the call
+        self._is_apart = False  # that is a copy of the leader's own
         self._is_reading = False  # the leader waits for its next part
         self._left: Step | None = None  # where the leader has left it, until the Task goes on with it
         self._source: Source | None = None
@@ -96,7 +98,9 @@ class Flight:
     async def lead(self, ex: Exchange, plan: Plan, begin: Begin) -> Started:
         """Make the call for `ex`, up to its first content. Raises what it failed with."""
         self._attempts = ex.attempts
-        self._call = call = ex.again(ex.watch)
+        is_stream = ex.request.stream
+        self._is_apart = is_apart = is_stream or plan.route.on_stall != "wait"  # else nothing holds it once it has begun
+        self._call = call = ex.again(ex.watch) if is_apart else ex
         self._leader = leader = Leader(self, ex)
         self._listeners[leader] = None
         try:
@@ -107,8 +111,14 @@ class Flight:
             self.leave(leader)
             raise
         finally:
-            ex.upstream, ex.degraded = call.upstream, call.degraded
+            if is_apart:
+                ex.upstream, ex.degraded = call.upstream, call.degraded
         self._has_begun(started)
+        if not is_stream and len(self._listeners) == 1 and started.stream.sight.is_complete:
+            self.is_over, self._leader = True, None
+            self._listeners.clear()
+            await self._land()
+            return started
         leader.has_read(started.lead)
         leader.begin(started.source, self._clock.now(), is_own=True)
         if len(self._listeners) > 1 or type(started.source) is not Attempt:
@@ -153,9 +163,9 @@ class Flight:
         self._left, leader = call, self._leader
         assert leader is not None
         if self._stream is None:
-            leader.ex.watch = self._call.watch.again()
-            task = self._fly(begun=carry(call, None, waits_for))
-            self._call.watch.move(task)
+            watch = self._call.watch
+            leader.ex.watch = watch.again()
+            watch.move(self._fly(begun=carry(call, None, waits_for), watch=watch))
         else:
             self._fly(part=carry(call, None, waits_for))
 
@@ -238,20 +248,25 @@ class Flight:
         self.upstream, self.degraded = self._call.upstream, self._call.degraded
         self._add(started.lead)
 
-    def _fly(self, begun: Awaitable[Started] | None = None, part: Awaitable[Chunk | None] | None = None
-             ) -> "asyncio.Task[None]":
-        """From here on the call has a Task of its own, which goes on with its beginning, or with the part it waits for."""
+    def _fly(self, begun: Awaitable[Started] | None = None, part: Awaitable[Chunk | None] | None = None,
+             watch: Watch | None = None) -> "asyncio.Task[None]":
+        """From here on the call has a Task of its own, which goes on with its beginning, or with the part it waits for.
+
+        watch: that of the beginning, whose leader has another one for the rest of its way out.
+        """
+        if begun is None and not self._is_apart:
+            self._is_apart, self._call = True, self._call.again(self._call.watch)
         source = self._source
         if source is not None and self._call.request.stream and self._leader is not None:
             source.cadence = source.cadence.handed_on()  # the leader's relay has that one, and reads at its own pace
-        self._task = self._tasks.spawn(self._run(begun, part))
+        self._task = self._tasks.spawn(self._run(begun, part, watch))
         return self._task
 
-    async def _run(self, begun: Awaitable[Started] | None, part: Awaitable[Chunk | None] | None) -> None:
+    async def _run(self, begun: Awaitable[Started] | None, part: Awaitable[Chunk | None] | None, watch: Watch | None
+                   ) -> None:
         """The call's Task. Returns at its end, whatever that is; all listeners have been told."""
         ex, self._left = self._call, None
-        if begun is None:
-            ex.watch = ex.watch.beside()
+        ex.watch = ex.watch.beside() if watch is None else watch  # its leader has gone by now
         try:
             if begun is not None:
                 self._has_begun(await begun)
@@ -272,8 +287,8 @@ class Flight:
     async def _land(self) -> None:
         """After its end: what may be given again is kept, and until then found here."""
         try:
-            if self.failure is None and self.degraded is None:
-                await self._keep(self)
+            if self.failure is None and self.degraded is None and (told := self._keep(self)) is not None:
+                await told
         finally:
             self.close()
 

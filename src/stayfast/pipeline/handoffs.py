@@ -1,12 +1,13 @@
 """What one stage hands to the next. A Plan cannot exist without a Prompt, nor a reply without a Started."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import msgspec
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.types import Chunk, Outcome, Request
+from stayfast.core.types import Api, Chunk, Outcome, Request
 from stayfast.pipeline.caching import Caching
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.hedging import Hedging, never
@@ -66,10 +67,17 @@ class Route:
     hedging: Hedging = field(default_factory=never)
     on_stall: OnStall = "wait"
     picking: Picking | None = None  # affinity, weights, ejection; None: it has none of them
+    able: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)  # of its targets, by API
 
     def __post_init__(self) -> None:
         if not self.targets:
             raise ValueError(f"route {self.name!r} needs at least one upstream")
+        object.__setattr__(self, "able", {api: able(self.targets, api) for api in Api})
+
+
+def able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
+    """Those that can serve requests of this API."""
+    return tuple([target for target in targets if target.member.upstream.can_serve(api)])
 
 
 class Plan(msgspec.Struct, frozen=True):

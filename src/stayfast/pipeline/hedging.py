@@ -17,21 +17,17 @@ FEW = 100  # samples; with fewer, prompts of the sizes beside it are asked as we
 class Hedging:
     """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
 
-    __slots__ = ("_lately", "_of", "_plans", "budget", "config", "has_slow", "retry")
+    __slots__ = ("_lately", "_of", "_plans", "budget", "config", "has_slow", "is_on", "retry")
 
     def __init__(self, config: HedgeConfig, retry: RetryConfig) -> None:
         self.config = config
+        self.is_on = config.mode != "off"  # whether there are second attempts at all
         self.retry = retry
         self.budget = ExtraBudget(retry.budget, config.budget if config.mode != "off" else 0.0)
         self._of: dict[tuple[str, bool, int], FirstTokens] = {}
         self._plans: dict[tuple[str, str, bool, int], tuple[float, Plan]] = {}
         self._lately: dict[tuple[str, bool], Lately] = {}
         self.has_slow = False  # one was when they were last looked at
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there are second attempts at all."""
-        return self.config.mode != "off"
 
     @property
     def max_extra(self) -> int:

@@ -19,20 +19,27 @@ MOST_LABELS = 65_536  # 25 MB
 
 
 class Label(Struct, array_like=True, gc=False):
-    """What came of a comparison, as it is in the log. tenant: whose question it was."""
+    """What came of a comparison, as it is in the log. tenant: whose question it was. scope, answer: what it was about.
+    n_audits: of those that were begun, for how many it stands; others came to nothing.
+    """
 
     features: tuple[float, ...]
     is_right: bool
     was_given: bool
     tenant: str | None = None
+    scope: bytes = b""
+    answer: int = 0
+    n_audits: float = 1.0
 
 
 class _Own(Struct, gc=False):
     rule: Calibrator
     keys: deque[int]  # of its labels in the log, oldest first
+    n_begun: int = 0  # audits, by this process
+    n_judged: int = 0  # of those
 
 
-_encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(Label).decode
+_encode, decode_label = msgpack.Encoder().encode, msgpack.Decoder(Label).decode
 
 
 class Learning:
@@ -53,23 +60,46 @@ class Learning:
         own = self._own.get(tenant)
         return own.rule if own is not None else self._nobody
 
+    def audit_begun(self, tenant: str | None) -> None:
+        """One of a tenant's hits is to be audited, whatever comes of it."""
+        own = self._own.get(tenant)
+        if own is not None:
+            own.n_begun += 1
+
+    def audit_judged(self, tenant: str | None) -> float:
+        """One was; returns how many it stands for: those that came to nothing are as wrong as those that did not."""
+        own = self._own.get(tenant)
+        if own is None:
+            return 1.0
+        own.n_judged += 1
+        return max(1.0, own.n_begun / own.n_judged)
+
     def learn(self, label: Label, log: Log | None) -> None:
         """One label more, also in the log. 0.2 ms: not while a client waits."""
         self._learn(label, -1 - self._n_keys, log)
         if log is not None and (own := self._own[label.tenant]).keys and own.keys[-1] == -self._n_keys:
             log.put(-self._n_keys, _encode(label))
 
+    def tell(self, label: Label, log: Log | None) -> None:
+        """One that others are to know, where nothing is learned of it here: the last one stands in the log."""
+        if log is not None:
+            log.put(-1, _encode(label))
+
+    def hear(self, label: Label, log: Log | None) -> None:
+        """One that somebody else has learned, and told."""
+        self._learn(label, -1 - self._n_keys, log)
+
     def restore(self, logged: Mapping[int, bytes]) -> None:
         """Learn again what was logged: its keys are below 0, the oldest the highest."""
         for key in sorted([key for key in logged if key < 0], reverse=True):
-            self._learn(_decode(logged[key]), key, None)
+            self._learn(decode_label(logged[key]), key, None)
 
     def _learn(self, label: Label, key: int, log: Log | None) -> None:
         own = self._own.pop(label.tenant, None) or _Own(Calibrator(self._config, N_FEATURES), deque())
         self._own[label.tenant] = own
         self._n_keys = -key
         n_drifted = own.rule.n_drifted
-        own.rule.learn(label.features, is_right=label.is_right, was_given=label.was_given)
+        own.rule.learn(label.features, is_right=label.is_right, was_given=label.was_given, n_audits=label.n_audits)
         if own.rule.n_drifted > n_drifted:
             self._forget(own, len(own.keys), log)
             return

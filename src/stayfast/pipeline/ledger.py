@@ -2,10 +2,13 @@
 always add up to the whole and no time is lost between stages.
 """
 
+import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import StageDone
+from stayfast.core.steps import StepDone
 from stayfast.core.types import Stage
 from stayfast.policy.budget import Budget
 
@@ -34,21 +37,19 @@ class Ledger:
 
     def enter(self, stage: Stage) -> float:
         """End the running stage, begin `stage`; returns the instant. Its allowance is the budget's."""
-        now = self._clock.now()
-        if self.stage is not None:
-            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
-            if now >= self.ends_at and self.over_stage is None:
-                self.over_stage = self.stage
+        now, ended, began_at, ends_at = self._clock.now(), self.stage, self._began_at, self.ends_at
+        if ended is not None:
+            self._done.append(StageDone(ended, began_at, now, self._allowance_s))
+            if now >= ends_at and self.over_stage is None:
+                self.over_stage = ended
             if self.is_shared_out:
-                self._carried_s = self._budget.carried_s(self.stage, now - self._began_at, self._carried_s)
+                self._carried_s = self._budget.carried_s(ended, now - began_at, self._carried_s)
             self._began_at = began_at = now
         else:
             self.entered_at = now
-            began_at = self._began_at
         self.stage = stage
         if self.is_shared_out:
-            self.ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
-        ends_at = self.ends_at
+            self.ends_at = ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
         self._allowance_s = ends_at - began_at if ends_at > began_at else 0.0
         return now
 
@@ -89,6 +90,16 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"
+
+
+_MAX_STEPS_TOLD = 32
+_NO_TOKEN = re.compile(r"[^A-Za-z0-9_.-]+")  # RFC 9110, 5.6.2 has more
+
+
+def steps_timing(steps: Sequence[StepDone]) -> str:
+    """The steps of a turn, to be put behind the stages: `, turn.kb;dur=41.20;desc="timeout of 400"`."""
+    return "".join([f', turn.{_NO_TOKEN.sub("_", step.name)};dur={(step.ended_at - step.began_at) * 1e3:.2f};'
+                    f'desc="{step.how} of {step.allowance_s * 1e3:.0f}"' for step in steps[:_MAX_STEPS_TOLD]])
 
 
 @lru_cache(maxsize=64)  # the ways through the stages are few, and one % is a third of the cost of a join

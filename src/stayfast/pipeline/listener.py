@@ -1,6 +1,7 @@
 """One of those who listen to a call that many share (`pipeline.flight`)."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Chunk, Outcome, Sight
@@ -93,9 +94,9 @@ class Leader(Listener):
 
     __slots__ = ()
 
-    async def next(self) -> Chunk | None:
+    def next(self) -> Coroutine[Any, Any, Chunk | None]:
         """The next part. Raises what the call failed with."""
-        return await (self._flight.read(self) if self._flight.is_led else super().next())
+        return self._flight.read(self) if self._flight.is_led else super().next()
 
     def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
         """Read no more: of a call of one's own, it has come to its end."""

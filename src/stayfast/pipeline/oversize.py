@@ -1,6 +1,7 @@
 """Prompts that are too long for their route: refused before anything is spent on them, or sent to the route for such."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -28,10 +29,12 @@ class Sized:
         self._tier = tier  # of a tenant
         self._alarms = alarms
 
-    async def admit(self, ex: Exchange) -> Ticket:
+    def admit(self, ex: Exchange) -> Coroutine[Any, Any, Ticket]:
         """See `Admit`. Raises Rejected (413) for a prompt that is too long."""
+        if ex.terms.size is None:
+            return self.inner.admit(ex)
         n_tokens, most = self._over(ex)
-        offline = ex.terms.size.offline if ex.terms.size is not None else ""
+        offline = ex.terms.size.offline
         if n_tokens and offline:
             self._send_to(ex, offline)
             ex.notes.append(f"sent to route {offline}: about {n_tokens:,} tokens of prompt, and the route takes {most:,}")
@@ -41,7 +44,7 @@ class Sized:
             raise Rejected(f"The prompt is too long: {field} and what goes with it come to about {n_tokens:,} tokens "
                            f"(estimated), and {ex.request.model!r} takes at most {most:,}.",
                            status=413, code="context_length_exceeded", param=field)
-        return await self.inner.admit(ex)
+        return self.inner.admit(ex)
 
     def _over(self, ex: Exchange) -> tuple[int, int]:
         """Estimated tokens where they are too many, else 0; and how many there may be."""

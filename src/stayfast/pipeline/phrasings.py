@@ -1,6 +1,8 @@
 """Which questions lead to which answers: phrasings by scope, with their vectors and votes, and what outlives a restart.
 
 An answer stands in the route's store, under the key of the question it was made for last; here is only what leads to it.
+Processes whose store is one tell each other of their phrasings (`share`, `hear`): an answer has the same number in all of
+them, and a question that was asked in two is a phrasing of the answer that was told last: all hear all in one order.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +35,9 @@ class Index(Protocol):
 
 
 class Log(Protocol):
-    """What outlives a restart: `stores.learned`. Keys are numbers: phrasings' from 1 on, others' below 0."""
+    """What outlives a restart: `stores.learned`, or `stores.journal`, which others hear as well. Keys are numbers: those of
+    phrasings are from 1 on, others below 0.
+    """
 
     def put(self, key: int, body: bytes) -> None:
         """Keep it in place of the key's last one."""
@@ -53,7 +57,7 @@ class Logged(Struct, array_like=True, gc=False):
 
     scope: bytes
     answer: int
-    answer_key: bytes
+    answer_key: bytes  # of this very question, of which there is one phrasing
     wording: Wording
     row: bytes  # float32
 
@@ -69,6 +73,7 @@ class Scope:
 
 
 _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(Logged).decode
+_ROOM = 31  # bits of a number of an answer, beside those that say whose it is
 
 
 class Phrasings:
@@ -80,7 +85,8 @@ class Phrasings:
         self._most = most
         self._new_index = index
         self._index: Index | None = None  # until the first vector says how long they are
-        self._order: dict[int, tuple[bytes, int]] = {}  # scope and answer of each phrasing, oldest first
+        self._order: dict[int, tuple[bytes, int, bytes]] = {}  # scope, answer and question of each phrasing, oldest first
+        self._questions: dict[bytes, int] = {}  # the newest phrasing of each
         self._n_keys = 0
         self._n_answers = 0
 
@@ -107,6 +113,30 @@ class Phrasings:
         self._add(self._n_keys, said, row)
         if self.log is not None:
             self.log.put(self._n_keys, _encode(said))
+        self._bound()
+
+    def share(self, log: Log, who: int) -> None:
+        """From now on others hear of it. who: 32 bits, nobody else's: answers are numbered from there."""
+        self.log = log
+        self._n_answers = who << _ROOM
+
+    def hear(self, body: bytes, n_dims: int, floats: Callable[[bytes], "Floats"], *, is_own: bool) -> None:
+        """A phrasing that was told. Raises ValueError for what is none, or not of this embedder."""
+        said = _decode(body)
+        if len(said.row) != 4 * n_dims:
+            raise ValueError("it is another embedder's")
+        known = self._questions.get(said.answer_key)
+        if known is None and is_own:
+            return  # and it is forgotten already
+        if known is not None:
+            if self._order[known][1] == said.answer:
+                return
+            self.remove(known)
+        self._n_keys += 1
+        self._add(self._n_keys, said, floats(said.row))
+        self._bound()
+
+    def _bound(self) -> None:
         while len(self._order) > self._most:
             self.remove(next(iter(self._order)))
 
@@ -114,7 +144,7 @@ class Phrasings:
         """Forget one phrasing, if it is there, and with the last one its answer and its scope."""
         if key not in self._order:
             return
-        scope, answer = self._order[key]
+        scope, answer, _ = self._order[key]
         its = self.scopes[scope]
         if its.votes.remove(key):
             del its.keys[answer]
@@ -149,7 +179,8 @@ class Phrasings:
         its.keys[said.answer] = said.answer_key
         if self._index is None:
             self._index = self._new_index(len(row))
-        self._order[key] = (said.scope, said.answer)
+        self._order[key] = (said.scope, said.answer, said.answer_key)
+        self._questions[said.answer_key] = key
         gone = its.votes.add(key, said.answer, said.wording)
         self._index.add(said.scope, key, row)
         if gone is not None:
@@ -157,7 +188,9 @@ class Phrasings:
 
     def _drop(self, scope: bytes, key: int) -> None:
         """What is known of a phrasing beside its vote."""
-        del self._order[key]
+        question = self._order.pop(key)[2]
+        if self._questions.get(question) == key:
+            del self._questions[question]
         if self._index is not None:
             self._index.remove(scope, key)
         if self.log is not None:

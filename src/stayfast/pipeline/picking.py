@@ -6,6 +6,7 @@ A route with none of them has no Picking, and costs nothing here.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple, Protocol
 
 from stayfast.core.events import Ejected, Fanout, Sink
 from stayfast.core.types import Request, Sight
@@ -37,13 +38,41 @@ class PickConfig:
         return not self.weights and self.affinity.mode == "off" and not self.eject.enabled
 
 
+class Offer(Protocol):
+    """One of those between whom there is a choice, and the model's name there (None: as the client said it)."""
+
+    @property
+    def member(self) -> Member:
+        """The upstream."""
+        ...
+
+    @property
+    def model(self) -> str | None:
+        """Its name for the model."""
+        ...
+
+
+class _Peers(NamedTuple):
+    offers: Sequence[Offer]
+    members: list[Member]
+    names: list[str]
+    weights: list[float]  # none where the route has none
+
+
+MAX_PEERS = 16  # sets of them: by API, and by reload
+
+
 class Picking:
     """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
 
-    __slots__ = ("_outliers", "_prefixes", "_responses", "_route", "_sink", "choices", "config", "tokens")
+    __slots__ = ("_has_affinity", "_outliers", "_peers", "_prefixes", "_responses", "_route", "_sees_prefix",
+                 "_sees_sessions", "_sink", "choices", "config", "tokens")
 
     def __init__(self, config: PickConfig, route: str = "", sink: Sink | None = None) -> None:
         self.config = config
+        self._has_affinity = config.affinity.mode != "off"
+        self._sees_prefix, self._sees_sessions = config.affinity.sees_prefix, config.affinity.sees_sessions
+        self._peers: dict[int, _Peers] = {}  # by what names their offers as long as they are kept
         self._route = route
         self._sink = sink or Fanout()
         self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: kept, moved, new
@@ -52,50 +81,66 @@ class Picking:
         self._outliers = Outliers(config.eject) if config.eject.enabled else None
         self._responses: dict[int, str] = {}
 
-    def order(self, members: Sequence[Member], models: Sequence[str], request: Request, session: bytes, *, now: float,
-              rng: Random) -> tuple[list[int], "Aim", list[str]]:
-        """The members' indices, best first; what is to be told of the attempts; what was decided and why, in words.
+    def order(self, offers: Sequence[Offer], request: Request, session: bytes, *, now: float, rng: Random
+              ) -> tuple[list[int], "Aim", list[str]]:
+        """The offers' indices, best first; what is to be told of the attempts; what was decided and why, in words.
 
-        `models`: their names at each. `session`: what its headers say of it; the body is read where they say nothing.
+        `session`: what its headers say of it; the body is read where they say nothing.
         """
-        config = self.config
-        affinity = config.affinity
-        said = asked(request.body) if affinity.mode != "off" else _NOTHING
-        blocks = blocks_of(said.prompt, request.model) if affinity.sees_prefix else []
+        config, outliers = self.config, self._outliers
+        said = asked(request.body) if self._has_affinity else _NOTHING
+        blocks = blocks_of(said.prompt, request.model) if self._sees_prefix else []
         aim = Aim(self, request, blocks, len(said.prompt))
-        names = [member.upstream.name for member in members]
-        loads = self._loads(members, models, names, now)
-        notes = [f"left out {name}: {why}" for name, why in self.ejected(now).items() if name in names]
+        peers = self._peers.get(id(offers))
+        if peers is None or peers.offers is not offers:
+            peers = self._met(offers)
+        _, members, names, weights = peers
+        model = request.model
+        loads = [offer.member.load(now, offer.model or model) for offer in offers]
+        notes: list[str] = []
+        if outliers is not None:
+            loads = self._without(outliers, loads, names, now)
+            if not outliers.is_quiet:
+                notes = [f"left out {name}: {why}" for name, why in outliers.out(now).items() if name in names]
         if config.in_turn:
             return in_turn(loads, rng), aim, notes
         made_at = self._responses.get(hash(said.previous)) if said.previous else None
-        if made_at in names:
+        if made_at is not None and made_at in names:
             first = names.index(made_at)
             return [first, *(index for index in range(len(names)) if index != first)], aim, notes
-        new_shares = self._new_shares(aim, session or said.session, names, loads, now)
-        weights = [config.weights.get(name, 1.0) for name in names] if config.weights else []
+        session = (session or said.session) if self._sees_sessions else b""
+        new_shares = self._new_shares(aim, session, names, loads, now) if blocks or session else []
         if weights:
             work = [member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0) for member in members]
             loads = weighted(loads, work, weights)
-        waits_s = _waits_s(members, new_shares, aim.n_body)
-        found = choose(loads, weights, new_shares, waits_s, max_load=affinity.max_load, rng=rng)
-        if affinity.mode != "off":
+        waits_s = _waits_s(members, new_shares, aim.n_body) if new_shares else []
+        found = choose(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
+        if self._has_affinity:
             self._count(names[found[0]], found[0], new_shares)
             if new_shares:
                 notes.append(_reason(names, found[0], loads, new_shares, aim.n_prompt))
         return found, aim, notes
 
+    def _met(self, offers: Sequence[Offer]) -> _Peers:
+        if len(self._peers) >= MAX_PEERS:
+            self._peers.clear()
+        members, weights = [offer.member for offer in offers], self.config.weights
+        names = [member.upstream.name for member in members]
+        peers = _Peers(offers, members, names, [weights.get(name, 1.0) for name in names] if weights else [])
+        self._peers[id(offers)] = peers
+        return peers
+
     def ejected(self, now: float) -> Mapping[str, str]:
         """Who is left out at this moment, and why."""
         return self._outliers.out(now) if self._outliers is not None else {}
 
-    def _loads(self, members: Sequence[Member], models: Sequence[str], names: Sequence[str], now: float) -> list[Load]:
-        loads = [member.load(now, model) for member, model in zip(members, models, strict=True)]
-        if self._outliers is None:
+    def _without(self, outliers: Outliers, loads: list[Load], names: Sequence[str], now: float) -> list[Load]:
+        """The loads, as far as each of these may be preferred by its peers' standards."""
+        shares = outliers.shares(names, now)
+        if outliers.news:
+            self._tell(outliers.news)
+        if outliers.is_quiet:
             return loads
-        shares = self._outliers.shares(names, now)
-        if self._outliers.news:
-            self._tell(self._outliers.news)
         if not any(share and load.share for share, load in zip(shares, loads, strict=True)):
             return loads  # nobody else is left
         return [load if share >= 1 else Load(load.seconds, min(share, load.share), load.wants_probe and share > 0)
@@ -113,7 +158,7 @@ class Picking:
         if aim.blocks:
             n_bytes = min(aim.n_prompt, MAX_BLOCKS * BLOCK)
             shares = [1 - self._known(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
-        if self.config.affinity.sees_sessions and session:
+        if session:
             there = [name for name, load in zip(names, loads, strict=True) if load.share > 0]
             shares[names.index(home(session, there or names, self.config.weights))] = 0.0
         return shares if min(shares) < max(shares) else []
@@ -146,7 +191,7 @@ class Picking:
         """A first token came."""
         if self._outliers is not None:
             self._outliers.answered(name, ttft_s, n_body, is_whole=is_whole)
-        if sight.response_id is not None and self.config.affinity.sees_sessions:
+        if sight.response_id is not None and self._sees_sessions:
             responses = self._responses
             responses[hash(sight.response_id)] = name
             if len(responses) > MAX_RESPONSES:

@@ -133,16 +133,20 @@ class Places:
 
     def enter(self, share: Share, asked: Asked, now: float) -> Waiting[Call] | None:
         """Take a place (None), or a place in the queue, to `wait`. Raises Refused."""
-        queue, lanes, band = self.queue, self.lanes, asked.band
+        queue, lanes, lane, band = self.queue, self.lanes, None, asked.band
+        least = None
         if lanes is None:
-            least = queue.least_served() if queue.n else None
+            if queue.n:
+                least = queue.least_served()
         else:
             asked.lane = lane = lanes.of(band, asked.n_read, asked.n_output)
-            queue, least = lane.queue, lanes.least_served()
+            queue = lane.queue
+            if lanes.n_waiting:
+                least = lanes.least_served()
             lane.hold.seen(band, now)
         self._sharing.arrive(share, now, least)
         self._hold.seen(band, now)
-        has_room = self._has_room(asked.lane, band, share, now)
+        has_room = self._has_room(lane, band, share, now)
         if has_room and not queue.n:
             self._take(share, asked, now)
             return None
@@ -182,12 +186,14 @@ class Places:
         if self.common is not None:
             self.common.taken(self.n_taken)
         self._sharing.end(share, asked.tokens, tokens)
-        if asked.lane is not None and self.lanes is not None:
-            self.first_token(asked)
-            self.lanes.leave(asked.lane, self._clock.now())
+        lane, lanes = asked.lane, self.lanes
+        if lane is not None and lanes is not None:
+            if asked.is_prefilling:
+                self.first_token(asked)
+            lanes.leave(lane, self._clock.now())
         if took_s is not None:
-            self._queue_of(asked).served(took_s)
-        if self.n_waiting:
+            (self.queue if lane is None else lane.queue).served(took_s)
+        if self.queue.n if lanes is None else lanes.n_waiting:
             self._let_in(self._clock.now())
 
     def first_token(self, asked: Asked) -> None:

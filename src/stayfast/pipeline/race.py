@@ -61,11 +61,13 @@ class Race:
     """One first attempt and what runs beside it. Owned by the request's task; `end` must be called, and awaits nothing."""
 
     __slots__ = ("_begin", "_clock", "_ex", "_hedges", "_hedging", "_is_over", "_is_shedding", "_is_whole", "_late",
-                 "_n_bytes", "_n_running", "_others", "_over", "_refused", "_running", "_sink", "_tasks", "_winner")
+                 "_n_bytes", "_n_running", "_others", "_over", "_refused", "_running", "_sink", "_tasks", "_watch",
+                 "_winner")
 
     def __init__(self, ex: Exchange, first: Attempt, others: Sequence[Target], hedging: Hedging, *, begin: Begin,
                  tasks: Tasks, clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
         self._ex = ex
+        self._watch = ex.watch  # one and the same as long as this runs, whoever takes over the request's call
         self._running = first  # the one that is waited for the least time
         self._others = others  # best first; the one of the first attempt among them
         self._hedging = hedging
@@ -92,7 +94,7 @@ class Race:
 
     def won(self) -> Started | None:
         """Called on CancelledError: the second attempt's answer, where that is what the cancellation stands for."""
-        return self._winner if self._ex.watch.was_interrupted() else None
+        return self._winner if self._watch.was_interrupted() else None
 
     async def others(self, first_token_s: float) -> Started | None:
         """Wait for what runs beside a first attempt that has failed; None when all of them fail, too.
@@ -101,7 +103,7 @@ class Race:
         """
         if self._winner is not None:
             return self.won()
-        watch = self._ex.watch
+        watch = self._watch
         self._over = asyncio.get_running_loop().create_future()
         watch.arm("first_token_s", first_token_s, self._clock.now())
         try:
@@ -122,7 +124,7 @@ class Race:
     def end(self, answer: Started | None) -> None:
         """The race is over: close whatever runs and is not the answer."""
         self._is_over = True
-        self._ex.watch.ring_no_more()
+        self._watch.ring_no_more()
         if not self._hedges:
             return
         for attempt, task in self._hedges:
@@ -132,10 +134,14 @@ class Race:
 
     def _ring(self, since: float) -> None:
         """Have the alarm ring when the next attempt is due."""
-        running = self._running
-        second = next((target for target in self._others if target.member is not running.member), self._others[0])
+        running, others = self._running, self._others
+        for second in others:
+            if second.member is not running.member:
+                break
+        else:
+            second = others[0]
         plan = self._hedging.plan(running.name, second.member.upstream.name, self._n_bytes, since, is_whole=self._is_whole)
-        self._ex.watch.ring(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
+        self._watch.ring(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
 
     def _alarm(self) -> None:
         """It is time to look: send a second attempt, or ask again later."""
@@ -144,11 +150,11 @@ class Race:
         running, name = self._running, target.member.upstream.name
         plan = hedging.plan(running.name, name, self._n_bytes, now, is_whole=self._is_whole)
         if plan.after_s == inf:
-            ex.watch.ring(now + LOOK_AGAIN_S, self._alarm)
+            self._watch.ring(now + LOOK_AGAIN_S, self._alarm)
             return
         due_at = running.began_at + plan.after_s
         if now < due_at:
-            ex.watch.ring(due_at, self._alarm)
+            self._watch.ring(due_at, self._alarm)
             return
         if self._late is not running:
             self._late = running
@@ -162,7 +168,7 @@ class Race:
                 told = self._told(plan, name, now, refused)
                 at = f" ({stands(told.spent, told.budget)})" if refused == "budget" else ""
                 ex.notes.append(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
-            ex.watch.ring(now + ASK_AGAIN_S, self._alarm)
+            self._watch.ring(now + ASK_AGAIN_S, self._alarm)
             return
         budget, weight = hedging.budget, weight_of(self._n_bytes)
         ex.notes.append(f"hedged to {name}: {self._told(plan, name, now, '').why}")
@@ -227,7 +233,7 @@ class Race:
             if ex.request.stream:
                 lead = await until_content(attempt, stream)
             else:
-                lead = await until_whole(attempt, stream, ex.watch, ex.terms.timeouts.idle_s, self._clock)
+                lead = await until_whole(attempt, stream, self._watch, ex.terms.timeouts.idle_s, self._clock)
         except UpstreamFailed as failed:
             attempt.fail(failed)
         except StayfastError:
@@ -236,7 +242,7 @@ class Race:
             attempt.abandon()
             raise
         else:
-            if not self._is_over and self._winner is None and ex.watch.interrupt():
+            if not self._is_over and self._winner is None and self._watch.interrupt():
                 self._winner = Started(attempt, stream, lead)
             else:
                 attempt.lose()

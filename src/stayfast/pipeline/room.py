@@ -13,9 +13,14 @@ from stayfast.pipeline.prefixing import Layout
 from stayfast.upstreams.limited import Limited
 
 
+def must_wait(ex: Exchange, target: Target, layout: Layout | None) -> bool:
+    """Whether an attempt at the target may have to wait, or to go elsewhere: else there is no need for `make_room`."""
+    return layout is not None or not target.member.limited(ex.lane).has_room
+
+
 async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clock: Clock,
-                    layout: Layout | None = None) -> None:
-    """Return when an attempt may begin at the first candidate, before anything else is awaited.
+                    layout: Layout | None = None) -> Target:
+    """The first candidate, when an attempt may begin there, before anything else is awaited.
 
     Where the first is full, another that has room and is no worse comes to the front; where none has, the request waits for
     the first, under its deadline. Before that it lets another that begins alike go first (see `follow`).
@@ -26,7 +31,7 @@ async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clo
     member, lane = candidates[0].member, ex.lane
     limited = member.limited(lane)
     if limited.has_room:
-        return
+        return candidates[0]
     now = clock.now()
     model = ex.request.model
     is_well = member.is_well(now, candidates[0].model or model)
@@ -36,7 +41,7 @@ async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clo
             candidates.remove(target)
             candidates.appendleft(target)
             ex.notes.append(f"{other.upstream.name} before {member.upstream.name}, which is full: {_full(limited)}")
-            return
+            return target
     ex.upstream = member.upstream.name
     ex.watch.arm_bound()
     was_full = _full(limited)
@@ -60,6 +65,7 @@ async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clo
         waited_s = clock.now() - now
         if was_full and waited_s > 0:
             ex.notes.append(f"waited {waited_s * 1e3:.0f} ms for a place at {member.upstream.name}: {was_full}")
+    return candidates[0]
 
 
 def _full(limited: Limited) -> str:

@@ -19,8 +19,8 @@ from msgspec import Struct
 from stayfast.core.clock import Clock
 from stayfast.core.events import SemanticAsked, Sink
 from stayfast.core.types import Api, Request
-from stayfast.pipeline.learning import Label, Learning
-from stayfast.pipeline.phrasings import Index, Phrasings
+from stayfast.pipeline.learning import Label, Learning, decode_label
+from stayfast.pipeline.phrasings import Index, Log, Phrasings
 from stayfast.pipeline.race import Tasks
 from stayfast.pipeline.sameness import Sameness, Verifier
 from stayfast.policy.calibrate import Calibrator, Estimate
@@ -28,7 +28,7 @@ from stayfast.policy.eligible import why_not
 from stayfast.policy.lexical import Wording, wording
 from stayfast.policy.lexicon import LEXICONS
 from stayfast.policy.semantic import SemanticConfig
-from stayfast.policy.similarity import Fixed, Judgement, judge
+from stayfast.policy.similarity import N_FEATURES, Fixed, Judgement, judge
 from stayfast.policy.votes import Neighbour
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.embed import Embedding, NoEmbedder
@@ -188,6 +188,8 @@ class Semantic:
         if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, kept.body)):
             return "refused"
         asking.was_given = self._rng.random() < self.config.audit
+        if asking.was_given:
+            self.learning.audit_begun(asking.tenant)
         return Likeness(kept, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
     async def _kept(self, scope: bytes, answer: int, until: float) -> Kept | None:
@@ -245,20 +247,46 @@ class Semantic:
         return None
 
     def _label(self, asking: Asking, answer: int, judgement: Judgement, *, is_right: bool) -> None:
-        its = self.phrasings.scopes.get(asking.scope)
-        if its is not None and answer in its.keys:
-            its.votes.judged(answer, is_right=is_right, was_given=asking.was_given)
+        n_audits = self.learning.audit_judged(asking.tenant) if asking.was_given else 1.0
+        label = Label(judgement.features, is_right, asking.was_given, asking.tenant, asking.scope, answer, n_audits)
+        self._vote(label)
         if self._fixed is None:
-            label = Label(judgement.features, is_right, asking.was_given, asking.tenant)
             self.learning.learn(label, self.phrasings.log)
         if asking.was_given:
+            if self._fixed is not None:
+                self.learning.tell(label, self.phrasings.log)
             self.count("audit_right" if is_right else "audit_wrong")
+
+    def _vote(self, label: Label) -> None:
+        its = self.phrasings.scopes.get(label.scope)
+        if its is not None and label.answer in its.keys:
+            its.votes.judged(label.answer, is_right=label.is_right, was_given=label.was_given)
 
     def _keep(self, asking: Asking, row: "Floats", answer: int | None, key: bytes) -> None:
         nearest = asking.neighbours[0] if asking.neighbours else None
         if nearest is not None and nearest.wording.words == asking.wording.words:
             self.phrasings.remove(nearest.key)  # it is this very question
         self.phrasings.keep(asking.scope, asking.wording, row, answer=answer, answer_key=key)
+
+    def share(self, log: Callable[[bytes], Log]) -> None:
+        """Tell others from now on what is learned; what they tell comes to `hear`. log: makes one for 8 bytes, one's own."""
+        who = self._rng.randbytes(8)
+        self.phrasings.share(log(who), int.from_bytes(who[:4], "big"))
+
+    def hear(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:
+        """What this process or another has put into its log. Raises ValueError for what cannot be read."""
+        if key > 0:
+            embedder = self.embedding.behind
+            self.phrasings.hear(body, embedder.n_dims if embedder is not None else 0, floats, is_own=is_own)
+            return
+        if is_own:
+            return
+        label = decode_label(body)
+        if len(label.features) != N_FEATURES:
+            raise ValueError("it is another version's")
+        self._vote(label)
+        if self._fixed is None:
+            self.learning.hear(label, self.phrasings.log)
 
     def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
         """Learn again what was logged. On any thread, while `is_ready` is False. Raises ValueError for what is no log."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from stayfast.core.types import Request
+from stayfast.core.types import NEVER_STREAMED, Request
 from stayfast.policy.admission import ANY_TENANT, TenantConfig
 from stayfast.policy.fair import Share
 from stayfast.policy.priority import Points, Standing
@@ -49,7 +49,7 @@ class Tenant:
     def estimate(self, request: Request) -> tuple[float, float]:
         """Tokens of prompt and of answer that a request may come to."""
         n_input = len(request.body) / BYTES_A_TOKEN
-        if not request.api.can_stream:
+        if request.api in NEVER_STREAMED:
             return n_input, 0.0
         most = request.max_output_tokens
         return n_input, (self.usual_output if most is None else most) * request.n_choices

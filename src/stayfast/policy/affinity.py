@@ -26,6 +26,7 @@ which costs a prefill. Each worker knows what it sent itself.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from math import inf, log
 from typing import Literal
@@ -76,19 +77,27 @@ class AffinityConfig:
 
 def blocks_of(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> list[int]:
     """The identities of a prompt's whole blocks, each of all bytes up to its end. `seed`: of the model."""
-    block, view = crc32(seed.encode()), memoryview(prompt)
     n = min(len(prompt) // block_bytes, MAX_BLOCKS)
+    if not n:
+        return []
+    block, view = crc32(seed.encode()), memoryview(prompt)
     return [block := crc32(view[at:at + block_bytes], block) for at in range(0, n * block_bytes, block_bytes)]
 
 
 def home(session: bytes, upstreams: Sequence[str], weights: Mapping[str, float]) -> str:
     """The upstream of a session, of those that there are (at least one)."""
     def height(name: str) -> float:
-        key = blake2b(name.encode(), digest_size=16).digest()
-        drawn = int.from_bytes(blake2b(session, digest_size=_HASH_BYTES, key=key).digest(), "big")
+        keyed = _keyed(name).copy()
+        keyed.update(session)
+        drawn = int.from_bytes(keyed.digest(), "big")
         return weights.get(name, 1.0) / -log((drawn + 0.5) / _HASHES)
 
     return max(upstreams, key=height)
+
+
+@lru_cache(maxsize=256)
+def _keyed(name: str) -> blake2b:
+    return blake2b(digest_size=_HASH_BYTES, key=blake2b(name.encode(), digest_size=16).digest())
 
 
 def score_s(load_s: float, new_share: float, max_load: float, wait_s: float | None = None) -> float:

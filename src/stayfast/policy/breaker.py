@@ -149,7 +149,7 @@ class Breaker:
 
     def share(self, now: float) -> float:
         """Of the requests that would prefer it, the share that may: 0 while it is left alone, 1 when it is well."""
-        if self.state is not State.CLOSED:
+        if self.state is not _CLOSED:
             return 0.0
         age_s = now - self._closed_at
         return 1.0 if age_s >= RAMP_S else RAMP_FROM + (1 - RAMP_FROM) * age_s / RAMP_S

@@ -6,7 +6,8 @@ right 99.5 % of the time. Rule: learn from labels. Every miss gives one for free
 have been the same?), and `audit` of the hits, drawn by chance, make their answer all the same.
 
     p          logistic regression of the features, L2, on the last `n_kept` labels
-    weights    a miss stands for itself, an audited hit for 1 / audit of them; then the labels of a bin of scores (STEP of
+    weights    a miss stands for itself, an audited hit for 1 / audit of them, and for as many more as audits were begun and
+               came to nothing (shed, failed, a store that was late); then the labels of a bin of scores (STEP of
                a logit) share what they stand for, each w = the bin's sum / its labels. Those of a bin are alike, so it
                changes no mean, and n_eff is five times as large as where ones stand beside twenties
     threshold  the smallest score z at which, of the labels with a score from z, the upper bound of 95 % of the wrong
@@ -210,10 +211,12 @@ class Calibrator:
             return "shadow"
         return "" if p >= threshold else "unsure"
 
-    def learn(self, features: tuple[float, ...], *, is_right: bool, was_given: bool = False) -> None:
-        """What came out of a miss, or (`was_given`) of an audited hit. 0.2 ms: not while a client waits."""
+    def learn(self, features: tuple[float, ...], *, is_right: bool, was_given: bool = False, n_audits: float = 1.0) -> None:
+        """What came out of a miss, or (`was_given`) of an audited hit, which stands for `n_audits` that were begun. 0.2 ms:
+        not while a client waits.
+        """
         config = self.config
-        label = Label(features, is_right, 1.0 / config.audit if was_given else 1.0)
+        label = Label(features, is_right, n_audits / config.audit if was_given else 1.0)
         if len(self._labels) < config.n_kept:
             self._labels.append(label)
         else:

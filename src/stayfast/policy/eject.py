@@ -23,7 +23,8 @@ from statistics import median
 
 LEAST_FAILING = 0.1
 FAILING_FACTOR = 3.0
-WEIGHT = 1 / 50
+_N_MEAN = 50
+WEIGHT = 1 / _N_MEAN
 N_SIZE = 300  # answers of one size after which their mean moves no quicker
 LOOK_EVERY_S = 1.0
 LONGEST_S = 300.0
@@ -70,19 +71,19 @@ class Standing:
 
     def failed(self, is_failure: bool) -> None:
         """A call ended, so or so."""
-        self.n += 1
-        self.failing += (is_failure - self.failing) * max(WEIGHT, 1 / self.n)
+        self.n = n = self.n + 1
+        self.failing += (is_failure - self.failing) * (WEIGHT if n > _N_MEAN else 1 / n)
 
     def took(self, log_ratio: float) -> None:
         """A first token came after so many times the usual."""
-        self.n_timed += 1
-        self.slowness += (log_ratio - self.slowness) * max(WEIGHT, 1 / self.n_timed)
+        self.n_timed = n = self.n_timed + 1
+        self.slowness += (log_ratio - self.slowness) * (WEIGHT if n > _N_MEAN else 1 / n)
 
 
 class Outliers:
     """Of one route. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
 
-    __slots__ = ("_config", "_looked_at", "_of", "_usual", "news")
+    __slots__ = ("_config", "_looked_at", "_of", "_usual", "is_quiet", "news")
 
     def __init__(self, config: EjectConfig) -> None:
         self._config = config
@@ -90,6 +91,7 @@ class Outliers:
         self._of: dict[str, Standing] = {}
         self._usual: dict[tuple[bool, int], tuple[int, float]] = {}  # kind and size of prompts: n, mean ln(ttft_s)
         self._looked_at = float("-inf")
+        self.is_quiet = True  # nobody is out, nor on the way back
 
     def answered(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
         """A first token came, for a prompt of `n_bytes`."""
@@ -116,6 +118,9 @@ class Outliers:
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             self._look(upstreams, now)
+            self.is_quiet = not any(one.n_out for one in self._of.values())
+        if self.is_quiet:
+            return [1.0] * len(upstreams)
         return [self._share(self._of.get(name), now) for name in upstreams]
 
     def out(self, now: float) -> dict[str, str]:

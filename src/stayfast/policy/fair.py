@@ -31,6 +31,7 @@ from stayfast.policy.priority import WITH_TRAFFIC_S
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 _LOOK_EVERY_S = 1.0
+_TURNS_EVERY_S = WITH_TRAFFIC_S / 2
 
 
 def weighted(n_input: float, n_output: float) -> float:
@@ -41,7 +42,7 @@ def weighted(n_input: float, n_output: float) -> float:
 class Share:
     """One tenant's part. Changed by `Sharing`, and by the queue that its requests wait in."""
 
-    __slots__ = ("_n_most", "_n_most_before", "_turned_at", "due", "n_running", "n_waiting", "name", "seen_at", "served",
+    __slots__ = ("_n_most", "_n_most_before", "due", "n_running", "n_waiting", "name", "seen_at", "served", "turns_at",
                  "weight")
 
     def __init__(self, name: str, weight: float = 1.0) -> None:
@@ -52,20 +53,21 @@ class Share:
         self.n_waiting = 0
         self.n_running = 0
         self.seen_at = float("-inf")
-        self._n_most = self._n_most_before = 0  # running at a time, since `_turned_at` and in the time before that
-        self._turned_at = float("-inf")
+        self._n_most = self._n_most_before = 0  # running at a time, in the half of the time that ends next, and before it
+        self.turns_at = float("-inf")  # when that ends
 
     def n_most(self, now: float) -> int:
         """The most that it has run at a time of late."""
-        if now - self._turned_at >= WITH_TRAFFIC_S / 2:
-            self._n_most_before = self._n_most if now - self._turned_at < WITH_TRAFFIC_S else self.n_running
-            self._n_most, self._turned_at = self.n_running, now
+        if now >= self.turns_at:
+            self._n_most_before = self._n_most if now < self.turns_at + _TURNS_EVERY_S else self.n_running
+            self._n_most, self.turns_at = self.n_running, now + _TURNS_EVERY_S
         return max(self._n_most, self._n_most_before)
 
     def begin(self) -> None:
         """One more runs."""
         self.n_running += 1
-        self._n_most = max(self._n_most, self.n_running)
+        if self.n_running > self._n_most:
+            self._n_most += 1
 
     @property
     def claim(self) -> float:
@@ -94,7 +96,8 @@ class Sharing:
             floor = self.started_last if least_waiting is None else least_waiting
             share.served = max(share.served, floor)
         share.seen_at = now
-        share.n_most(now)
+        if now >= share.turns_at:
+            share.n_most(now)
         if share not in self._present:
             self._present[share] = None
             self._weights += share.weight

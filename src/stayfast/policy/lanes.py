@@ -45,6 +45,7 @@ BATCH_BAND = BANDS.index("batch")
 LEAST_PLACES = len(LANES)
 MOST_SHARE = 0.95  # of long and batch
 _MAX_TOKENS = 100_000_000
+_TURNS_EVERY_S = WITH_TRAFFIC_S / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _patient(queue: QueueConfig, wait_s: float | None) -> QueueConfig:
 class Lane(Generic[T]):
     """One lane: its queue, and what it has. Changed by its `Lanes` only, but for the queue."""
 
-    __slots__ = ("_n_most", "_n_most_before", "_turned_at", "hold", "n_entitled", "n_prefilling", "n_running", "name",
+    __slots__ = ("_n_most", "_n_most_before", "_turns_at", "hold", "n_entitled", "n_prefilling", "n_running", "name",
                  "queue")
 
     def __init__(self, name: str, queue: QueueConfig) -> None:
@@ -96,22 +97,24 @@ class Lane(Generic[T]):
         self.n_running = 0
         self.n_prefilling = 0  # of those: without a first token
         self.hold = HoldBack(0, 0.0)  # its own places, by band
-        self._n_most = self._n_most_before = 0  # running at a time, since `_turned_at` and in the time before that
-        self._turned_at = -inf
+        self._n_most = self._n_most_before = 0  # running at a time, in the half of the time that ends next, and before it
+        self._turns_at = -inf  # when that ends
 
     def n_most(self, now: float) -> int:
         """The most that it has run at a time of late."""
-        if now - self._turned_at >= WITH_TRAFFIC_S / 2:
-            self._n_most_before = self._n_most if now - self._turned_at < WITH_TRAFFIC_S else self.n_running
-            self._n_most, self._turned_at = self.n_running, now
+        if now >= self._turns_at:
+            self._n_most_before = self._n_most if now < self._turns_at + _TURNS_EVERY_S else self.n_running
+            self._n_most, self._turns_at = self.n_running, now + _TURNS_EVERY_S
         return max(self._n_most, self._n_most_before)
 
     def began(self, now: float) -> None:
         """One more runs."""
-        self.n_most(now)
+        if now >= self._turns_at:
+            self.n_most(now)
         self.n_running += 1
         self.n_prefilling += 1
-        self._n_most = max(self._n_most, self.n_running)
+        if self.n_running > self._n_most:
+            self._n_most += 1
 
     def __repr__(self) -> str:
         return f"{self.name} {self.n_running} of {self.n_entitled}, {self.queue.n} waiting"

@@ -58,6 +58,7 @@ OUTAGE_SHARE = 0.95
 CUT_HELPS_WITHIN_S = 10.0
 CUT_HELPS_BELOW = 0.8  # of the ratio at the first cut
 AIMD_UP, AIMD_DOWN, AIMD_MOST = 5, 10, 200
+LEAST = 10
 MOST = 10_000  # far beyond what a worker has in flight: nobody is held up before there is evidence
 MAX_SAMPLES = 1000  # of a window
 
@@ -67,7 +68,7 @@ class LimitConfig:
     """Requests that may run at one upstream at a time, and how many may wait for a place."""
 
     mode: Mode = "gradient"
-    least: int = 10
+    least: int | None = None  # None: LEAST, and no more than `most`; `fixed` has none
     most: int | None = None  # None: MOST, and of aimd AIMD_MOST
     max_waiting: int = 100
     good_s: float = 0.5  # aimd: p95 of the time to the first token
@@ -76,8 +77,8 @@ class LimitConfig:
     def __post_init__(self) -> None:
         if self.mode not in ("gradient", "aimd", "fixed", "off"):
             raise ValueError(f"mode must be gradient, aimd, fixed or off, not {self.mode!r}")
-        if not 1 <= self.least <= self.ceiling <= 100_000:
-            raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.least}, most={self.ceiling}")
+        if not 1 <= self.floor <= self.ceiling <= 100_000:
+            raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.floor}, most={self.ceiling}")
         if not 0 <= self.max_waiting <= 100_000:
             raise ValueError(f"max_waiting must be from 0 to 100000, not {self.max_waiting}")
         if not 0 < self.good_s <= self.bad_s <= 3600:
@@ -87,6 +88,13 @@ class LimitConfig:
     def ceiling(self) -> int:
         """It never rises above this."""
         return self.most if self.most is not None else AIMD_MOST if self.mode == "aimd" else MOST
+
+    @property
+    def floor(self) -> int:
+        """It never falls below this."""
+        if self.mode == "fixed":
+            return self.ceiling
+        return self.least if self.least is not None else min(LEAST, self.ceiling)
 
 
 class Limit:
@@ -236,10 +244,10 @@ class Limit:
             self._knee, self._n_good_peak = float(self._n_good_peak), 0
 
     def _set(self, value: float, why: str) -> None:
-        self.value = min(float(self._config.ceiling), max(float(self._config.least), value))
+        self.value = min(float(self._config.ceiling), max(float(self._config.floor), value))
         self.why = why
 
     def __repr__(self) -> str:
         if self._config.mode == "off":
             return "<Limit off>"
-        return f"<Limit {self._config.mode} {self.value:.0f} of {self._config.least} to {self._config.ceiling}: {self.why}>"
+        return f"<Limit {self._config.mode} {self.value:.0f} of {self._config.floor} to {self._config.ceiling}: {self.why}>"

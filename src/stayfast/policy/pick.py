@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stayfast.policy.affinity import score_s
-from stayfast.policy.balance import Load, able
+from stayfast.policy.balance import Load, able, less_of_two, probes_first
 
 if TYPE_CHECKING:
     from random import Random
@@ -30,7 +30,7 @@ def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence
     """
     those = able(loads, rng)
     first = _drawn(loads, weights, those, rng)
-    scores_s = [load.seconds for load in loads]
+    scores_s: list[float] = []
     if new_shares:
         scores_s = [score_s(load.seconds, new, max_load, waits_s[index] if waits_s else None)
                     for index, (load, new) in enumerate(zip(loads, new_shares, strict=True))]
@@ -38,13 +38,12 @@ def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence
         best = min([index for index in those if loads[index].seconds <= most_s], key=scores_s.__getitem__)
         if new_shares[best] < max(new_shares[index] for index in those):
             first = best
-    is_well = set(those)
-    found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_well, scores_s[index]))
-    for index, load in enumerate(loads):
-        if load.wants_probe:
-            found.remove(index)
-            return [index, *found]
-    return found
+    if len(loads) == 2:
+        found = [first, 1 - first]
+    else:
+        is_well, scores_s = set(those), scores_s or [load.seconds for load in loads]
+        found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_well, scores_s[index]))
+    return probes_first(loads, found)
 
 
 def weighted(loads: Sequence[Load], work: Sequence[float], weights: Sequence[float]) -> list[Load]:
@@ -58,16 +57,21 @@ def _drawn(loads: Sequence[Load], weights: Sequence[float], those: list[int], rn
     if len(those) == 1:
         return those[0]
     if not weights:
-        one, other = rng.sample(those, 2)
-        return one if loads[one].seconds <= loads[other].seconds else other
+        return less_of_two(loads, those, rng)
     one = _by_weight(those, weights, rng)
-    other = _by_weight([index for index in those if index != one], weights, rng)
+    if len(those) == 2:
+        other = those[1] if one == those[0] else those[0]
+    else:
+        other = _by_weight([index for index in those if index != one], weights, rng)
     return one if loads[one].seconds <= KEEPS_UP * loads[other].seconds else other
 
 
 def _by_weight(those: Sequence[int], weights: Sequence[float], rng: "Random") -> int:
     """One of them; `choices` of the standard library takes four times as long for one of two."""
-    left = rng.random() * sum([weights[index] for index in those]) if len(those) > 1 else 0.0
+    whole = 0.0
+    for index in those:
+        whole += weights[index]
+    left = rng.random() * whole if len(those) > 1 else 0.0
     for index in those:
         left -= weights[index]
         if left < 0:

@@ -46,6 +46,7 @@ class Urgency(Word):
 
 BANDS = ("premium", "realtime", "standard", "low", "batch")  # first served first
 FLOORS = (100, 50, 0, -99)  # the least score of each but the last
+_HIGHER = tuple(tuple(range(band)) for band in range(len(BANDS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,10 @@ class HoldBack:
 
     def ceiling(self, band: int, now: float) -> int:
         """The most places that may be taken once a request of this band is in; never less than one."""
-        since = now - WITH_TRAFFIC_S
+        seen_at, since = self._seen_at, now - WITH_TRAFFIC_S
         n_higher = 0
-        for seen_at in self._seen_at[:band]:
-            if seen_at > since:
+        for higher in _HIGHER[band]:
+            if seen_at[higher] > since:
                 n_higher += 1
         if not n_higher:
             return self.n_places

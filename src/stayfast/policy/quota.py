@@ -100,19 +100,24 @@ class Quota:
                 found.append(_Limit(field.name, KINDS.index(kind), bucket))
         self._limits: tuple[_Limit, ...] = tuple(found)
         by_kind = [(kind, tuple(limit.bucket for limit in found if KINDS[limit.kind] == kind)) for kind in KINDS]
-        self._shown = tuple((kind, buckets) for kind, buckets in by_kind if buckets and kind != "cost")
+        self._shown = tuple((kind, buckets[0], buckets[1:]) for kind, buckets in by_kind if buckets and kind != "cost")
 
     def reserve(self, amount: Amount, now: float) -> Refusal | None:
         """Take it from every bucket, or from none and say which holds too little, the one with the longest wait."""
         for n_taken, (_, kind, bucket) in enumerate(self._limits):
-            if not bucket.take(min(amount[kind], bucket.capacity), now):
+            wanted, most = amount[kind], bucket.capacity
+            is_taken = bucket.take(wanted, now) if wanted <= most else bucket.take(most, now)
+            if not is_taken:
                 return self._refuse(amount, n_taken, now)
         return None
 
     def reconcile(self, reserved: Amount, used: Amount, now: float) -> None:
         """Charge what was really used in place of what was reserved."""
         for _, kind, bucket in self._limits:
-            bucket.charge(used[kind] - min(reserved[kind], bucket.capacity), now)
+            held, most = reserved[kind], bucket.capacity
+            more = used[kind] - held if held <= most else used[kind] - most
+            if more:
+                bucket.charge(more, now)
 
     def bucket(self, limit: str) -> Bucket:
         """The bucket of one limit, by its name in the settings. Raises KeyError where there is none."""
@@ -125,9 +130,12 @@ class Quota:
     def allowances(self, now: float) -> tuple[Allowance, ...]:
         """What is left of requests and of tokens; of several limits of one kind, the one with the least left of it."""
         found = []
-        for kind, buckets in self._shown:
-            bucket = buckets[0] if len(buckets) == 1 else min(buckets, key=lambda each: each.level(now) / each.capacity)
-            left, capacity = bucket.level(now), bucket.capacity
+        for kind, first, others in self._shown:
+            bucket, left, capacity = first, first.level(now), first.capacity
+            for other in others:
+                its = other.level(now)
+                if its * capacity < left * other.capacity:
+                    bucket, left, capacity = other, its, other.capacity
             found.append(Allowance(kind, int(capacity), int(left) if left > 0 else 0, (capacity - left) / bucket.per_s))
         return tuple(found)
 

@@ -44,7 +44,10 @@ class Bucket:
 
     def take(self, cost: float, now: float) -> bool:
         """Take `cost` (0 or more) if it is there; whether it was."""
-        if cost > self.level(now):
+        if now > self._at:  # `level`, written out: each request takes from several
+            self._level = min(self.capacity, self._level + (now - self._at) * self.per_s)
+            self._at = now
+        if cost > self._level:
             return False
         self._level -= cost
         return True

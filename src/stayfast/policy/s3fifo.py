@@ -72,12 +72,14 @@ class S3Fifo(Generic[T]):
 
     def put(self, key: bytes, value: T, n_bytes: int) -> None:
         """Remember a value of about so many bytes, in place of the key's last one. What is larger than all is not taken."""
-        is_proven = key in self._main or key in self._ghost
-        n_hits = self.remove(key)
+        is_proven, n_hits = key in self._ghost, 0
+        if key in self._small or key in self._main:
+            is_proven = is_proven or key in self._main
+            n_hits = self.remove(key) or 0
         n_bytes += OVERHEAD_BYTES
         if n_bytes > self.max_bytes:
             return
-        entry = _Entry(value, n_bytes, n_hits or 0)
+        entry = _Entry(value, n_bytes, n_hits)
         if is_proven:
             self._ghost.pop(key, None)
             self._main[key] = entry

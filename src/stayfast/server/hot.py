@@ -10,16 +10,18 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Reply
 from stayfast.server.edge import Edge
 from stayfast.server.inbound import (
+    EVENTS,
     Inbound,
     cache_control,
     caller_trace,
+    events_wish,
     forwarded,
     says_more,
     sdk_silence_s,
     urgency,
 )
-from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, header_lines, json_answer
-from stayfast.wire.allowances import rate_limit_headers
+from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, json_answer
+from stayfast.wire.allowances import rate_limit_lines
 from stayfast.wire.decode import decode
 from stayfast.wire.errors import render_event
 from stayfast.wire.patience import patience_s
@@ -72,7 +74,8 @@ class Answer:
         if says_more(fields):
             trace = self._edge.place(caller_trace(fields))
             arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
-                              patience_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields))
+                              patience_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields),
+                              events_wish(fields) if EVENTS in fields else None)
         else:
             arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, trace=self._edge.place(None))
         request = decode(inbound.api or CHAT, inbound.body, current.limits)
@@ -128,7 +131,7 @@ class Answer:
         return about + self._limits(reply.allowances) if reply.allowances else about
 
     def _limits(self, allowances: tuple[Allowance, ...]) -> bytes:
-        return header_lines(rate_limit_headers(self._inbound.api or CHAT, allowances, self._edge.clock.wall()))
+        return rate_limit_lines(self._inbound.api or CHAT, allowances, self._edge.clock.wall())
 
     def _begin(self, about: bytes, data: bytes) -> None:
         """Head and first bytes in one write."""

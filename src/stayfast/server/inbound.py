@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.events import Trace
-from stayfast.core.types import Api, CacheControl
+from stayfast.core.types import Api, CacheControl, EventsWish
 from stayfast.policy.priority import Urgency
+from stayfast.turns.events import last_event_id
 from stayfast.wire.decode import MOST_TAGS, TAG, TAG_FORM
 from stayfast.wire.patience import SAY_PATIENCE, number
 from stayfast.wire.trace_context import caller_of
@@ -20,7 +21,7 @@ _KNOWN = frozenset((
     b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
     b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control", b"x-cache-tags",
-    b"x-session-id",
+    b"x-session-id", b"x-stayfast-events", b"last-event-id",
 ))
 _LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
     b"anthropic-beta", b"tracestate", b"connection", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
@@ -30,12 +31,13 @@ _TRACE_CONTEXT = (b"traceparent", b"tracestate")
 _FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # nobody here has a span: the caller's stays the parent
 _PRIORITY = b"x-stayfast-priority"
 _CACHE, _TAGS = b"cache-control", b"x-cache-tags"
+EVENTS, _LAST_EVENT = b"x-stayfast-events", b"last-event-id"
 _MAX_AGE = re.compile(r"max-age *= *([0-9]+) *")
 _QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _NO_AGE_S = 2.0**31  # RFC 9111, 1.2.2: what a larger one stands for
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
-_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, *_SDK_PATIENCE))
+_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, EVENTS, *_SDK_PATIENCE))
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -181,6 +183,19 @@ def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
         raise Rejected(f"{_PRIORITY.decode()} must be one of {', '.join(_URGENCIES)}.", code="bad_priority",
                        param=_PRIORITY.decode())
     return _URGENCIES[word]
+
+
+def events_wish(fields: dict[bytes, bytes]) -> EventsWish:
+    """How a client that says so wants a turn's events. Raises Rejected for a word that is none of ours, and for no id."""
+    said = fields[EVENTS].lower()
+    if said not in (b"typed", b"late"):
+        raise Rejected(f"{EVENTS.decode()} must be typed or late.", code="bad_events", param=EVENTS.decode())
+    last = fields.get(_LAST_EVENT)
+    try:
+        after = last_event_id(last.decode("latin-1")) if last is not None else None
+    except ValueError as error:
+        raise Rejected(f"{error}.", code="bad_last_event_id", param=_LAST_EVENT.decode()) from error
+    return EventsWish(said == b"late", after)
 
 
 def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:

@@ -83,7 +83,8 @@ HEDGE = {
 LIMIT = {
     "mode": About("gradient: as many as bring their first token in their usual time. aimd: by `good_s` and `bad_s`. fixed: "
                   "`most`. off: any number.", words=("gradient", "aimd", "fixed", "off")),
-    "least": About("It never falls below this.", minimum=1, maximum=100_000),
+    "least": About("It never falls below this; fixed has none. null: 10, or `most` where that is less.", minimum=1,
+                   maximum=100_000),
     "most": About("It starts here and never rises above this. null: 10000, and of aimd 200.", minimum=1, maximum=100_000),
     "max_waiting": About("Requests that may wait for a place; the next ones get 503 at once.", minimum=0, maximum=100_000),
     "good_s": About("aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600),
@@ -141,6 +142,8 @@ SERVER = {
     "drain_grace_s": About("At the stop, how long new requests get 503 while load balancers look away.",
                            minimum=0, maximum=600),
     "drain_s": About("At the stop, how long running answers may take to finish.", minimum=0, maximum=_DAY_S),
+    "keep_warm_per_s": About("While requests come, but more rarely, the gateway runs its path so often for nobody, so that "
+                             "it stays in the processor's caches; 0: never.", minimum=0, maximum=1000),
     "auth": About("auto: keys are asked for wherever there are any, and without any only loopback addresses are served. "
                   "off: nobody is asked. required: everybody is.", words=("auto", "off", "required")),
     "keys": About("Client keys: a tenant's name and the digest of its key; `stayfast key` makes both.",
@@ -201,7 +204,8 @@ ALERTS = {
     "e2e_p99_s": _line("The same for p99."),
     "min_requests": About("With fewer requests in its long window, a burn of the error budget is not told.", minimum=1),
     "min_bad": About("With fewer bad requests than this, neither.", minimum=1),
-    "min_requests_5m": About("With fewer requests in 5 minutes, no percentile and no ratio is judged.", minimum=1),
+    "min_requests_5m": About("With fewer requests in 5 minutes, no percentile and no ratio is judged; with fewer than five "
+                             "times as many, no p99.", minimum=1),
     "cache_hit_ratio_min": _ratio("A lower share of cache hits over 30 minutes is told."),
     "prefix_read_ratio_min": _ratio("A lower share of input read from providers' prefix caches over 30 minutes is told."),
     "queue_depth": About("More requests waiting than this is told.", minimum=1),

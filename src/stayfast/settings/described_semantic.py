@@ -18,8 +18,9 @@ EMBEDDER = {
     "threads": About("Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64),
     "max_batch_tokens": About("Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536),
     "late_s": About("A text that has waited for so long goes alone.", minimum=0, maximum=10),
-    "learned_dir": About("A folder where what semantic caches have learned outlives a restart: questions as lists of words, "
-                         "their vectors, labels; one file for each route and worker. Empty: nowhere."),
+    "learned_dir": About("A folder where what semantic caches have learned outlives a restart, of routes without a shared "
+                         "store: questions as lists of words, their vectors, labels; one file for each route and worker. "
+                         "Empty: nowhere."),
     "cache_bytes": About("Memory for the vectors of texts that came before, in each worker.", minimum=65_536,
                          maximum=1 << 36),
 }

@@ -29,7 +29,8 @@ from stayfast.settings.references import expand
 from stayfast.settings.routes import OnOverrun
 from stayfast.settings.stores import RedisStoreSettings, SqliteStoreSettings
 from stayfast.settings.tree import Defaults, Settings
-from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream
+from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, TurnUpstream
+from stayfast.turns.find import find as find_turn
 
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"
@@ -64,12 +65,13 @@ def find(path: str | None, variables: Mapping[str, str]) -> Source:
 
 
 def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Override] = (), *, model: str | None = None,
-         check_engine: Callable[[EngineConfig], None] = check_runnable) -> Settings:
+         check_engine: Callable[[EngineConfig], None] = check_runnable,
+         check_turn: Callable[[str], object] = find_turn) -> Settings:
     """Settings from a text. Raises SettingsError with all problems.
 
-    `variables` serve references; `model` replaces the model of every embedded upstream; `check_engine` raises ValueError
-    for an engine that cannot run here. A text with neither upstreams nor routes gets the built-in ones: the simulated
-    one always, the embedded one where it can run.
+    `variables` serve references; `model` replaces the model of every embedded upstream; `check_engine` and `check_turn`
+    raise ValueError for an engine that cannot run here, and a function that cannot be served. A text with neither upstreams
+    nor routes gets the built-in ones: the simulated one always, the embedded one where it can run.
     """
     tree, problems = parse(source.text, source.name)
     if "upstreams" not in tree.entries and "routes" not in tree.entries:
@@ -86,7 +88,7 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
     problems += decoder.problems
     problems += _unknown_upstreams(tree, variables)
     if settings is not BAD:
-        problems += _contradictions(settings, tree, check_engine) + _no_such_routes(settings, tree)
+        problems += _contradictions(settings, tree, check_engine, check_turn) + _no_such_routes(settings, tree)
     if problems:
         raise SettingsError(sorted(problems, key=lambda problem: (problem.place.line or 0, problem.place.column or 0)))
     assert isinstance(settings, Settings)
@@ -184,6 +186,16 @@ def _check_rescues(settings: Settings, complain: Callable[[Path, str], None]) ->
             complain(("routes", name, "on_stall"), "rescue needs an upstream that says continues: true")
 
 
+def _check_turns(settings: Settings, check: Callable[[str], object], complain: Callable[[Path, str], None]) -> None:
+    """Complain of functions that cannot be served."""
+    for name, its in settings.upstreams.items():
+        try:
+            if isinstance(its, TurnUpstream):
+                check(its.turn)
+        except ValueError as error:
+            complain(("upstreams", name, "turn"), str(error))
+
+
 def _check_stores(settings: Settings, complain: Callable[[Path, str], None]) -> None:
     """Complain of stores that cannot be, and of routes that name none of them."""
     for name, route in settings.routes.items():
@@ -202,7 +214,8 @@ def _check_stores(settings: Settings, complain: Callable[[Path, str], None]) -> 
         if isinstance(its, SqliteStoreSettings) and not FilePath(its.path).absolute().parent.is_dir():
             complain(("stores", name, "path"), "there is no such folder")
         if isinstance(its, RedisStoreSettings) and find_spec("redis") is None:
-            complain(("stores", name, "kind"), "redis needs a package that is not installed: pip install 'stayfast[redis]'")
+            complain(("stores", name, "kind"),
+                     "redis needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
 
 
 def _no_such_routes(settings: Settings, tree: Tree) -> list[Problem]:
@@ -216,7 +229,8 @@ def _no_such_routes(settings: Settings, tree: Tree) -> list[Problem]:
     return problems
 
 
-def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[EngineConfig], None]) -> list[Problem]:
+def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[EngineConfig], None],
+                    check_turn: Callable[[str], object]) -> list[Problem]:
     """What single settings cannot see."""
     problems: list[Problem] = []
 
@@ -236,6 +250,7 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
     for name in settings.tenants.keys() - settings.server.keys.keys() - {ANY_TENANT}:
         hint = did_you_mean(name, settings.server.keys)
         complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
+    _check_turns(settings, check_turn, complain)
     _check_rescues(settings, complain)
     _check_stores(settings, complain)
     if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:

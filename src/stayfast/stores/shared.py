@@ -34,6 +34,7 @@ from stayfast.policy.breaker import Breaker, BreakerConfig, State
 from stayfast.policy.s3fifo import S3Fifo
 from stayfast.stores.base import Kept, StoreGone, StoreStats
 from stayfast.stores.door import Door, Get, IsLed, Lead, Led, Order, Put, Remove, Reply
+from stayfast.stores.journal import Journal
 from stayfast.stores.packed import packed, unpacked
 
 AT_A_TIME = 64
@@ -91,8 +92,8 @@ class _Waiting(Struct, gc=False):
 class Shared:
     """A `Store` behind a `Door`. One loop's."""
 
-    __slots__ = ("_breaker", "_carrying", "_clock", "_config", "_door", "_gets", "_is_closed", "_is_others_turn", "_leading",
-                 "_n_put_bytes", "_near", "_others", "_owner", "_sink", "_state", "_why", "name")
+    __slots__ = ("_breaker", "_carrying", "_clock", "_config", "_door", "_gets", "_is_closed", "_is_others_turn",
+                 "_journals", "_leading", "_n_put_bytes", "_near", "_others", "_owner", "_sink", "_state", "_why", "name")
     is_shared = True
 
     def __init__(self, name: str, door: Door, config: SharedConfig, clock: Clock, sink: Sink, *, rng: Random) -> None:
@@ -113,6 +114,7 @@ class Shared:
         self._leading: dict[bytes, float] = {}  # until when, the first to end first
         self._carrying: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._journals: list[Journal] = []
 
     @property
     def n_bytes(self) -> int:
@@ -224,6 +226,12 @@ class Shared:
             self._near.remove(key)
         return await self._door.purge(route, tenant, tag)
 
+    def journal(self, name: str, most: int, who: bytes) -> Journal:
+        """What processes tell each other under a name; it ends with the store."""
+        journal = Journal(self.name, self._door, name, most, who, clock=self._clock, sink=self._sink)
+        self._journals = [*(its for its in self._journals if not its.is_over), journal]
+        return journal
+
     async def stats(self) -> StoreStats:
         """How full it is, or why nobody knows."""
         try:
@@ -239,6 +247,8 @@ class Shared:
             await asyncio.wait((self._carrying,), timeout=CLOSE_S)
         if self._carrying is not None:
             self._carrying.cancel()
+        for journal in self._journals:
+            await journal.ended(CLOSE_S)
         await self._door.close()
 
     def _is_alone(self) -> bool:

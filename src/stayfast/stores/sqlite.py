@@ -47,6 +47,8 @@ CREATE TABLE IF NOT EXISTS tags (
     tag TEXT NOT NULL, key BLOB NOT NULL REFERENCES answers (key) ON DELETE CASCADE, PRIMARY KEY (tag, key)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_key ON tags (key);
 CREATE TABLE IF NOT EXISTS leads (key BLOB PRIMARY KEY, owner BLOB NOT NULL, until REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS told (n INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, record BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS by_name ON told (name, n);
 CREATE TABLE IF NOT EXISTS room (
     one INTEGER PRIMARY KEY CHECK (one = 1), n_entries INTEGER NOT NULL, n_bytes INTEGER NOT NULL);
 INSERT OR IGNORE INTO room VALUES (1, 0, 0);
@@ -63,6 +65,10 @@ _PURGED_BY_TAG: Final = """SELECT n FROM tags JOIN answers USING (key)
 _PUT: Final = "INSERT INTO answers (key, data, n_bytes, drop_at, route, tenant) VALUES (?, ?, ?, ?, ?, ?)"
 _LEAD: Final = """INSERT INTO leads VALUES (?1, ?2, ?3) ON CONFLICT (key) DO
     UPDATE SET owner = ?2, until = ?3 WHERE owner = ?2 OR until <= ?4"""
+
+_TOLD: Final = "SELECT n, record FROM told WHERE name = ? AND n > ? ORDER BY n LIMIT ?"
+_TRIM: Final = """DELETE FROM told WHERE name = ?1 AND n <= (
+    SELECT n FROM told WHERE name = ?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)"""
 
 
 class SqliteDoor:
@@ -84,6 +90,16 @@ class SqliteDoor:
         if all(isinstance(order, Get) for order in orders):
             return await self._run(lambda file: [self._found(file, order.key) for order in orders])
         return await self._run(lambda file: self._write(file, orders))
+
+    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+        """Append these in one transaction, and let the oldest go."""
+        await self._run(partial(_tell, name, records, most))
+
+    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+        """The next records. Places are their rows' numbers."""
+        rows: list[tuple[int, bytes]] = await self._run(
+            lambda file: file.execute(_TOLD, (name, int(after or 0), n)).fetchall())
+        return [(str(place), record) for place, record in rows]
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
         """Forget STEP after STEP, so that look-ups have their turn."""
@@ -221,6 +237,17 @@ def _put(file: sqlite3.Connection, order: Put) -> None:
     file.execute("DELETE FROM answers WHERE key = ?", (key,))
     file.execute(_PUT, (key, order.data, len(order.data) + OVERHEAD_BYTES, kept.drop_at, kept.route, kept.tenant))
     file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in kept.tags])
+
+
+def _tell(name: str, records: Sequence[bytes], most: int, file: sqlite3.Connection) -> None:
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        file.executemany("INSERT INTO told (name, record) VALUES (?, ?)", [(name, record) for record in records])
+        file.execute(_TRIM, (name, most))
+        file.execute("COMMIT")
+    except BaseException:
+        file.rollback()
+        raise
 
 
 def _forget(found: Sequence[tuple[int]], file: sqlite3.Connection) -> int:

@@ -13,16 +13,17 @@ the server's dependencies.
 from stayfast.policy.breaker import BreakerConfig
 from stayfast.turns.agent import Agent, Outcome
 from stayfast.turns.answer import Answer
+from stayfast.turns.asked import Asked
 from stayfast.turns.breaker import Breaker
 from stayfast.turns.budget import Budget, budget
 from stayfast.turns.cached import Cached
-from stayfast.turns.errors import OutOfTime, StepCancelled, StepFailed, StepSkipped, StepTimeout
+from stayfast.turns.errors import OutOfTime, Refused, StepCancelled, StepFailed, StepSkipped, StepTimeout
 from stayfast.turns.hedge import Hedge
 from stayfast.turns.partial import Missing, Partial
 from stayfast.turns.scope import charge, current, remaining
 from stayfast.turns.step import Step, step
 from stayfast.turns.tools import ToolError, tool
 
-__all__ = ["Agent", "Answer", "Breaker", "BreakerConfig", "Budget", "Cached", "Hedge", "Missing", "OutOfTime", "Outcome",
-           "Partial", "Step", "StepCancelled", "StepFailed", "StepSkipped", "StepTimeout", "ToolError", "budget", "charge",
-           "current", "remaining", "step", "tool"]
+__all__ = ["Agent", "Answer", "Asked", "Breaker", "BreakerConfig", "Budget", "Cached", "Hedge", "Missing", "OutOfTime",
+           "Outcome", "Partial", "Refused", "Step", "StepCancelled", "StepFailed", "StepSkipped", "StepTimeout",
+           "ToolError", "budget", "charge", "current", "remaining", "step", "tool"]

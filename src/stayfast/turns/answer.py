@@ -225,17 +225,32 @@ class Reader:
 
     async def __anext__(self) -> Event:
         """The next event. Raises StopAsyncIteration after the last one that this reader wants."""
-        of = self._of
-        while True:
-            if of.final_id and self.seen >= of.final_id and not self._late:
-                raise StopAsyncIteration
-            event = of.event_after(self.seen)
+        while not self.is_over:
+            event = self.take()
             if event is not None:
-                self.seen = event.id
                 return event
-            if of.is_over:
-                raise StopAsyncIteration
-            await of.news()
+            await self._of.news()
+        raise StopAsyncIteration
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was given all that it wants."""
+        of = self._of
+        if of.final_id and self.seen >= of.final_id and not self._late:
+            return True
+        return of.is_over and of.event_after(self.seen) is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nobody has to wait for the next event, or for the end."""
+        return self.is_over or self._of.event_after(self.seen) is not None
+
+    def take(self) -> Event | None:
+        """The next event where it is there already."""
+        event = self._of.event_after(self.seen) if not self.is_over else None
+        if event is not None:
+            self.seen = event.id
+        return event
 
 
 class _Folded:

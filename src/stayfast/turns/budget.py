@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Never, TypeVar, overload
 
 from stayfast.core.clock import SystemClock
 from stayfast.turns.breaker import Breaker
@@ -154,7 +154,7 @@ class Budget:
             await self.cleaned_up((running,))
         return running.result()
 
-    async def gather(self, /, *, need: int = 0, by: float | None = None, late: "Budget | None" = None,
+    async def gather(self, /, *unnamed: Never, need: int = 0, by: float | None = None, late: "Budget | None" = None,
                      **calls: Step | Awaitable[Any] | Callable[[], Any]) -> Partial:
         """Run several steps side by side, by name: `await b.gather(kb=step(search, q, cap=0.4), web=look_up(q))`.
 
@@ -162,8 +162,9 @@ class Budget:
         with `by` alone, then. What is not done is cancelled, or goes on under `late`, a budget around this one. Never raises
         for what a step does: the result says what is missing and why.
         """
-        if not calls:
-            raise TypeError("gather has nothing to run: name each step, as in b.gather(kb=step(search, question), web=...)")
+        if unnamed or not calls:
+            raise TypeError(f"gather has {'a step without a name' if unnamed else 'nothing to run'}: name each one, as in "
+                            "b.gather(kb=step(search, question), web=...)")
         return await Gathering(self, need, by, late).result(calls)
 
     def remaining(self) -> float:
@@ -244,6 +245,8 @@ class Budget:
                 continue
             if running.ends_at <= now + _SAME_INSTANT_S:
                 running.expire(now)
+                if now > self.deadline_at and self._is_open and not self._timeout.expired():
+                    self._timeout.reschedule(now + BODY_GRACE_S)  # a loop that was blocked rings both bells at once
             else:
                 self.watch(running.ends_at)
 

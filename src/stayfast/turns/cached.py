@@ -14,7 +14,8 @@ The key is made of the arguments (text, numbers, None, and tuples of those); wha
 it as well, first of all whose it is: `key=lambda question, user: f"{user.tenant} {question}"`. At most `max_entries` are
 kept, what is asked for often the longest (`policy.s3fifo`); with a `store` other processes share them, and others' values
 stand beside: then it needs a `name`, which whoever looks up the same gives it as well, and nobody else. (A function's own
-name would not do: the methods of two objects have the same.) Lists, dicts and sets are handed out as copies.
+name would not do: the methods of two objects have the same.) Lists, dicts and sets are handed out as copies. What will be
+asked for can be looked up before anybody asks, by another process with the same store: `stayfast warm FILE --call`.
 When wrong: an object is handed out as it is. Whoever changes one that was found changes it for everybody.
 """
 
@@ -91,7 +92,7 @@ class Cached(Generic[P, T]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """What is kept, or what the function brings. Raises what that raises where nothing kept may stand in for it."""
         key, wall = self._key_of(args, kwargs), _wall()
-        value = self._values.get(key) or await self._from_store(key)
+        value = await self._known(key, wall())
         use = use_of(self._config, wall() - value.kept_at) if value is not None else None
         if value is not None and use in (FRESH, STALE):
             self.counts.n_hits += 1
@@ -120,6 +121,32 @@ class Cached(Generic[P, T]):
         """What is kept in this process, however old, for a fallback; None where nothing is."""
         value = self._values.peek(self._key_of(args, kwargs))
         return _own(value.of) if value is not None else None
+
+    async def age_s(self, *args: P.args, **kwargs: P.kwargs) -> float | None:
+        """How old what is kept is, here or in the store; None where nothing is."""
+        wall = _wall()
+        value = await self._known(self._key_of(args, kwargs), wall())
+        return wall() - value.kept_at if value is not None else None
+
+    async def renew(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Look it up, whatever is kept, and keep that. Raises what the function raises."""
+        key = self._key_of(args, kwargs)
+        return await self._wait(self._asked.get(key) or self._ask(key, self._made(key, *args, **kwargs)))
+
+    async def aclose(self) -> None:
+        """Write what the store has not been told yet, and close that."""
+        if self._store is not None:
+            await self._store.close()
+
+    @property
+    def ttl_s(self) -> float:
+        """How old what is given as it is may be."""
+        return self._config.ttl_s
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes have what is kept here."""
+        return self._store is not None and self._store.is_shared
 
     async def forget(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Keep nothing of this question."""
@@ -174,8 +201,15 @@ class Cached(Generic[P, T]):
                                                 route=self.__name__))
         return made
 
-    async def _from_store(self, key: bytes) -> _Value | None:
-        kept = await self._store.get(key) if self._store is not None else None
+    async def _known(self, key: bytes, now: float) -> _Value | None:
+        """What is kept here; of an old one another process may have a newer one in the store."""
+        value = self._values.get(key)
+        if self._store is None or (value is not None and use_of(self._config, now - value.kept_at) is FRESH):
+            return value
+        return await self._from_store(key, self._store) or value
+
+    async def _from_store(self, key: bytes, store: Store) -> _Value | None:
+        kept = await store.get(key)
         if kept is None:
             return None
         try:

@@ -22,5 +22,9 @@ class StepCancelled(StepFailed):
     """A step was cancelled by itself or by somebody else, while whoever waited for it was not."""
 
 
+class Refused(Exception):
+    """For turns that are served to raise: what the client asks for cannot be answered. It is told so, in these words."""
+
+
 class OutOfTime(TimeoutError):
     """The body of an `async with budget(...)` was still waiting for something when its time was over."""

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, for agents: over stdio, where the server is started as a child, or over HTTP. Needs `stayfast[mcp]`.
+"""Tools of MCP servers, for agents: over stdio, where the server is started as a child, or over HTTP. Needs `.[mcp]`.
 
     async with mcp_tools(["python", "server.py"], timeout=2.0) as files, mcp_tools("http://127.0.0.1:8000/mcp") as pages:
         agent = Agent(model, [*files, *pages])

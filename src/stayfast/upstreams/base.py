@@ -11,7 +11,7 @@ import msgspec
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Trace
-from stayfast.core.types import Api, Chunk, Request, Sight, Usage
+from stayfast.core.types import Api, Chunk, EventsWish, Request, Sight, Usage
 
 
 class Marker(Protocol):
@@ -46,6 +46,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     trace: Trace | None = None  # this attempt's own span, which the upstream is told of
     goes_on: bool = False  # the request ends with the assistant's words, which are to be continued
     marker: Marker | None = None  # None: bodies go out as they are
+    tenant: str | None = None
+    events: EventsWish | None = None  # None: it wants plain chunks
 
 
 class Stream(Protocol):

@@ -39,7 +39,9 @@ class Limited:
     @property
     def has_room(self) -> bool:
         """Whether an attempt may begin at once."""
-        return not self._waiting and self._has_place()
+        if self._waiting:
+            return False
+        return self.n_in_flight + self._n_promised < self.limit.value if self.common is None else self._has_place()
 
     def take(self) -> int:
         """An attempt begins; how many run now. Whether there is room is asked before."""
@@ -57,7 +59,7 @@ class Limited:
             return
         wait_s = (len(self._waiting) + 1) * self._held_s / max(1.0, self.limit.value)
         if len(self._waiting) >= self.max_waiting or wait_s > within_s:
-            raise Shed(f"upstream {self._name} has as many requests as it takes, and {len(self._waiting)} wait",
+            raise Shed(f"upstream {self._name} has as many requests as it takes, and {self._why_no_wait(wait_s)}",
                        reason="upstream_busy", code="upstream_busy", retry_after_s=min(MAX_RETRY_AFTER_S, max(1.0, wait_s)))
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -73,6 +75,12 @@ class Limited:
                 self._waiting.remove(turn)
             raise
         self._n_promised -= 1
+
+    def _why_no_wait(self, wait_s: float) -> str:
+        n = len(self._waiting)
+        if n < self.max_waiting:
+            return f"the wait for a place would be {wait_s:.2g} s, which is more than there is time for"
+        return f"{n} waiting, which is as many as may" if n else "none may wait"
 
     def left(self, held_s: float) -> None:
         """A place is free again."""

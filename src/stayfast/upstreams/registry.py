@@ -29,8 +29,8 @@ class Member:
     """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
     __slots__ = ("_alone_until", "_breaker_config", "_judged_after_s", "_limit_config", "_n_refused", "_pace", "_rng",
-                 "_sink", "_slow_factor", "_unjudged", "backlog", "extra", "flow", "has_news", "is_proven", "lanes",
-                 "models", "n_in_flight", "own", "pending", "predictor", "quickest_s", "upstream", "usual", "whole")
+                 "_sink", "_slow_factor", "_unjudged", "backlog", "extra", "flow", "has_news", "is_once", "is_proven",
+                 "lanes", "models", "n_in_flight", "own", "pending", "predictor", "quickest_s", "upstream", "usual", "whole")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None) -> None:
@@ -45,6 +45,7 @@ class Member:
         self.backlog: Backlog | None = None  # None: nobody chooses between it and others
         self.has_news = False  # something but its breaker has moved requests to others
         self.flow: Flow | None = None  # how its answers flow, where somebody judges that
+        self.is_once = False  # what it was asked and may have heard is not to be asked a second time
         self.n_in_flight = 0
         self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
         self.predictor: Predictor | None = None  # None: nobody asks what a first token will take

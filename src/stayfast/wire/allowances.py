@@ -4,23 +4,26 @@ OpenAI: `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, reset as a dura
 Anthropic: `anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}`, reset as an instant (RFC 3339).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from stayfast.core.types import Allowance, Api
 
 
-def rate_limit_headers(api: Api, allowances: Sequence[Allowance], wall_at: float) -> Iterator[tuple[str, str]]:
-    """Names and values. `wall_at`: now, in seconds since the epoch."""
-    for allowance in allowances:
-        figures = {"limit": str(allowance.limit), "remaining": str(allowance.remaining)}
-        if api.is_anthropic:
-            at = datetime.fromtimestamp(wall_at + allowance.full_in_s, UTC)
-            figures["reset"] = at.isoformat(timespec="seconds").replace("+00:00", "Z")
-            yield from ((f"anthropic-ratelimit-{allowance.kind}-{what}", value) for what, value in figures.items())
-        else:
-            figures["reset"] = duration(allowance.full_in_s)
-            yield from ((f"x-ratelimit-{what}-{allowance.kind}", value) for what, value in figures.items())
+def rate_limit_lines(api: Api, allowances: Sequence[Allowance], wall_at: float) -> bytes:
+    """Whole header lines. `wall_at`: now, in seconds since the epoch."""
+    lines = ""
+    if api.is_anthropic:
+        for its in allowances:
+            at = datetime.fromtimestamp(wall_at + its.full_in_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            name = f"anthropic-ratelimit-{its.kind}"
+            lines += f"{name}-limit: {its.limit}\r\n{name}-remaining: {its.remaining}\r\n{name}-reset: {at}\r\n"
+    else:
+        for its in allowances:
+            kind = its.kind
+            lines += (f"x-ratelimit-limit-{kind}: {its.limit}\r\nx-ratelimit-remaining-{kind}: {its.remaining}\r\n"
+                      f"x-ratelimit-reset-{kind}: {duration(its.full_in_s)}\r\n")
+    return lines.encode()
 
 
 def duration(seconds: float) -> str:

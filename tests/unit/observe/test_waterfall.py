@@ -5,7 +5,7 @@ import pytest
 
 from stayfast.core.events import RequestDone, StageDone, Stall
 from stayfast.core.types import Outcome, Stage
-from stayfast.observe.waterfall import Waterfall, listed, waterfall
+from stayfast.observe.waterfall import Waterfall, listed, spent_of, waterfall
 from stayfast.policy.histogram import LogHistogram
 from tests.unit.observe.test_metrics import attempt, done
 
@@ -48,7 +48,10 @@ def test_the_verdict_names_the_stage_that_broke_its_budget() -> None:
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"status": 499, "ttft_s": None}, "The client left after 3.00 s, in stage relay; no token had come."),
-    ({"status": 504, "error": "total_s_exceeded"}, "Failed with 504 total_s_exceeded after 3.00 s, in stage relay; the"),
+    ({"status": 504, "error": "total_s_exceeded"}, "Failed with 504 total_s_exceeded (its deadline passed) after 3.00 s,"),
+    ({"status": 504, "error": "budget_s_exceeded"},
+     "Failed with 504 budget_s_exceeded (a stage used up its part of the deadline) after 3.00 s, in stage relay; the first"),
+    ({"status": 504, "error": "idle_s_exceeded"}, "Failed with 504 idle_s_exceeded after 3.00 s, in stage relay; the first"),
     ({"status": 404, "error": "model_not_found"}, "Refused with 404 model_not_found after 3.00 s."),
     ({"status": 503, "error": "overloaded", "shed": "queue_full"}, "Turned away with 503 overloaded (queue_full) after"),
     ({"degraded": "template"}, "Served in a lesser form (template) in 3.00 s"),
@@ -58,6 +61,21 @@ def test_how_it_ended(changes: dict[str, object], words: str) -> None:
     fact = done(ended_at=4.0, stages=STAGES, **changes)
     assert of(fact).verdict[0].startswith(words)
     assert listed(fact).verdict.startswith(words)
+
+
+def test_a_note_begins_as_it_was_written() -> None:
+    """Many begin with the name of an upstream, and names are not ours to change."""
+    notes = ("dead stands behind: its breaker is open", "retried at v: 503 of dead, budget 0.0/10 %")
+    assert of(done(notes=notes)).verdict[1:3] == [f"{note}." for note in notes]
+
+
+@pytest.mark.parametrize(("spent_s", "allowance_s", "words"), [
+    (0.99999, 0.9999, "1.00 s of 1.00 s"), (1.02, 0.98, "1.02 s of 0.98 s"), (2.0, 0.05, "2.00 s of 0.05 s"),
+    (0.1, 3.0, "100 ms of 3.00 s"), (0.06, 0.05, "60 ms of 50 ms"), (0.999, 1.0, "999 ms of 1.00 s"),
+    (0.000_31, 30.0, "0.31 ms of 30.00 s")])
+def test_what_was_spent_is_told_in_one_unit_where_it_was_too_much(spent_s: float, allowance_s: float, words: str) -> None:
+    """Else each in its own; 1000 ms is 1.00 s."""
+    assert spent_of(spent_s, allowance_s) == words
 
 
 def test_compared_with_what_is_usual() -> None:

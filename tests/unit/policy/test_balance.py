@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.balance import MAX_WORK, Backlog, Load, Pace, in_turn, order
+from stayfast.policy.balance import MAX_WORK, Backlog, Load, Pace, in_turn, less_of_two, order
 
 LOADS = st.lists(st.builds(Load, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
 
@@ -49,6 +49,16 @@ def test_equals_share_evenly() -> None:
     rng = Random(1)
     firsts = Counter(order([Load(0)] * 3, rng)[0] for _ in range(3000))
     assert min(firsts.values()) > 900
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=1, max_size=7), st.integers(0, 2**32))
+def test_two_are_drawn_as_sample_draws_them(seconds: list[float], seed: int) -> None:
+    """The same two, from the same randomness: runs of a seed stay what they were."""
+    rng, other = Random(seed), Random(seed)
+    loads, those = [Load(each) for each in seconds], list(range(len(seconds)))
+    drawn = other.sample(those, min(2, len(those)))
+    assert less_of_two(loads, those, rng) == min(drawn, key=lambda index: loads[index].seconds)
+    assert rng.random() == other.random()
 
 
 def test_who_comes_back_gets_its_share() -> None:

@@ -155,8 +155,18 @@ def test_fixed_and_off_learn_nothing() -> None:
     assert repr(Limit(LimitConfig("off"))) == "<Limit off>"
 
 
+def test_a_most_below_the_usual_least_needs_no_other_setting() -> None:
+    """An engine with eight slots: fixed is its most whatever else is set, and the rules that learn stay within it."""
+    assert Limit(LimitConfig("fixed", most=8)).value == 8
+    assert repr(Limit(LimitConfig("fixed", least=10, most=4))) == "<Limit fixed 4 of 4 to 4: nothing learned yet>"
+    assert Seconds(LimitConfig("aimd", most=8)).run(1, 1.2, 8) == 8
+    limit = Limit(LimitConfig(most=8))
+    assert (limit.value, LimitConfig(most=8).floor, LimitConfig().floor, LimitConfig("aimd").floor) == (8, 8, 10, 10)
+
+
 @pytest.mark.parametrize(("wrong", "named"), [
     ({"mode": "vegas"}, "mode"), ({"least": 0}, "least"), ({"least": 5, "most": 4}, "least"), ({"most": 10**6}, "most"),
+    ({"mode": "fixed", "most": 0}, "most"),
     ({"max_waiting": -1}, "max_waiting"), ({"good_s": 2.0}, "good_s"), ({"bad_s": 9999.0}, "bad_s")])
 def test_wrong_settings_are_refused(wrong: dict[str, Any], named: str) -> None:
     """With a sentence that names them."""

@@ -16,6 +16,8 @@ class Place:
 
     data: dict[bytes, bytes] = field(default_factory=dict)
     leads: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
+    told: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
+    n_told: int = 0
 
 
 class FakeDoor:
@@ -27,6 +29,7 @@ class FakeDoor:
         self.place = place
         self.takes_s = takes_s
         self.is_gone = False
+        self.is_full = False  # of journals: it can be heard, and not told
         self.is_closed = False
         self.carried: list[list[Order]] = []
         self._clock = clock
@@ -34,9 +37,7 @@ class FakeDoor:
     async def carry(self, orders: Sequence[Order]) -> list[Reply]:
         """After `takes_s`, if it is there."""
         self.carried.append(list(orders))
-        await asyncio.sleep(self.takes_s)
-        if self.is_gone:
-            raise StoreGone("no such place")
+        await self._reach()
         return [self._do(order) for order in orders]
 
     def _do(self, order: Order) -> Reply:
@@ -60,6 +61,28 @@ class FakeDoor:
                 if owner == order.owner:
                     del place.leads[key]
         return None
+
+    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+        """Appended after `takes_s`."""
+        await self._reach()
+        if self.is_full:
+            raise StoreGone("full")
+        told = self.place.told.setdefault(name, [])
+        for record in records:
+            self.place.n_told += 1
+            told.append((self.place.n_told, record))
+        del told[:-most]
+
+    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+        """Those with a higher number."""
+        await self._reach()
+        found = [(str(place), record) for place, record in self.place.told.get(name, []) if place > int(after or 0)]
+        return found[:n]
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(self.takes_s)
+        if self.is_gone:
+            raise StoreGone("no such place")
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
         """Forget those."""

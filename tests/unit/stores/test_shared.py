@@ -70,6 +70,34 @@ class TestShared(StoreSuite):
         run(main)
 
 
+def test_unknown_is_not_missing() -> None:
+    """What is there, near, not there, late, gone or left alone: only a store that answered says that there is nothing."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, SharedConfig(near_s=10))
+        await filled(rig.store, (KEY, kept("one")))
+        await asyncio.sleep(20)
+        assert await rig.store.ask(KEY) == (kept("one"), True)
+        assert await rig.store.ask(KEY) == (kept("one"), True)
+        assert await rig.store.ask(OTHER) == (None, True)
+        assert await rig.store.ask(OTHER, loop.now()) == (None, False)
+        rig.door.takes_s = 60
+        assert await rig.store.ask(OTHER) == (None, False)
+        rig.door.takes_s = 0.001
+        await asyncio.sleep(120)
+        rig.door.is_gone = True
+        for _ in range(8):
+            assert await rig.store.ask(OTHER) == (None, False)
+        assert await rig.store.ask(KEY) == (None, False)
+        assert rig.counts().keys() >= {"hit", "near", "miss", "slow", "gone", "left_alone"}
+        rig.door.is_gone = False
+        await asyncio.sleep(60)
+        assert await rig.store.ask(OTHER) == (None, True)
+        assert await rig.store.ask(KEY) == (kept("one"), True)
+
+    run(main)
+
+
 def test_what_was_had_lately_is_near() -> None:
     """For `near_s` nobody is asked for it; then the store is, which others may have changed."""
 

@@ -9,9 +9,11 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.stores.base import Kept, Store, StoreGone
+from stayfast.stores.door import Door
 from stayfast.stores.shared import Shared, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
 from stayfast.testing import RecordingSink
+from tests.unit.stores.journal_suite import JournalSuite
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
 
 ONLY_THERE = SharedConfig(timeout_s=10, near_bytes=0)
@@ -36,6 +38,33 @@ class TestSqlite(StoreSuite):
     def make(self, max_bytes: int) -> Store:
         """An empty one."""
         return opened(self.folder / "answers.db", max_bytes)
+
+
+class TestSqliteJournal(JournalSuite):
+    """All that is promised of journals."""
+
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        """Where its file is."""
+        self.folder = tmp_path
+
+    def door(self) -> Door:
+        """One more to the same file."""
+        return SqliteDoor(self.folder / "answers.db", 1 << 20, SystemClock())
+
+    def test_a_closed_one_is_gone(self) -> None:
+        """And raises nothing else."""
+        async def story(one: Door, other: Door) -> None:
+            third = self.door()
+            await third.close()
+            with pytest.raises(StoreGone):
+                await third.tell("abc", [b"a"], 20)
+            with pytest.raises(StoreGone):
+                await third.told("abc", "", 20)
+
+        self.tell_it(story)
 
 
 def get_once(path: Path, key: bytes = KEY) -> Kept | None:

@@ -3,23 +3,23 @@
 import pytest
 
 from stayfast.core.types import Allowance, Api
-from stayfast.wire.allowances import duration, rate_limit_headers
+from stayfast.wire.allowances import duration, rate_limit_lines
 
 LEFT = (Allowance("requests", 600, 599, 0.1), Allowance("tokens", 1000, 0, 60.5))
 
 
 def test_openai() -> None:
     """Limit, remaining and reset by kind; reset as a duration of Go's."""
-    assert dict(rate_limit_headers(Api.CHAT, LEFT, 0.0)) == {
-        "x-ratelimit-limit-requests": "600", "x-ratelimit-remaining-requests": "599", "x-ratelimit-reset-requests": "100ms",
-        "x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m0.5s"}
+    assert rate_limit_lines(Api.CHAT, LEFT, 0.0) == (
+        b"x-ratelimit-limit-requests: 600\r\nx-ratelimit-remaining-requests: 599\r\nx-ratelimit-reset-requests: 100ms\r\n"
+        b"x-ratelimit-limit-tokens: 1000\r\nx-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 1m0.5s\r\n")
 
 
 def test_anthropic() -> None:
     """The same in its own order of words; reset as an instant."""
-    assert dict(rate_limit_headers(Api.MESSAGES, LEFT[1:], 1_750_000_000.0)) == {
-        "anthropic-ratelimit-tokens-limit": "1000", "anthropic-ratelimit-tokens-remaining": "0",
-        "anthropic-ratelimit-tokens-reset": "2025-06-15T15:07:40Z"}
+    assert rate_limit_lines(Api.MESSAGES, LEFT[1:], 1_750_000_000.0) == (
+        b"anthropic-ratelimit-tokens-limit: 1000\r\nanthropic-ratelimit-tokens-remaining: 0\r\n"
+        b"anthropic-ratelimit-tokens-reset: 2025-06-15T15:07:40Z\r\n")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [
@@ -28,4 +28,3 @@ def test_anthropic() -> None:
 def test_durations(seconds: float, text: str) -> None:
     """As Go prints them."""
     assert duration(seconds) == text
-

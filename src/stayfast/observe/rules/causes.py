@@ -10,6 +10,7 @@ from stayfast.observe.rules.promql import quoted, rate_by
 from stayfast.observe.rules.rule import Alert, Condition, Group
 
 WHO = {"ttft": "the first token", "usable": "a usable answer", "e2e": "the whole answer"}
+TIMES_FOR_P99 = 5  # what is one in twenty for a p95 is one in a hundred for a p99: of fewer, it is their maximum
 
 
 def causes(config: AlertsConfig) -> list[Group]:
@@ -30,7 +31,8 @@ def _percentiles(config: AlertsConfig) -> Iterator[Alert]:
                 continue
             yield Alert(
                 f"Stayfast{metric.capitalize()}{quantile.upper()}High", "ticket",
-                (Condition(percentile(metric, quantile), limit_s), Condition(REQUESTS_5M, config.min_requests_5m)),
+                (Condition(percentile(metric, quantile), limit_s),
+                 Condition(REQUESTS_5M, config.min_requests_5m * (TIMES_FOR_P99 if quantile == "p99" else 1))),
                 f"Route {{{{ $labels.route }}}}: {quantile} of {WHO[metric]} is over {limit_s:g} s",
                 "{{ $value | humanizeDuration }} over the last 5 minutes. Compare upstreams on the board: one slow, "
                 "or all? One: take it out of the route or put it behind another. All: prompts, load, or the gateway itself.",
@@ -38,7 +40,7 @@ def _percentiles(config: AlertsConfig) -> Iterator[Alert]:
     yield Alert(
         "StayfastSpikes", "ticket",
         (Condition("max by (route) (stayfast_spike_factor)", config.spike_factor),
-         Condition(REQUESTS_5M, config.min_requests_5m)),
+         Condition(REQUESTS_5M, config.min_requests_5m * TIMES_FOR_P99)),
         "Route {{ $labels.route }}: p99 of the first token is {{ $value | humanize }} times p50",
         "Most requests are quick and a few are not: the tail of one upstream, not load. Look at its heat map, and give the "
         "route a second upstream or a shorter first_token_s.",

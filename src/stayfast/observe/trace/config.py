@@ -48,4 +48,6 @@ def why_not_otlp() -> str | None:
         found = find_spec("opentelemetry.proto.trace.v1.trace_pb2")
     except ModuleNotFoundError:
         found = None
-    return None if found is not None else "needs packages that are not installed: pip install 'stayfast[otel]'"
+    if found is not None:
+        return None
+    return "needs packages that are not installed: pip install '.[otel]' in Stayfast's checkout"

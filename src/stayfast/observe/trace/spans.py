@@ -13,6 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
 from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
+from stayfast.core.steps import StepDone
 from stayfast.core.types import Outcome, Usage
 from stayfast.observe.trace.names import OPERATIONS, PATHS, Peer
 
@@ -68,6 +69,17 @@ class Spans:
                              attempt.began_at, attempt.ended_at, span_id=span_id, parent_id=own_id)
             _describe_attempt(span, attempt, peers.get(attempt.upstream, _NO_PEER), is_stream=done.stream)
             made.events(span, attempt)
+            if attempt.steps:
+                self._steps(made, attempt.steps, span_id)
+
+    def _steps(self, made: "_Made", steps: Iterable[StepDone], below: bytes) -> None:
+        """A turn's steps, each below the one that it ran in."""
+        ids: list[bytes] = []
+        for step in steps:
+            ids.append(self._new_id())
+            parent_id = ids[step.parent] if step.parent >= 0 else below
+            _describe_step(made.span(step.name, Span.SPAN_KIND_INTERNAL, step.began_at, step.ended_at, span_id=ids[-1],
+                                     parent_id=parent_id), step)
 
     def _new_id(self) -> bytes:
         return (self._rng.getrandbits(64) or 1).to_bytes(8, "big")
@@ -137,6 +149,16 @@ def _describe_stage(span: Span, stage: StageDone) -> None:
     _add(attributes, "stayfast.allowance_ms", stage.allowance_s * 1e3)
     if stage.ended_at - stage.began_at > stage.allowance_s:
         _add(attributes, "stayfast.over", True)
+
+
+def _describe_step(span: Span, step: StepDone) -> None:
+    _put(span.attributes, {
+        "stayfast.step.result": step.how, "stayfast.allowance_ms": step.allowance_s * 1e3,
+        "stayfast.over": True if step.broke_budget else None, "stayfast.cost_usd": step.cost_usd,
+    })
+    if step.how in ("timeout", "failed"):
+        _add(span.attributes, "error.type", step.how)
+        _fail(span, step.detail)
 
 
 def _describe_attempt(span: Span, done: AttemptDone, peer: Peer, *, is_stream: bool) -> None:

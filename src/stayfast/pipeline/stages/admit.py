@@ -22,6 +22,8 @@ from stayfast.policy.quota import NOTHING, Amount, Refusal
 from stayfast.wire.faults import MAX_RETRY_AFTER_S
 
 SHEDDING_S = 1.0  # after the last one that was turned away
+REALTIME, PLAIN, _ = Urgency
+IGNORED = Outcome.IGNORED
 Ticket = Callable[[], None]  # gives the place back; called exactly once
 
 
@@ -76,8 +78,8 @@ class Admission:
         if refusal is not None:
             raise self._over_quota(ex, tenant, refusal, now)
         try:
-            urgency = arrival.urgency or (Urgency.REALTIME if request.stream else Urgency.PLAIN)
-            band = tenant.standing.band(urgency, is_retry=self._is_retry(ex, tenant))
+            band = tenant.standing.band(arrival.urgency or (REALTIME if request.stream else PLAIN),
+                                        is_retry=bool(arrival.headers) and self._is_retry(ex, tenant))
             n_read, n_written = tenant.work(n_input, n_output) if places.lanes is not None else (n_input, n_output)
             asked = Asked(band, weighted(n_input, n_output), n_input, n_read, n_written, ex.ledger.ends_at, ex.deadline.at,
                           request.model)
@@ -93,7 +95,9 @@ class Admission:
             raise
         ex.allowances = tenant.quota.allowances(now)
         if asked.lane is not None:
-            ex.lane, ex.on_first = asked.lane.name, partial(places.first_token, asked)
+            ex.lane = asked.lane.name
+            if places.lanes is not None and asked.lane is not places.lanes.short:  # whose prefills nobody counts
+                ex.on_first = partial(places.first_token, asked)
         return _Admitted(ex, tenant, places, self._clock, reserved, asked, n_input, now).leave
 
     def is_shedding(self, now: float) -> bool:
@@ -135,13 +139,14 @@ class Admission:
         """503. Whoever is told to come back is spread over as long again, so that not all come at once."""
         places = self.places
         where = "" if asked.lane is None else f"lane {asked.lane.name}, "
-        ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[asked.band]}, a predicted wait of "
-                        f"{refused.wait_s:.2g} s, {places.n_taken} of {places.n_places} places taken, {places.n_waiting} "
-                        f"waiting, {places.strain.words}")
+        wait = f"a predicted wait of {refused.wait_s:.2g} s" if refused.wait_s else "nothing known yet to predict a wait by"
+        ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[asked.band]}, {wait}, "
+                        f"{places.n_taken} of {places.n_places} places taken, {places.n_waiting} waiting, "
+                        f"{places.strain.words}")
         self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
         return Shed(f"The gateway is overloaded ({refused.why.value}): {places.n_taken} of {places.n_places} places are "
-                    f"taken, {places.n_waiting} requests wait. Please try again in {_said(wait_s)}.",
+                    f"taken, {places.n_waiting} waiting. Please try again in {_said(wait_s)}.",
                     reason=refused.why.value, retry_after_s=wait_s)
 
     def __repr__(self) -> str:
@@ -193,7 +198,7 @@ class _Admitted(msgspec.Struct):
                 n_output += done.usage.output
             elif done.ttft_s is not None and attempt.stream is not None:
                 n_output += attempt.stream.sight.n_content
-            was_left = done.outcome is Outcome.IGNORED and done.fault is None
+            was_left = done.outcome is IGNORED and done.fault is None
         if n_read is None and (ttft_s is not None or was_left):
             n_input = self.n_input
         return n_input, n_output, cost_usd, ttft_s, n_read

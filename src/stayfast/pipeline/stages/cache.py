@@ -22,6 +22,7 @@ from stayfast.pipeline.replicas import Replicas
 from stayfast.pipeline.semantic import Asking, Likeness, Semantic
 from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
+from stayfast.stores.memory import MemoryStore
 from stayfast.wire.canonical import Asked, asked, key_of, scope_of
 from stayfast.wire.replay import in_events, keepable
 
@@ -72,18 +73,20 @@ class ExactCache:
         caching = ex.terms.cache
         if caching is None:
             return None
-        control = stricter(ex.arrival.cache, ex.request.cache)
+        control = ex.arrival.cache if ex.request.cache is None else stricter(ex.arrival.cache, ex.request.cache)
         sought = _sought(ex, caching, control)
         if isinstance(sought, str):
             ex.cached = Cached("bypass", why=sought)
             ex.notes.append(f"not for the cache: {sought}")
-            _refuse_others(control)
+            if control is not None:
+                _refuse_others(control)
             return None
         flight_key, what, scope = sought
         ex.cache_key = flight_key[0]
         if control is None or not control.no_cache:
             store = caching.store
-            kept = await (self._look(ex, store, flight_key[0]) if store.is_shared else store.get(flight_key[0]))
+            key = flight_key[0]
+            kept = store.look(key) if isinstance(store, MemoryStore) else await self._look(ex, store, key)
             if kept is not None and (started := self._given(ex, caching, flight_key, control, kept)) is not None:
                 return started
             if caching.semantic is not None and flight_key not in caching.flights:
@@ -91,14 +94,10 @@ class ExactCache:
                                                      what=what, scope=scope)
                 if started is not None:
                     return started
-            _refuse_others(control)
-            for n_left in range(N_FLIGHTS - 1, -1, -1):
-                flight = caching.flights.get(flight_key)
-                if flight is None:
-                    break
-                started = await self._join(ex, flight, is_last=not n_left)
-                if started is not None:
-                    return started
+            if control is not None:
+                _refuse_others(control)
+            if flight_key in caching.flights and (started := await self._joined(ex, caching, flight_key)) is not None:
+                return started
         ex.cached = MISS
         ex.share = partial(self._call, caching, flight_key, control)
         return None
@@ -192,6 +191,17 @@ class ExactCache:
         ex.notes.append(f"no answer in other words: {why}")
         return None
 
+    async def _joined(self, ex: Exchange, caching: Caching, key: FlightKey) -> Started | None:
+        """What the calls of others bring; None where there is none, or they failed and another one may not."""
+        for n_left in range(N_FLIGHTS - 1, -1, -1):
+            flight = caching.flights.get(key)
+            if flight is None:
+                break
+            started = await self._join(ex, flight, is_last=not n_left)
+            if started is not None:
+                return started
+        return None
+
     async def _join(self, ex: Exchange, flight: Flight, *, is_last: bool) -> Started | None:
         """What the call of somebody else brings; None where it failed and another one may not."""
         ex.enter(CALL)
@@ -232,24 +242,41 @@ class ExactCache:
             ex.cached = COALESCED
         return started
 
-    async def _keep(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight) -> None:
-        """Keep the answer of a call that came to a clean end, where it may be given again."""
-        data, store, key = flight.whole(), caching.store, flight.key[0]
-        if data is not None and flight.upstream != FROM_CACHE:
-            sight = flight.sight
-            body = keepable(ex.request, sight, data)
-            if body is not None and len(body) <= caching.config.max_answer_bytes:
-                kept_at, keep_s = self._clock.wall(), caching.config.keep_s
-                if control is not None and control.keep_s is not None:
-                    keep_s = min(keep_s, control.keep_s)
-                kept = Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + keep_s, ex.route or "",
-                            ex.arrival.tenant, control.tags if control is not None else ())
-                await store.put(key, kept)
-                if ex.asking is not None and caching.semantic is not None:
-                    caching.semantic.answered(ex.asking, ex.request, key, kept)
-            elif ex.asking is not None and caching.semantic is not None and _is_whole(sight):
+    def _keep(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight) -> Awaitable[None] | None:
+        """Keep the answer of a call that came to a clean end, where it may be given again. Returns what is to wait for."""
+        kept, store, key = self._kept(caching, ex, control, flight), caching.store, flight.key[0]
+        if not isinstance(store, MemoryStore):
+            return self._tell(caching, ex, key, kept)
+        if kept is not None:
+            store.keep(key, kept)
+            if ex.asking is not None and caching.semantic is not None:
+                caching.semantic.answered(ex.asking, ex.request, key, kept)
+        return None
+
+    async def _tell(self, caching: Caching, ex: Exchange, key: bytes, kept: Kept | None) -> None:
+        if kept is not None:
+            await caching.store.put(key, kept)
+            if ex.asking is not None and caching.semantic is not None:
+                caching.semantic.answered(ex.asking, ex.request, key, kept)
+        caching.store.led(key)
+
+    def _kept(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight) -> Kept | None:
+        data = flight.whole()
+        if data is None or flight.upstream == FROM_CACHE:
+            return None
+        sight = flight.sight
+        body = keepable(ex.request, sight, data)
+        if body is None or len(body) > caching.config.max_answer_bytes:
+            if ex.asking is not None and caching.semantic is not None and _is_whole(sight):
                 caching.semantic.unkept(ex.asking)
-        store.led(key)
+            return None
+        kept_at, keep_s = self._clock.wall(), caching.config.keep_s
+        if control is None:
+            return Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + keep_s, ex.route or "", ex.arrival.tenant)
+        if control.keep_s is not None:
+            keep_s = min(keep_s, control.keep_s)
+        return Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + keep_s, ex.route or "", ex.arrival.tenant,
+                    control.tags)
 
 
 def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tuple[FlightKey, Asked, bytes] | str:
@@ -257,6 +284,8 @@ def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tup
     request = ex.request
     if control is not None and control.no_store:
         return "no-store"
+    if ex.arrival.events is not None:
+        return "events"
     what = asked(request)
     if what.why_not:
         return what.why_not
@@ -289,8 +318,8 @@ def _is_left_alone(plan: Plan, now: float) -> bool:
     return not any(load.share > 0 or load.wants_probe for load in loads)
 
 
-def _refuse_others(control: CacheControl | None) -> None:
-    if control is not None and control.only_if_cached:
+def _refuse_others(control: CacheControl) -> None:
+    if control.only_if_cached:
         raise Shed("No answer to this request is kept, and only-if-cached asks for no other.", reason="only_if_cached",
                    status=504, code="not_cached", is_final=True)
 

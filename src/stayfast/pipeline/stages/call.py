@@ -21,7 +21,7 @@ from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.lead import until_content, until_whole
 from stayfast.pipeline.race import IsShedding, Race, Tasks
-from stayfast.pipeline.room import make_room
+from stayfast.pipeline.room import make_room, must_wait
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
 from stayfast.policy.price import price_of
@@ -99,8 +99,9 @@ class Caller:
         candidates = deque(targets)
         n_failed = 0
         while True:
-            await make_room(ex, candidates, ends_at, self._clock, plan.prompt.layout)
-            target = candidates[0]
+            target, layout = candidates[0], plan.prompt.layout
+            target = (await make_room(ex, candidates, ends_at, self._clock, layout) if must_wait(ex, target, layout)
+                      else target)
             try:
                 return await self._attempt(ex, plan, target, targets, ends_at, is_last=is_last)
             except Rejected:
@@ -113,7 +114,7 @@ class Caller:
                     candidates.popleft()
                 else:
                     candidates.rotate(-1)
-                if not candidates or not failed.can_retry or (_is_once(ex, plan) and not failed.is_undone):
+                if not candidates or not failed.can_retry or (_is_once(ex, plan, target) and not failed.is_undone):
                     raise
                 following = candidates[0]
                 wait_s = wait_before_next(
@@ -206,10 +207,12 @@ class Caller:
         is_incremental = request.stream or upstream.always_streams
         model = target.model or request.model
         deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
-        price, layout = price_of(target.prices, model), plan.prompt.layout
-        call = Call(request, model, ex.arrival.request_id, deadline, ex.terms.timeouts.connect_s, ex.arrival.headers,
-                    ex.arrival.new_span(self._rng),
-                    marker=layout.marker(upstream.name, model, price) if layout is not None else None)
+        price, layout = price_of(target.prices, model) if target.prices else None, plan.prompt.layout
+        arrival = ex.arrival
+        call = Call(request, model, arrival.request_id, deadline, ex.terms.timeouts.connect_s, arrival.headers,
+                    arrival.new_span(self._rng), False,
+                    layout.marker(upstream.name, model, price) if layout is not None else None,
+                    arrival.tenant, arrival.events)
         hedging = plan.route.hedging
         known = None
         if hedging.is_on:
@@ -282,8 +285,10 @@ def _may_race(ex: Exchange, hedging: Hedging) -> bool:
     return not ex.arrival.headers or not ex.arrival.is_repeat
 
 
-def _is_once(ex: Exchange, plan: Plan) -> bool:
-    """Whether it must not be sent again where it may have been heard."""
+def _is_once(ex: Exchange, plan: Plan, target: Target | None = None) -> bool:
+    """Whether it must not be sent again where it may have been heard; by this target."""
+    if target is not None and target.member.is_once:
+        return True
     return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.stateful
 
 

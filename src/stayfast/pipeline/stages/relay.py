@@ -10,6 +10,7 @@ from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange
 from stayfast.pipeline.handoffs import Started
 from stayfast.pipeline.held import Held
+from stayfast.pipeline.ledger import steps_timing
 
 SUCCESS, DROPPED, IGNORED = Outcome
 Settled = Callable[[Exchange, BaseException | None, Sight | None, Cadence | None, int], None]
@@ -80,8 +81,11 @@ class Reply:
         return self._ex.allowances
 
     def server_timing(self) -> str:
-        """The stages so far as a `Server-Timing` value."""
-        return self._ex.ledger.server_timing()
+        """The stages so far as a `Server-Timing` value, and a turn's steps."""
+        turn = self._stream.sight.turn
+        if turn is None:
+            return self._ex.ledger.server_timing()
+        return self._ex.ledger.server_timing() + steps_timing(turn().steps)
 
     async def next(self) -> Chunk | None:
         """The next bytes for the client; None after the last. Raises StayfastError for an answer that was broken off."""

@@ -5,10 +5,10 @@ from random import Random
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Api, Request
+from stayfast.core.types import Request
 from stayfast.pipeline.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.handoffs import Plan, Prompt, Route, Target, Terms
+from stayfast.pipeline.handoffs import Plan, Prompt, Route, Target, Terms, able
 from stayfast.pipeline.picking import Aim, Picking, session_of
 from stayfast.policy.balance import Load, in_turn, order
 from stayfast.policy.breaker import State
@@ -51,29 +51,29 @@ class Router:
             raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists what does.",
                            status=404, code="model_not_found", param="model")
         ex.route = route.name
-        able = _able(route.targets, request.api)
-        spare = [tier for each in route.fallback if (tier := _able(each, request.api))] if route.fallback else []
-        if not able:
+        those = route.able[request.api]
+        spare = [tier for each in route.fallback if (tier := able(each, request.api))] if route.fallback else []
+        if not those:
             if not spare:
                 raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
                                code="unsupported_api", param="model")
-            able = spare.pop(0)
+            those = spare.pop(0)
             ex.degraded = "fallback"
         aim = None
-        if len(able) > 1:
+        if len(those) > 1:
             if route.picking is not None:
-                able, aim = self._picked(route.picking, ex, prompt.request, able)
+                those, aim = self._picked(route.picking, ex, prompt.request, those)
             else:
                 pick = in_turn if route.in_turn else order
-                able = tuple([able[index] for index in pick(self._loads(able, request.model), self._rng)])
-        first, last = able[0].member, able[-1].member
+                those = tuple([those[index] for index in pick(self._loads(those, request.model), self._rng)])
+        first, last = those[0].member, those[-1].member
         if (first.own.breaker.state is not _CLOSED or last.own.breaker.state is not _CLOSED or first.has_news
                 or last.has_news or first.models is not None):
-            ex.notes.extend(_of_healths(able, request.model, self._clock.now()))
+            ex.notes.extend(_of_healths(those, request.model, self._clock.now()))
         if not spare:
-            return Plan(route, prompt, able, (), aim)
-        tiers = [able, *[self._in_turn(tier, request.model) for tier in spare]]
-        if not self._may_go(able[0], request.model):
+            return Plan(route, prompt, those, (), aim)
+        tiers = [those, *[self._in_turn(tier, request.model) for tier in spare]]
+        if not self._may_go(those[0], request.model):
             n_alone = next((n for n, tier in enumerate(tiers) if self._may_go(tier[0], request.model)), 0)
             if n_alone:  # all before it are left alone: they are the last resort
                 tiers = [*tiers[n_alone:], *tiers[:n_alone]]
@@ -81,12 +81,13 @@ class Router:
         return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim)
 
     def _picked(self, picking: Picking, ex: Exchange, request: Request,
-                able: tuple[Target, ...]) -> tuple[tuple[Target, ...], Aim]:
-        found, aim, notes = picking.order(
-            [target.member for target in able], [target.model or request.model for target in able], request,
-            session_of(ex.arrival.headers), now=self._clock.now(), rng=self._rng)
-        ex.notes += notes
-        return tuple([able[index] for index in found]), aim
+                those: tuple[Target, ...]) -> tuple[tuple[Target, ...], Aim]:
+        headers = ex.arrival.headers
+        found, aim, notes = picking.order(those, request, session_of(headers) if headers else b"", now=self._clock.now(),
+                                          rng=self._rng)
+        if notes:
+            ex.notes += notes
+        return tuple([those[index] for index in found]), aim
 
     def _in_turn(self, tier: tuple[Target, ...], model: str) -> tuple[Target, ...]:
         if len(tier) == 1:
@@ -118,7 +119,3 @@ def _of_healths(able: tuple[Target, ...], model: str, now: float) -> Iterator[st
                 why = "goes first, for want of others"
             state = breaker.state.value.replace("_", " ")
             yield f"{target.member.upstream.name} {why}: its breaker is {state}, {breaker.why}"
-
-
-def _able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
-    return tuple([target for target in targets if target.member.upstream.can_serve(api)])

@@ -7,6 +7,7 @@ from stayfast.core.types import SETTLE, Sight
 from stayfast.pipeline.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.ledger import steps_timing
 
 CLIENT_LEFT = 499  # nginx's number for it; logged only
 
@@ -36,6 +37,8 @@ class Settle:
         stages = ex.ledger.finish()
         if isinstance(why, StayfastError):
             why.server_timing = ex.ledger.server_timing()
+            if ex.attempts and (last := ex.attempts[-1].done) is not None and last.steps:
+                why.server_timing += steps_timing(last.steps)
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = sight.usage if sight is not None else None
         finish = sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None

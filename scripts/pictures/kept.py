@@ -1,0 +1,239 @@
+"""Pictures of what is kept: answers in other words, answers for all gateways, beginnings of prompts at their provider."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from math import inf, log
+from random import Random
+from typing import Final
+
+import numpy as np
+from draw import Line
+from numpy.typing import NDArray
+from scene import Callers, poisson
+
+from stayfast.compose.virtual import virtual
+from stayfast.core.clock import Clock
+from stayfast.core.events import Fanout
+from stayfast.core.types import Api
+from stayfast.policy.cache import CacheConfig
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.prefix import PrefixConfig
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.prove import prefix
+from stayfast.prove.load import MODEL
+from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings.environment import cache_home, environment
+from stayfast.stores import minilm
+from stayfast.stores.base import StoreStats
+from stayfast.stores.door import Get, IsLed, Lead, Led, Order, Put, Reply
+from stayfast.stores.embed import EmbedderConfig
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.testing import Say, Scripted, Wait
+from stayfast.testing.simloop import SimLoop, run
+from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.upstreams.simulated.config import Lengths
+from stayfast.wire.decode import decode
+
+RATE_RPS: Final = 20.0
+NO_HEDGE = HedgeConfig("off")
+_VERBS = ("replace", "cancel", "translate", "forward")
+_THINGS = ("invoice", "password", "delivery", "contract", "keyboard", "passport", "calendar", "bicycle", "mortgage")
+_FORMS = ("how can a customer {} the {}", "where does one {} the {}", "please explain how to {} the {}",
+          "which steps are there to {} the {}", "is there a way to {} the {}", "what must somebody do to {} the {}",
+          "who helps me out if they want to {} the {}", "what is the quickest way to {} the {}")
+_WHERE = ("", " at once", " by phone", " in the app", " on site", " for a friend", " at the desk", " as a guest")
+_WHEN = ("", " in the evening", " on weekends", " before a holiday", " while abroad", " without a printer",
+         " with little time", " as a new member")
+
+
+def chat(text: str) -> bytes:
+    """A request."""
+    return b'{"model":"%b","stream":true,"messages":[{"role":"user","content":"%b"}]}' % (MODEL.encode(), text.encode())
+
+
+class Encoder:
+    """The real one, which takes 2 ms of virtual time for each text."""
+
+    def __init__(self) -> None:
+        model = minilm.load(EmbedderConfig(), str(cache_home(environment())))
+        self.id = model.id
+        self.n_dims = model.n_dims
+        self._model = model
+        self._known: dict[str, NDArray[np.float32]] = {}
+
+    def fits(self, left_s: float) -> bool:
+        """Any time will do."""
+        return True
+
+    def is_whole(self, text: str) -> bool:
+        """Whether all of it is read."""
+        return self._model.tokens(text)[1]
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Rows of length 1."""
+        await asyncio.sleep(0.002)
+        return np.stack([self._row(text) for text in texts])
+
+    def _row(self, text: str) -> NDArray[np.float32]:
+        if text not in self._known:
+            self._known[text] = self._model.run([self._model.tokens(text)[0]])[0]
+        return self._known[text]
+
+
+class Desk:
+    """A model that answers what it was asked for, after 0.5 s (lognormal, sigma 0.5)."""
+
+    kind = "simulated"
+    always_streams = True
+
+    def __init__(self, name: str, clock: Clock, rng: Random) -> None:
+        self.name = name
+        self._clock = clock
+        self._rng = rng
+        self._answers = {f"{verb} the {thing}".encode(): answer_to(verb, thing) for verb, thing in product(_VERBS, _THINGS)}
+
+    def can_serve(self, api: Api) -> bool:
+        """Chat."""
+        return api is Api.CHAT
+
+    async def open(self, call: Call) -> Stream:
+        """Answer."""
+        said = next(answer for topic, answer in self._answers.items() if topic in call.request.body)
+        script = [Wait(self._rng.lognormvariate(log(0.5), 0.5)), Say(said)]
+        return await Scripted(self.name, [script], self._clock).open(call)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def answer_to(verb: str, thing: str) -> str:
+    """Words that no other answer has."""
+    draw = Random(f"{verb} {thing}")
+    return " ".join("".join(draw.choices("abcdefghiklmnoprstu", k=7)) for _ in range(12))
+
+
+def semantic(n: int, seed: int) -> tuple[Line, Line]:
+    """36 things that people ask for, each in 512 ways; from an empty cache."""
+    def played(config: CacheConfig) -> tuple[list[float], str]:
+        async def main(loop: SimLoop) -> tuple[list[float], str]:
+            upstreams = {"model": SimulatedUpstream(probe=False)}
+            system = virtual(Settings(upstreams=upstreams, routes={MODEL: Route(("model",), hedge=NO_HEDGE, cache=config)}),
+                             loop, seed)
+            system.registry["model"].upstream = Desk("model", loop, Random(seed))
+            if system.embedding is not None:
+                system.embedding.ahead = system.embedding.behind = Encoder()
+            rng, callers, waits = Random(seed), Callers(loop), []
+            topics = list(product(_VERBS, _THINGS))
+            shares = [1 / (rank + 1) for rank in range(len(topics))]
+
+            async def ask() -> None:
+                (topic,) = rng.choices(topics, shares)
+                text = rng.choice(_FORMS).format(*topic) + rng.choice(_WHERE) + rng.choice(_WHEN) + "?"
+                await callers.ask(system.gateway, decode(Api.CHAT, chat(text)), waits)
+
+            await callers.at(poisson(RATE_RPS, seed), n / RATE_RPS, ask)
+            its = system.gateway.router.routes[MODEL].terms.cache
+            stats = its.semantic.stats() if its is not None and its.semantic is not None else None
+            told = f" ({stats.n_audits_wrong} of {stats.n_audits} audits wrong)" if stats is not None else ""
+            return waits, told
+
+        return run(main)
+
+    exact, _ = played(CacheConfig("exact", max_temperature=1.0))
+    given, told = played(CacheConfig("semantic", max_temperature=1.0, semantic=SemanticConfig("2%")))
+    return Line("mode: exact", exact), Line(f"max_error: 2%{told}", given)
+
+
+class Place:
+    """A server that gateways share, 0.3 ms away."""
+
+    kind = "redis"
+
+    def __init__(self) -> None:
+        self._data: dict[bytes, bytes] = {}
+        self._leads: dict[bytes, bytes] = {}
+
+    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
+        """All of them in one round trip."""
+        await asyncio.sleep(0.0003)
+        return [self._do(order) for order in orders]
+
+    def _do(self, order: Order) -> Reply:
+        match order:
+            case Get(key):
+                return self._data.get(key)
+            case Put(key, data):
+                self._data[key] = data
+            case Lead(key, owner):
+                return self._leads.setdefault(key, owner) == owner
+            case IsLed(key):
+                return key in self._leads
+            case Led(key):
+                self._leads.pop(key, None)
+        return None
+
+    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+        """Nobody learns here."""
+
+    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+        """Nothing."""
+        return []
+
+    async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
+        """Nobody does."""
+        return 0
+
+    async def stats(self) -> StoreStats:
+        """How many."""
+        return StoreStats(self.kind, len(self._data), None, None)
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+def stores(n: int, seed: int) -> tuple[Line, Line]:
+    """Eight gateways; four of five questions are among a thousand that come by Zipf's law, from empty caches."""
+    n_gateways, n_hot = 8, 1000
+    provider = ProviderConfig("gpt-4o-mini-like", seed, output=Lengths(15.0, 0.3))
+    settings = Settings(
+        upstreams={"provider": SimulatedUpstream(provider=provider, probe=False)},
+        routes={MODEL: Route(("provider",), hedge=NO_HEDGE, cache=CacheConfig("exact", max_temperature=1.0))})
+
+    def played(place: Place | None) -> list[float]:
+        async def main(loop: SimLoop) -> list[float]:
+            systems = [virtual(settings, loop, seed + number) for number in range(n_gateways)]
+            for number, system in enumerate(systems):
+                its = system.gateway.router.routes[MODEL].terms.cache
+                if place is not None and its is not None:
+                    its.store = Shared("hot", place, SharedConfig(), loop, Fanout(), rng=Random(seed + number))
+            rng, callers, waits = Random(seed), Callers(loop), []
+            shares = [1 / (rank + 1) for rank in range(n_hot)]
+
+            async def ask() -> None:
+                (number,) = rng.choices(range(n_hot), shares) if rng.random() < 0.8 else (rng.getrandbits(40) + n_hot,)
+                request = decode(Api.CHAT, chat(f"What is there to know about number {number}?"))
+                await callers.ask(rng.choice(systems).gateway, request, waits)
+
+            await callers.at(poisson(RATE_RPS, seed), n / RATE_RPS, partial(ask))
+            return waits
+
+        return run(main)
+
+    return Line("memory of its own, each", played(None)), Line("one store for all", played(Place()))
+
+
+def prompts(n: int, seed: int) -> tuple[Line, Line]:
+    """The agents of `prove prefix` with their tools in one order, before Anthropic's cache."""
+    n_agents = max(5, n // 250)
+
+    def played(config: PrefixConfig) -> list[float]:
+        came = prefix.ask(prefix.CASES[0], config, n_agents, seed, shuffles=False)
+        return [inf if turn.ttft_s is None else turn.ttft_s for turn in came.turns]
+
+    return Line("prefix: off", played(PrefixConfig())), Line("mode: auto", played(PrefixConfig("auto")))

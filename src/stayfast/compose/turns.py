@@ -1,0 +1,45 @@
+"""The turns that are served as models: which function stands behind which upstream, before and after a reload."""
+
+from collections.abc import Mapping
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink
+from stayfast.settings import Settings, TurnUpstream
+from stayfast.turns.elsewhere import AskOthers, Heard, Sought
+from stayfast.turns.find import find
+from stayfast.turns.served import Served
+from stayfast.upstreams.registry import Registry
+
+
+class Turns:
+    """Those of the running system, for the other workers. One loop's."""
+
+    def __init__(self) -> None:
+        self.served: Mapping[str, Served] = {}
+
+    async def tell(self, sought: Sought) -> Heard | None:
+        """What has come of a turn that is kept here; None where it is not."""
+        served = self.served.get(sought.upstream)
+        return await served.tell(sought) if served is not None else None
+
+
+def served(name: str, its: TurnUpstream, sink: Sink, clock: Clock, ask_others: AskOthers) -> Served:
+    """One function as an upstream. Raises ValueError where it cannot be served."""
+    return Served(name, find(its.turn), clock, sink, resume_s=its.resume_s, is_idempotent=its.idempotent,
+                  ask_others=ask_others)
+
+
+def settle_turns(settings: Settings, registry: Registry, turns: Turns) -> None:
+    """Give each its function as it is now, and the turns that clients may come back to. What runs goes on as it is."""
+    found: dict[str, Served] = {}
+    for name, its in settings.upstreams.items():
+        if not isinstance(its, TurnUpstream):
+            continue
+        member = registry[name]
+        member.is_once = not its.idempotent
+        assert isinstance(member.upstream, Served)
+        found[name] = member.upstream
+        member.upstream.function = find(its.turn)
+        if name in turns.served:
+            member.upstream.kept = turns.served[name].kept
+    turns.served = found

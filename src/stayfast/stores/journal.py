@@ -1,0 +1,153 @@
+"""What the processes that share a store have learned, told to each other: records in the store, in order, read by all.
+
+    told     what was put is appended in the background, SOON_S later, AT_A_TIME in a round trip. At most WAITING_BYTES wait;
+             beyond that it is not told. The store keeps about the last `most` records of a name
+    heard    every SOON_S what was appended since, one record a turn of the loop; at the beginning all that is there. Its own
+             come as well, so that all see the same order
+    gone     nobody waits for it: it is tried again after twice as long, LONGEST_S at most, and what waits goes on waiting
+
+So no look-up ever waits for what others know: it is here, or it is not known yet.
+When wrong: what two processes learn within SOON_S of each other, both learn by themselves. A record whose round trip broke
+off may be told twice.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink, StoreAsked
+from stayfast.stores.base import StoreGone
+from stayfast.stores.door import Door
+
+SOON_S: Final = 1.0
+LONGEST_S: Final = 15.0
+AT_A_TIME: Final = 128
+WAITING_BYTES: Final = 4 * 1024 * 1024
+_KEY_BYTES: Final = 8
+
+Hear = Callable[[int, bytes, bool], None]
+
+
+class Journal:
+    """One name's, of one process: a `pipeline.phrasings.Log` that others read. One loop's."""
+
+    __slots__ = ("_after", "_clock", "_door", "_most", "_n_bytes", "_name", "_over", "_sink", "_store", "_task", "_waiting",
+                 "_who")
+
+    def __init__(self, store: str, door: Door, name: str, most: int, who: bytes, *, clock: Clock, sink: Sink) -> None:
+        """who: nobody else's, nor this process's at another time."""
+        self._store = store
+        self._door = door
+        self._name = name
+        self._most = most
+        self._who = who
+        self._clock = clock
+        self._sink = sink
+        self._after = ""  # the place of the last record that was heard
+        self._waiting: deque[bytes] = deque()
+        self._n_bytes = 0  # of what waits
+        self._over: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closed, and what was put is told or lost."""
+        return self._task is not None and self._task.done()
+
+    def begin(self, hear: Hear) -> None:
+        """Go on until `close`. hear: takes key and body of what was put, and whether here; ValueError where it cannot."""
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._task = loop.create_task(self._run(self._over, hear))
+        self._task.add_done_callback(_report)
+
+    def put(self, key: int, body: bytes) -> None:
+        """Tell it. Keys are from -2**63 to 2**63 - 1, and mean something to whoever hears them only."""
+        if self._n_bytes + len(body) > WAITING_BYTES or (self._over is not None and self._over.done()):
+            self._tell("tell", "full", self._clock.now())
+            return
+        self._n_bytes += len(body)
+        self._waiting.append(self._who + key.to_bytes(_KEY_BYTES, "big", signed=True) + body)
+
+    def delete(self, key: int) -> None:
+        """What was told is told: each process forgets by itself."""
+
+    def close(self) -> None:
+        """Tell what waits, if the store can be asked at once, and end."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def ended(self, within_s: float) -> None:
+        """Close it, and wait for that."""
+        self.close()
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=within_s)
+            self._task.cancel()
+
+    async def _run(self, over: "asyncio.Future[None]", hear: Hear) -> None:
+        pause_s = SOON_S
+        while True:
+            is_last = over.done()
+            is_well = await self._tried("tell", self._say())
+            if is_last:
+                return
+            is_well = await self._tried("hear", self._listen(hear)) and is_well  # a full server tells, and is not to be told
+            pause_s = SOON_S if is_well else min(2 * pause_s, LONGEST_S)
+            await asyncio.wait((over,), timeout=pause_s)
+
+    async def _tried(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
+        began_at = self._clock.now()
+        try:
+            await work
+        except StoreGone:
+            self._tell(what, "gone", began_at)
+            return False
+        return True
+
+    async def _say(self) -> None:
+        while self._waiting:
+            began_at = self._clock.now()
+            some = [self._waiting[n] for n in range(min(AT_A_TIME, len(self._waiting)))]
+            await self._door.tell(self._name, some, self._most)
+            for record in some:
+                self._waiting.popleft()
+                self._n_bytes -= len(record) - len(self._who) - _KEY_BYTES
+                self._tell("tell", "kept", began_at)
+
+    async def _listen(self, hear: Hear) -> None:
+        n_found = AT_A_TIME
+        while n_found == AT_A_TIME:
+            began_at = self._clock.now()
+            found = await self._door.told(self._name, self._after, AT_A_TIME)
+            n_found = len(found)
+            for place, record in found:
+                self._after = place
+                is_own = record.startswith(self._who)
+                result = self._heard(record, hear, is_own=is_own)
+                if not is_own:
+                    self._tell("hear", result, began_at)
+                await asyncio.sleep(0)  # a record may take a millisecond, and requests wait for none
+
+    def _heard(self, record: bytes, hear: Hear, *, is_own: bool) -> str:
+        """What to count."""
+        head = len(self._who) + _KEY_BYTES
+        if len(record) < head:
+            return "unreadable"
+        try:
+            hear(int.from_bytes(record[len(self._who):head], "big", signed=True), record[head:], is_own)
+        except ValueError:
+            return "unreadable"
+        return "heard"
+
+    def _tell(self, what: str, result: str, began_at: float) -> None:
+        self._sink.emit(StoreAsked(self._store, what, result, self._clock.now() - began_at))
+
+    def __repr__(self) -> str:
+        return f"<Journal {self._name} in {self._store}: {len(self._waiting)} wait, after {self._after or 'nothing'}>"
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "a journal ended", "exception": error, "task": task})

@@ -1,0 +1,119 @@
+"""The function that a setting names: "package.module:function". What is wrong with it is said before anybody asks it.
+
+A module whose file has changed is loaded anew, beside the old one: turns that run end with the code that they began with,
+and caches and breakers beside a function that did not change keep what they know.
+When wrong: only that module is loaded anew, not what it imports.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_STAMP = "__stayfast_file__"  # of the module: what its file was when it was loaded
+_SHAPES = ("write `async def {name}(asked: Asked) -> str`, the same that yields pieces of text, or "
+           "`async def {name}(asked: Asked, a: Answer) -> None` that writes into the answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One that can be served. `of` is called with what is asked, and with the answer where it `writes` that itself."""
+
+    name: str  # as in the setting
+    of: Callable[..., Any]
+    writes: bool
+    yields: bool
+
+
+def find(named: str) -> Function:
+    """The function of that name. Raises ValueError, which says what to write instead."""
+    module_name, _, name = named.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
+        raise ValueError(f"{named!r} names no function: write it as package.module:function")
+    found: Any = _module(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            meant = get_close_matches(part, [known for known in vars(found) if callable(getattr(found, known))], 1)
+            hint = f"; did you mean {meant[0]}?" if meant else ""
+            raise ValueError(f"module {module_name} has no {name}{hint}")
+        found = getattr(found, part)
+    return checked(named, found)
+
+
+def state_of(named: str) -> str:
+    """What the file of a function that was found is like: another text where `find` would load it anew."""
+    return str(_stamp(sys.modules[named.partition(":")[0]]))
+
+
+def checked(named: str, found: Any) -> Function:
+    """The same of one that is at hand; `named`: how it is called in errors, as in a setting."""
+    name = named.rpartition(":")[2]
+    shapes = _SHAPES.format(name=name.rpartition(".")[2])
+    is_callable = callable(found)
+    if not is_callable:
+        raise ValueError(f"{named} is a {type(found).__name__}, no function: {shapes}")
+    if inspect.isclass(found):
+        raise ValueError(f"{named} is a class: name an async function, or an object that is called like one")
+    call = type(found).__call__
+    yields = inspect.isasyncgenfunction(found) or inspect.isasyncgenfunction(call)
+    if not yields and not inspect.iscoroutinefunction(found) and not inspect.iscoroutinefunction(call):
+        raise ValueError(f"{named} is a plain function, which nobody can end: {shapes}; what blocks goes into a step, "
+                         "await current().run(look_up, asked.text)")
+    signature = inspect.signature(found)
+    for n, writes in ((1, False), (2, True)):
+        try:
+            signature.bind(*range(n))
+        except TypeError:
+            continue
+        return Function(named, found, writes, yields)
+    raise ValueError(f"{named} takes {signature}: {shapes}")
+
+
+def _module(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    module = sys.modules.get(name)
+    try:
+        if module is None:
+            module = import_module(name)
+        elif vars(module).get(_STAMP, _stamp(module)) != _stamp(module):
+            module = _anew(name, module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(f"module {name} cannot be imported: it imports {error.name}, which is not there") from error
+        raise ValueError(f"there is no module {name}, neither in {here} nor on PYTHONPATH") from error
+    except Exception as error:
+        raise ValueError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
+    vars(module).setdefault(_STAMP, _stamp(module))
+    return module
+
+
+def _stamp(module: ModuleType) -> tuple[int, int] | None:
+    file = getattr(module, "__file__", None)
+    path = Path(file) if file is not None else None
+    if path is None or not path.is_file():
+        return None
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _anew(name: str, old: ModuleType) -> ModuleType:
+    """The module as its file says now; where that fails, the old one stays."""
+    spec = old.__spec__
+    if spec is None or spec.loader is None:
+        return old
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules[name] = old
+        raise
+    return module

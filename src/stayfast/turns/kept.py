@@ -1,0 +1,34 @@
+"""Where what is looked up can be kept for several processes: a file on this machine, or a server.
+
+    search = Cached(find, ttl_s=300, store=store_at("found.db"), name="acme search")
+"""
+
+import os
+from importlib import import_module
+from pathlib import Path
+from random import Random
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.events import Fanout
+from stayfast.stores.base import Store
+from stayfast.stores.door import Door
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.sqlite import SqliteDoor
+
+_REDIS = ("redis://", "rediss://", "unix://")
+
+
+def store_at(where: str, *, max_bytes: int = 1 << 30, timeout_s: float = 0.05) -> Store:
+    """A path of a file (SQLite, at most `max_bytes`), or the URL of a Redis or Valkey server, as in redis://host:6379/0.
+
+    Nothing is opened yet; nothing it does raises: a place that is slow or gone has nothing. Needs `pip install
+    '.[redis]'` in Stayfast's checkout for a server. Raises ValueError for values out of bounds.
+    """
+    if max_bytes < 1:
+        raise ValueError(f"max_bytes must be more than 0, not {max_bytes}")
+    clock = SystemClock()
+    if where.startswith(_REDIS):
+        door: Door = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)
+    else:
+        door = SqliteDoor(Path(where).expanduser(), max_bytes, clock)
+    return Shared("turns", door, SharedConfig(timeout_s=timeout_s), clock, Fanout(), rng=Random(os.urandom(16)))

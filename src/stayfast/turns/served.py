@@ -1,0 +1,314 @@
+"""A turn served as a model: the function that a setting names, run for each request in the time that it has.
+
+    upstreams: {support: {kind: turn, turn: "support:answer"}}          async def answer(asked: Asked, a: Answer) -> None
+    routes:    {support: {upstreams: [support], deadline: 4}}               a.delta(await current().run(look_up, asked.text))
+
+It runs in a budget that ends END_MARGIN_S before the request must be over, so that what it has by then still gets out. When
+its client leaves it is cancelled at once, with all that it runs; a client of the typed events may come back, with the same
+x-request-id and the Last-Event-ID that it saw, for `resume_s` after it was cut off. Until then the turn goes on.
+When wrong: turns are kept where they run. The other workers of the same parent are asked (`turns.elsewhere`); a client that
+comes back to another replica is told by a 404 that it is not there.
+"""
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable
+from contextlib import aclosing
+from math import inf
+from pathlib import PurePath
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Fault, Rejected, UpstreamFailed
+from stayfast.core.events import Sink, TurnFailed
+from stayfast.core.steps import TurnSeen
+from stayfast.turns import steps
+from stayfast.turns.answer import Answer, Reader
+from stayfast.turns.asked import Asked
+from stayfast.turns.budget import Budget, budget
+from stayfast.turns.elsewhere import AskOthers, Elsewhere, Heard, Sought, heard
+from stayfast.turns.errors import OutOfTime, Refused, StepTimeout
+from stayfast.turns.events import Final, text_of
+from stayfast.turns.find import Function
+from stayfast.upstreams.base import Call
+from stayfast.upstreams.turn import Piece, Turning, TurnUpstream
+from stayfast.wire.encode import conversation
+from stayfast.wire.reading import unsayable
+from stayfast.wire.trace_context import headers_of
+
+END_MARGIN_S = 0.025  # of the budget's own grace and clean-up, and a busy loop's timers
+MAX_KEPT = 1000
+_N_FRAMES = 3
+
+
+class BadAnswer(TypeError):
+    """The function did not bring an answer; in words for whoever wrote it."""
+
+
+class Kept:
+    """Turns that their clients may come back to, by tenant and request id. One loop's; outlives a reload."""
+
+    def __init__(self) -> None:
+        self._turns: dict[tuple[str | None, str], Turn] = {}
+
+    def add(self, turn: "Turn") -> None:
+        """Keep it; with too many, the oldest goes."""
+        before = self._turns.pop(turn.key, None)
+        if before is not None:
+            before.forgo()
+        elif len(self._turns) >= MAX_KEPT:
+            self._turns.pop(next(iter(self._turns))).forgo()
+        self._turns[turn.key] = turn
+
+    def of(self, tenant: str | None, request_id: str) -> "Turn | None":
+        """The one that this request comes back to."""
+        return self._turns.get((tenant, request_id))
+
+    def drop(self, turn: "Turn") -> None:
+        """Its time is over."""
+        if self._turns.get(turn.key) is turn:
+            del self._turns[turn.key]
+        turn.forgo()
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+
+class Served(TurnUpstream):
+    """One function as an upstream. Task-safe."""
+
+    def __init__(self, name: str, function: Function, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
+                 is_idempotent: bool = False, ask_others: AskOthers | None = None) -> None:
+        super().__init__(name, clock)
+        self.function = function  # for turns that begin from now on
+        self.kept = Kept()
+        self._ask_others = ask_others
+        self._sink = sink
+        self._resume_s = resume_s
+        self._is_idempotent = is_idempotent
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def begin(self, call: Call) -> Turning:
+        """See `TurnUpstream`."""
+        wish = call.events
+        if wish is not None and wish.after is not None:
+            return await self._again(Sought(self.name, call.tenant, call.request_id, wish.after, wish.late))
+        turn = self._begun(call)
+        return Reading(turn, turn.answer.read(late=wish is not None and wish.late))
+
+    async def _again(self, sought: Sought) -> Turning:
+        turn = self.kept.of(sought.tenant, sought.request_id)
+        if turn is not None:
+            try:
+                return Reading(turn, turn.answer.read(sought.after, late=sought.late))
+            except ValueError as error:
+                raise Rejected(f"{error}.", param="last-event-id") from error
+        first = await self._ask_others(sought) if self._ask_others is not None else None
+        if first is None or self._ask_others is None:
+            raise Rejected("This turn is not kept here any more: ask anew, without last-event-id.", status=404,
+                           code="turn_not_kept", param="last-event-id")
+        return Elsewhere(sought, first, self._ask_others)
+
+    async def tell(self, sought: Sought) -> Heard | None:
+        """What another process is to be told of a turn that is kept here; None where it is not."""
+        turn = self.kept.of(sought.tenant, sought.request_id)
+        if turn is None:
+            return None
+        try:
+            reading = Reading(turn, turn.answer.read(sought.after, late=sought.late))
+        except ValueError:
+            return None
+        try:
+            return await heard(reading)
+        finally:
+            reading.close()
+
+    def _begun(self, call: Call) -> "Turn":
+        said = conversation(call.request)
+        if said.native:
+            raise unsayable(said.native[0], "a turn")
+        headers = dict(call.headers) | dict(headers_of(call.trace) if call.trace is not None else ())
+        left_s = call.deadline.remaining(self._clock.now())
+        late = budget(max(left_s - END_MARGIN_S, left_s / 2, 1e-3))
+        asked = Asked(call.model, said, late, call.request.stream, call.request_id, call.tenant, headers)
+        wish = call.events
+        is_kept = wish is not None and self._resume_s > 0
+        turn = Turn(self.name, self.function, asked, is_idempotent=self._is_idempotent,
+                    waits=wish is not None and wish.late, stays_s=self._resume_s if is_kept else 0.0, drop=self.kept.drop)
+        if is_kept:
+            self.kept.add(turn)
+        self._running.add(turn.task)
+        turn.task.add_done_callback(lambda _: self._ended(turn))
+        return turn
+
+    def _ended(self, turn: "Turn") -> None:
+        self._running.discard(turn.task)
+        error = None if turn.task.cancelled() else turn.task.exception()
+        if error is not None and not isinstance(error, Refused | OutOfTime | StepTimeout):
+            where = str(error) if isinstance(error, BadAnswer) else _where(error)
+            self._sink.emit(TurnFailed(self.name, turn.asked.request_id, type(error).__name__, where))
+
+    def __repr__(self) -> str:
+        return f"<Served {self.name}: {self.function.name}, {len(self._running)} running, {len(self.kept)} kept>"
+
+
+class Turn:
+    """One turn, while it runs and while its client may come back."""
+
+    def __init__(self, upstream: str, function: Function, asked: Asked, *, is_idempotent: bool, waits: bool, stays_s: float,
+                 drop: "Callable[[Turn], None]") -> None:
+        self.asked = asked
+        self.answer = Answer()
+        self.key = (asked.tenant, asked.request_id)
+        self.told_at = -inf  # when some reader was the last to tell of its steps
+        self._upstream = upstream
+        self._function = function
+        self._is_idempotent = is_idempotent
+        self._waits = waits
+        self._stays_s = stays_s
+        self._drop = drop
+        self._n_readers = 0
+        self._leaving: asyncio.TimerHandle | None = None
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def late(self) -> Budget:
+        """The budget of all of it."""
+        return self.asked.late
+
+    def come(self) -> None:
+        """One more reads it."""
+        self._n_readers += 1
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    def leave(self) -> None:
+        """One less does; the last one ends it, or will."""
+        self._n_readers -= 1
+        if self._n_readers:
+            return
+        if self._stays_s:
+            self._leaving = asyncio.get_running_loop().call_later(self._stays_s, self._drop, self)
+        else:
+            self.task.cancel()
+
+    def forgo(self) -> None:
+        """Nobody can come back to it any more."""
+        self._stays_s = 0.0
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+        if not self._n_readers:
+            self.task.cancel()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its steps are over, or about to be."""
+        return self.task.done() or self.task.cancelling() > 0
+
+    async def failure(self) -> UpstreamFailed:
+        """What a turn whose final event says so has failed with, once what it held is closed."""
+        await asyncio.wait([self.task])
+        error = None if self.task.cancelled() else self.task.exception()
+        return self._failed(error or asyncio.CancelledError())
+
+    async def _run(self) -> None:
+        async with self.late:
+            async with self.answer as a:
+                await self._write(a)
+            if self._waits:
+                await a.settled()
+
+    async def _write(self, a: Answer) -> None:
+        function, asked = self._function, self.asked
+        made = function.of(asked, a) if function.writes else function.of(asked)
+        said = None
+        if function.yields and inspect.isasyncgen(made):
+            async with aclosing(made) as pieces:
+                async for piece in pieces:
+                    a.delta(_text(function, piece, "yielded"))
+        else:
+            said = await made
+        if said is not None:
+            a.delta(_text(function, said, "returned"))
+        if not a.text:
+            raise BadAnswer(f"the turn {function.name} returned nothing: let it return its text, yield it in pieces, or "
+                            "take the answer as its second argument and write a.delta(text)")
+
+    def _failed(self, error: BaseException) -> UpstreamFailed:
+        match error:
+            case Refused():
+                refused = UpstreamFailed(self._upstream, Fault.STATUS, str(error), upstream_status=400, is_final=True,
+                                         code="turn_refused", kind="invalid_request_error")
+                refused.status = 400
+                return refused
+            case OutOfTime() | StepTimeout():
+                by = self.late.broken_by or next((b.broken_by for b in self.late.inner if b.broken_by), None)
+                failed = UpstreamFailed(self._upstream, Fault.TIMEOUT, f"the turn {self._upstream} ran out of time"
+                                        + (f" in its step {by}" if by else ""), code="turn_out_of_time",
+                                        kind="timeout_error")
+                failed.status = 504
+            case BadAnswer():
+                failed = UpstreamFailed(self._upstream, Fault.RAISED, str(error), code="turn_without_answer")
+            case _:
+                failed = UpstreamFailed(self._upstream, Fault.RAISED, f"the turn {self._upstream} failed with "
+                                        f"{type(error).__name__}; the gateway's log says where")
+        failed.is_once = not self._is_idempotent
+        return failed
+
+    def __repr__(self) -> str:
+        return f"<Turn {self.asked.request_id}: {self.answer!r}, {self._n_readers} readers>"
+
+
+class Reading:
+    """One client's way through a turn: a `Turning`. One task reads it."""
+
+    def __init__(self, turn: Turn, reader: Reader) -> None:
+        self._turn = turn
+        self._reader = reader
+        self._since = turn.told_at
+        self._has_given = reader.seen > 0  # by this reading, or one before it
+        self._failed: UpstreamFailed | None = None
+        self._is_closed = False
+        turn.come()
+
+    async def next(self) -> Piece | None:
+        """See `Turning.next`. The final event of a turn that failed is given to whoever has seen something of it."""
+        if self._failed is not None:
+            raise self._failed
+        event = await anext(self._reader, None)
+        if event is None:
+            return None
+        if isinstance(event.told, Final) and event.told.how != "ok":
+            self._failed = await self._turn.failure()
+            if not self._has_given:
+                raise self._failed
+        self._has_given = True
+        return Piece(text_of(event), event.sse(), event.id)
+
+    def ready(self) -> bool:
+        """Whether the next piece, or the end, is there."""
+        return self._failed is not None or self._reader.is_ready
+
+    def seen(self) -> TurnSeen:
+        """See `Turning.seen`."""
+        return steps.seen(self._turn.late, since=self._since, is_ending=self._turn.is_ending)
+
+    def close(self) -> None:
+        """See `Turning.close`."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._turn.told_at = self._turn.late.now()
+            self._turn.leave()
+
+
+def _text(function: Function, piece: object, how: str) -> str:
+    if not isinstance(piece, str):
+        raise BadAnswer(f"the turn {function.name} {how} a {type(piece).__name__}: it must be text")
+    return piece
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-_N_FRAMES:]
+    return ", ".join(f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)

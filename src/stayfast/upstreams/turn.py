@@ -1,0 +1,180 @@
+"""A turn of the operator's own as an upstream: whoever asks for it by name gets its text, in any dialect.
+
+What runs a turn stands above this floor (`turns.served`). Here its pieces become an answer: for clients that want typed
+events these very events, for all others the chunks of their dialect, of which the turn knows nothing. Token counts are
+estimates. A client that leaves ends the turn, unless it may come back to its events.
+"""
+
+from math import ceil
+from typing import Protocol
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Rejected
+from stayfast.core.steps import TurnSeen
+from stayfast.core.types import Api, Chunk, Sight, Usage
+from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.dialect import NOTHING, Estimate
+from stayfast.wire.tokens import count_tokens_answer, input_tokens, text_tokens
+from stayfast.wire.transcode import Transcoder, can_translate, transcoder
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """One thing that a turn has told. `text`: what a plain client is given of it, may be empty; `event`: the typed event."""
+
+    text: str
+    event: bytes
+    id: int
+
+
+class Turning(Protocol):
+    """One client's way through a turn that runs. One task reads it."""
+
+    async def next(self) -> Piece | None:
+        """The next piece; None after the last. Raises UpstreamFailed for a turn that failed, or brought nothing."""
+        ...
+
+    def seen(self) -> TurnSeen:
+        """Its steps up to now, but for those that were told of another client of the same turn."""
+        ...
+
+    def close(self) -> None:
+        """The client is done, or has left. Awaits nothing; safe to call again."""
+        ...
+
+
+class TurnUpstream:
+    """One function that is served. Task-safe."""
+
+    kind = "turn"
+    always_streams = True
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self._clock = clock
+
+    async def begin(self, call: Call) -> Turning:
+        """A turn that has begun, or one that its client comes back to: what runs turns says how. Raises Rejected."""
+        raise NotImplementedError
+
+    def can_serve(self, api: Api) -> bool:
+        """Whatever asks for an answer in words, and token counts."""
+        return api is Api.COUNT_TOKENS or can_translate(api, Api.CHAT)
+
+    async def open(self, call: Call) -> Stream:
+        """See `Upstream.open`; nothing of an answer is there when it returns. Raises Rejected."""
+        request = call.request
+        if request.api is Api.COUNT_TOKENS:
+            return Estimate(count_tokens_answer(request))
+        if request.n_choices != 1:
+            raise Rejected("A turn gives one answer to one prompt at a time.", code="unsupported_value",
+                           param="prompt" if request.api is Api.COMPLETIONS else "n")
+        if call.events is None:
+            return _Plain(await self.begin(call), call, self.name, self._clock)
+        if not request.stream:
+            raise Rejected("x-stayfast-events needs a stream: ask for it with stream: true.", param="stream")
+        return _Typed(await self.begin(call), call)
+
+    def close(self) -> None:
+        """Nothing idle to close."""
+
+    def __repr__(self) -> str:
+        return f"<TurnUpstream {self.name}>"
+
+
+class _Plain:
+    """A turn in the client's own dialect. One task reads it."""
+
+    def __init__(self, turning: Turning, call: Call, upstream: str, clock: Clock) -> None:
+        created_at = int(clock.wall())
+        self._turning = turning
+        self._call = call
+        self._transcoder: Transcoder = transcoder(
+            Api.CHAT, call.request, source_streams=True, upstream=upstream, hide_usage=not call.request.include_usage,
+            created_at=created_at)
+        self._head = {"id": f"chatcmpl-{call.request_id}", "object": "chat.completion.chunk", "created": created_at,
+                      "model": call.model}
+        self._n_tokens = 0.0
+        self._is_over = False
+        self.sight: Sight = self._transcoder.sight
+        self.sight.turn = turning.seen
+
+    async def next(self) -> Chunk | None:
+        """See `Stream.next`."""
+        if self._is_over:
+            return None
+        piece = await self._turning.next()
+        if piece is None:
+            return self._ended()
+        if not piece.text:
+            return NOTHING
+        first = {} if self._n_tokens else {"role": "assistant"}
+        self._n_tokens += text_tokens(piece.text.encode())
+        return self._transcoder.feed(self._event({**first, "content": piece.text}, None)) or NOTHING
+
+    def _ended(self) -> Chunk | None:
+        self._is_over = True
+        usage = _usage(self._call, self._n_tokens)
+        told = {"prompt_tokens": usage.input_total, "completion_tokens": usage.output,
+                "total_tokens": usage.input_total + usage.output}
+        last = self._event({}, "stop") + _said({**self._head, "choices": [], "usage": told}) + b"data: [DONE]\n\n"
+        chunk, end = self._transcoder.feed(last), self._transcoder.finish()
+        if self.sight.failure is not None:
+            raise self.sight.failure
+        if chunk is None or end is None:
+            return chunk or end
+        return Chunk(chunk.data + end.data, chunk.n_content + end.n_content)
+
+    def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
+        return _said({**self._head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+
+    def cut(self) -> Chunk | None:
+        """See `Stream.cut`."""
+        self._is_over = True
+        return self._transcoder.cut()
+
+    def close(self) -> None:
+        """See `Stream.close`."""
+        self._turning.close()
+
+
+class _Typed:
+    """A turn as the events that it tells. All of them count as content: the first one is what its client waits for."""
+
+    def __init__(self, turning: Turning, call: Call) -> None:
+        self._turning = turning
+        self._call = call
+        self._n_tokens = 0.0
+        self.sight = Sight()
+        self.sight.turn = turning.seen
+
+    async def next(self) -> Chunk | None:
+        """See `Stream.next`."""
+        sight = self.sight
+        if sight.is_complete:
+            return None
+        piece = await self._turning.next()
+        if piece is None:
+            sight.usage, sight.finish_reason, sight.is_complete = _usage(self._call, self._n_tokens), "stop", True
+            return None
+        self._n_tokens += text_tokens(piece.text.encode())
+        sight.n_content += 1
+        sight.n_events += 1
+        return Chunk(piece.event, 1)
+
+    def cut(self) -> Chunk | None:
+        """It says its end by itself."""
+        return None
+
+    def close(self) -> None:
+        """See `Stream.close`."""
+        self._turning.close()
+
+
+def _usage(call: Call, n_tokens: float) -> Usage:
+    return Usage(input_total=input_tokens(call.request), output=ceil(n_tokens))
+
+
+def _said(said: dict[str, object]) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(said)

@@ -1,0 +1,285 @@
+"""The support bot: what it says in time, in virtual time; and as people start it, in a terminal and with a real browser."""
+
+import asyncio
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from examples.support_bot.__main__ import arguments
+from examples.support_bot.desk import ROOT, Unavailable, meaning
+from examples.support_bot.passages import Passage, changes, passages
+from examples.support_bot.turn import TOTAL_S, Desk, Writer, fused, support
+from examples.support_bot.web import Site
+from examples.support_bot.words import Words
+from stayfast.testing import SimLoop, VirtualThreads, run
+from stayfast.turns import Answer, budget
+from stayfast.turns.events import Citation, Degraded, Event
+from stayfast.turns.model import Hear, Json, Said
+from tests.docs.test_examples import anchors
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BOT = (sys.executable, "-m", "examples.support_bot")
+HEDGING = Passage("docs/hedging.md#off", "Hedging > Off",
+                  "Hedging costs a little. Turn it off with `mode: off`. More is not needed.")
+CACHE = Passage("docs/cache.md", "Cache", "A cache keeps answers.")
+NEWS = Passage("CHANGELOG.md", "Changelog", "Hedging is on by default.")
+QUESTION = "How do I turn hedging off?"
+
+
+class Speaks:
+    """A model that says two words, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+
+    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+                  max_tokens: int) -> Said:
+        """See `Model`."""
+        self.asked += messages
+        for word in ("Set ", "it."):
+            await asyncio.sleep(0.1)
+            hear(word)
+        return Said("Set it.")
+
+
+class Near:
+    """A search by meaning that knows one passage."""
+
+    async def find(self, question: str) -> list[Passage]:
+        """It takes 50 ms."""
+        await asyncio.sleep(0.05)
+        return [HEDGING]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def desk(slow_s: Mapping[str, float], model: Speaks | None = None, *, reads: bool = True) -> Desk:
+    """Two pages and a change."""
+    return Desk(Words([HEDGING, CACHE]), Words([NEWS]), Near(), Writer(model or Speaks(), "speaks", reads), {}, slow_s)
+
+
+def told(slow_s: Mapping[str, float], model: Speaks | None = None, *,
+         reads: bool = True, total_s: float = TOTAL_S) -> tuple[list[Event], dict[str, float], Answer]:
+    """The events of a turn in virtual time, when each kind last came, and the answer."""
+    a, came_at, events = Answer(), dict[str, float](), list[Event]()
+
+    async def main(loop: SimLoop) -> None:
+        async def read() -> None:
+            async for event in a.read(late=True):
+                events.append(event)
+                came_at[event.told.name] = loop.now()
+
+        async with asyncio.TaskGroup() as running:
+            running.create_task(read())
+            async with budget(15, threads=VirtualThreads()) as late:
+                async with a:
+                    await support(QUESTION, a, desk(slow_s, model, reads=reads), late, total_s)
+                await a.settled()
+
+    run(main)
+    return events, came_at, a
+
+
+def test_the_answer_is_there_before_the_slow_system() -> None:
+    """Prefix, quote with its source, the model's words, final; the patch comes when the slow system is done."""
+    model = Speaks()
+    events, came_at, a = told({"changes": 3.0}, model)
+    names = [event.told.name for event in events]
+    assert names[0] == "prefix"
+    assert names[-1] == "patch"
+    assert a.text == ("I am looking through 2 pages of the docs.\n\nTurn it off with `mode: off`. More is not needed."
+                      "\n\nspeaks: Set it.")
+    (cited,) = [event.told for event in events if isinstance(event.told, Citation)]
+    assert cited.source == HEDGING.source
+    assert a.text[cited.start:cited.end] == "Turn it off with `mode: off`. More is not needed."
+    assert came_at["final"] < 0.3
+    assert 3.0 <= came_at["patch"] < 3.1
+    assert a.state["changes"]["value"] == {"source": "CHANGELOG.md", "text": "Hedging is on by default."}
+    assert {name: stage["how"] for name, stage in a.state["turn"]["stages"].items()} == {
+        "changes": "running", "words": "ok", "meaning": "ok", "answer": "ok"}
+    assert "[1] Hedging > Off\nHedging costs a little." in model.asked[0]["content"]
+    assert "degraded" not in names
+
+
+@pytest.mark.parametrize(("says", "shown"), [("Breakers open. Hedging is off.", True), ("Breakers open.", False)])
+def test_a_model_that_reads_nothing(says: str, shown: bool) -> None:
+    """It is given no passages, and what it says is shown where it is about the question."""
+    class FromMemory(Speaks):
+        async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+                      max_tokens: int) -> Said:
+            self.asked += messages
+            hear(says)
+            return Said(says)
+
+    model = FromMemory()
+    events, _, a = told({}, model, reads=False)
+    assert [message["role"] for message in model.asked] == ["user"]
+    assert (f"speaks, from memory: {says}" in a.text) is shown
+    assert ("answer" in [event.told.part for event in events if isinstance(event.told, Degraded)]) is not shown
+
+
+@pytest.mark.parametrize(("slow", "without", "says"), [
+    (["meaning"], ["meaning"], "`mode: off`"), (["words"], ["words"], "`mode: off`"),
+    (["answer"], ["answer"], "`mode: off`"),
+    (["words", "meaning", "answer"], ["words", "meaning", "answer"], "could not be searched in time")])
+def test_what_hangs_is_cut_and_named(slow: list[str], without: list[str], says: str) -> None:
+    """The answer is out within its 2.5 s whatever hangs, and says what it is without; what is late is ended at its cap."""
+    events, came_at, a = told(dict.fromkeys([*slow, "changes"], 60.0))
+    assert [event.told.part for event in events if isinstance(event.told, Degraded)] == without
+    assert says in a.text
+    assert came_at["final"] <= 2.51
+    assert a.state["changes"]["status"] == "timeout"
+    assert 8.0 <= came_at["patch"] < 8.1
+
+
+@pytest.mark.parametrize("total_s", [0.1, 0.5, 5.0])
+def test_other_budgets(total_s: float) -> None:
+    """A turn may be shorter or longer; one that is too short for the model says so."""
+    _, came_at, a = told({"answer": 0.3}, total_s=total_s)
+    assert came_at["final"] <= total_s + 0.01
+    assert a.text.endswith("speaks: Set it.") is (total_s == 5.0)
+
+
+def test_what_is_not_installed_is_named() -> None:
+    """Without embedder and model there are still quotes, and the reasons."""
+    async def main(loop: SimLoop) -> Answer:
+        a = Answer()
+        bare = Desk(Words([HEDGING]), Words([]), without={"meaning": "pip install it", "answer": "no model"}, slow_s={})
+        async with budget(15, threads=VirtualThreads()) as late, a:
+            await support(QUESTION, a, bare, late)
+        return a
+
+    a = run(main)
+    assert "`mode: off`" in a.text
+    reasons = {event.told.part: event.told.reason for event in _events(a) if isinstance(event.told, Degraded)}
+    assert reasons == {"meaning": "pip install it", "answer": "no model"}
+    assert a.state["changes"] == {"status": "ok", "value": {"text": "Nothing has changed."}}
+
+
+def _events(a: Answer) -> list[Event]:
+    async def main(loop: SimLoop) -> list[Event]:
+        return [event async for event in a.read(late=True)]
+
+    return run(main)
+
+
+def test_without_an_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is named, with what to install."""
+    monkeypatch.setitem(sys.modules, "examples.support_bot.meaning", None)
+    with pytest.raises(Unavailable, match=r"is not installed: pip install '\.\[semantic\]'"):
+        asyncio.run(meaning(Words([HEDGING])))
+
+
+@pytest.mark.parametrize("typed", [[], ["--slow", "x=1", "Why?"], ["--slow", "words=-1", "Why?"], ["--total", "0", "Why?"]])
+def test_wrong_arguments(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """They are refused, and the usage is shown."""
+    with pytest.raises(SystemExit):
+        arguments(typed)
+    assert "usage: python -m examples.support_bot" in capsys.readouterr().err
+
+
+def test_passages_of_the_docs() -> None:
+    """Each has a heading that its page has; none is very long; code is no quote; links are their text."""
+    found = passages(ROOT)
+    assert len(found) > 300
+    for passage in found:
+        name, _, anchor = passage.source.partition("#")
+        assert not anchor or anchor in anchors(ROOT / name), passage.source
+        assert "](" not in passage.quote("deadline")
+    (best, *_) = Words(found).find(QUESTION)
+    assert best.source == "docs/concepts/hedging.md#when-to-turn-it-off"
+    assert "`hedge: {mode: off}`" in best.quote(QUESTION)
+    assert Passage("a.md", "A", "    code = 1\n\nProse about code. More.").quote("code") == "Prose about code. More."
+    table = Passage("a.md", "A", "| a | b |\n|---|---|\n| `hedge.mode` | off or auto |")
+    assert table.quote("hedge") == "`hedge.mode`: off or auto"
+    assert len(changes(ROOT)) > 10
+
+
+def test_rankings_as_one() -> None:
+    """What both lists have comes first."""
+    assert fused([[CACHE, HEDGING], [HEDGING]]) == [HEDGING, CACHE]
+    assert Words([HEDGING]).find("how do I \"'*()") == []
+
+
+def test_the_events_behind_the_page() -> None:
+    """Bad input is a 400 that names the field; a turn is found again under its id, from the last event seen on."""
+    async def main() -> None:
+        site = httpx.ASGITransport(Site(desk({"changes": 0.05}), 2.5).app())
+        async with httpx.AsyncClient(transport=site, base_url="http://bot") as client:
+            for query, field in (({"id": "1"}, "question"), ({"question": "Why?"}, "id"),
+                                 ({"id": "1", "question": "Why?", "total_s": "x"}, "total_s"),
+                                 ({"id": "1", "question": "Why?", "slow.words": "-1"}, "slow.words")):
+                refused = await client.get("/turn", params=query)
+                assert (refused.status_code, refused.json()["error"].partition(":")[0]) == (400, field)
+            whole = (await client.get("/turn", params={"id": "1", "question": QUESTION})).text
+            rest = (await client.get("/turn", params={"id": "1"}, headers={"last-event-id": "3"})).text
+            assert whole.startswith("id: 1\nevent: prefix\n")
+            assert whole.endswith(f"{rest.rpartition('id: ')[2]}")
+            assert rest.startswith("id: 4\n")
+            assert (await client.get("/turn", params={"id": "1"}, headers={"last-event-id": "x"})).status_code == 400
+            assert "'none'" in (await client.get("/")).headers["content-security-policy"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.sockets
+def test_in_a_terminal() -> None:
+    """One command: quotes, the embedded model or why there is none, the late patch, and where the time went."""
+    done = subprocess.run([*BOT, *QUESTION.split()], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    said = done.stdout
+    assert "`hedge: {mode: off}`" in said
+    assert "source: docs/concepts/hedging.md#when-to-turn-it-off" in said
+    assert "stayfast-tiny, from memory: " in said or "without answer: " in said
+    assert re.search(r"final: ok.*still to come: changes\n  patch: (replace|add|remove) /changes", said)
+    assert re.search(r"words +\|.*ok\n", said)
+
+
+@contextmanager
+def page(folder: Path) -> Iterator[str]:
+    """The bot's page, its address; ended as by Ctrl-C."""
+    with (folder / "stderr.txt").open("w") as errors:
+        process = subprocess.Popen([*BOT, "--page", "--port", "0"], cwd=ROOT, stdout=subprocess.PIPE, stderr=errors,
+                                   text=True)
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+    assert "Traceback" not in (folder / "stderr.txt").read_text()
+
+
+@pytest.mark.sockets
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    """It shows the quote with its source, what was cut, the waterfall and the late patch, and its console stays empty."""
+    with page(tmp_path) as url:
+        seen = subprocess.run(
+            [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+             "--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000",
+             "--dump-dom", f"{url}?q=How+do+I+turn+hedging+off%3F&slow.answer=60"],
+            capture_output=True, text=True, check=True, timeout=120)
+    document = seen.stdout
+    assert re.findall(r"CONSOLE[^\n]*", seen.stderr) == []
+    assert '<span class="cited"><code>hedge: {mode: off}</code>' in document
+    assert "<li>docs/concepts/hedging.md#when-to-turn-it-off</li>" in document
+    assert re.search(r"without the model: \w+", document)
+    assert re.search(r'<span id="when">[^<]+ after the answer</span>', document)
+    assert re.search(r"<div id=\"state\"[^>]*><p>[^<]", document)
+    assert '<i class="bar ok"' in document
+    assert 'class="is-content' in document
+    assert json.loads(re.findall(r'<span class="what">("I am looking[^<]*")</span>', document)[0]).startswith("I am looking")

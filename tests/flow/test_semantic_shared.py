@@ -1,0 +1,248 @@
+"""What one replica learned in other words, another one knows: gateways and one shared store, on virtual time."""
+
+import asyncio
+from collections import Counter
+from functools import partial
+from random import Random
+
+import msgspec
+import pytest
+
+from stayfast.core.events import StoreAsked
+from stayfast.pipeline.learning import Label
+from stayfast.pipeline.phrasings import Log, Logged
+from stayfast.policy.lexical import wording
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.similarity import N_FEATURES
+from stayfast.stores.batched import floats
+from stayfast.stores.journal import LONGEST_S
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.testing import RecordingSink, SimLoop, run
+from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
+from tests.flow.test_semantic_honesty import taught
+from tests.unit.stores.fake_door import FakeDoor, Place
+
+FIXED = SemanticConfig(threshold=0.9)
+REFUSED = "another (embedder|version)'s|truncated|malformed|Expected|extra bytes"
+
+
+class Replica(SemanticRig):
+    """A gateway, and its door to what all share."""
+
+    def __init__(self, loop: SimLoop, place: Place, seed: int, *texts: str, semantic: SemanticConfig = FIXED) -> None:
+        self.door, self.told = FakeDoor(place, loop), RecordingSink()
+        self.shared = Shared("hot", self.door, SharedConfig(near_bytes=0), loop, self.told, rng=Random(seed))
+        super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared)
+        self.semantic._rng = Random(seed)
+        hear = partial(self.semantic.hear, floats=floats)
+
+        def log(who: bytes) -> Log:
+            journal = self.shared.journal("abc", 1000, who)
+            journal.begin(hear)
+            return journal
+
+        self.semantic.share(log)
+
+    @property
+    def heard(self) -> Counter[str]:
+        """What came of what others told."""
+        return Counter(fact.result for fact in self.told.of(StoreAsked) if fact.what == "hear")
+
+
+def test_a_phrasing_that_one_learned_is_a_hit_at_the_other() -> None:
+    """Both ways; an answer has the same number at both, and a gateway that starts later knows all of it."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, 1, YES), Replica(loop, place, 2, NO)
+        assert await one.text(ask(ONE)) == YES
+        await one.settled()
+        assert await other.text(ask(SAME)) == YES
+        assert await other.text(ask(OTHER)) == NO
+        await other.settled()
+        assert await one.text(ask("Where can I download the last bill as a file?")) == NO
+        assert (one.results, other.results) == (["miss", "semantic"], ["semantic", "miss"])
+        late = Replica(loop, place, 3, "-")
+        await late.settled()
+        assert await late.text(ask(SAME_TOO)) == YES
+        assert late.results == ["semantic"]
+        answers = [{answer for its in rig.semantic.phrasings.scopes.values() for answer in its.keys}
+                   for rig in (one, other, late)]
+        assert answers[0] == answers[1] == answers[2]
+        assert len(answers[0]) == 2
+        for rig in (one, other, late):
+            assert rig.semantic.stats().n_phrasings == 2
+            await rig.shared.close()
+            rig.check_clean()
+
+    run(main)
+
+
+def test_no_tenant_and_no_scope_is_crossed() -> None:
+    """What is told of one tenant, or of one system prompt, is nothing to another."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, 1, YES), Replica(loop, place, 2, NO)
+        assert await one.text(ask(ONE, system="Be brief."), tenant="acme") == YES
+        await one.settled()
+        assert await other.text(ask(SAME, system="Be brief."), tenant="globex") == NO
+        assert await other.text(ask(SAME), tenant="acme") == NO
+        assert await other.text(ask(SAME, system="Be brief."), tenant="acme") == YES
+        await one.shared.close()
+        await other.shared.close()
+
+    run(main)
+
+
+def test_what_both_learned_at_once_ends_as_one_phrasing() -> None:
+    """The same question in both, before either has heard of it: both keep the answer that was told last."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        rigs = Replica(loop, place, 1, YES), Replica(loop, place, 2, YES)
+        await asyncio.gather(*[rig.text(ask(ONE)) for rig in rigs])
+        await rigs[0].settled()
+        assert [rig.semantic.stats().n_phrasings for rig in rigs] == [1, 1]
+        answers = [next(iter(its.keys)) for rig in rigs for its in rig.semantic.phrasings.scopes.values()]
+        assert answers[0] == answers[1]
+        assert await rigs[0].text(ask(SAME)) == await rigs[1].text(ask(SAME_TOO)) == YES
+        for rig in rigs:
+            assert rig.results[-1] == "semantic"
+            await rig.shared.close()
+
+    run(main)
+
+
+def test_labels_are_everybodys_and_counted_once() -> None:
+    """Together they prove a threshold, each tenant its own; one that restarts has not to begin again."""
+
+    async def main(loop: SimLoop) -> None:
+        place, config = Place(), SemanticConfig("5%")
+        rigs = [Replica(loop, place, seed, YES, semantic=config) for seed in (1, 2)]
+        for rig in rigs:
+            taught(rig.semantic.learning, "acme", 300, rig.semantic.phrasings.log)
+        await rigs[0].settled()
+        rigs.append(Replica(loop, place, 3, YES, semantic=config))
+        await rigs[0].settled()
+        for rig in rigs:
+            its = rig.semantic.learning
+            assert its.n_labels == 600
+            assert its.rule_of("acme").why_not(its.rule_of("acme").p((0.9,) * N_FEATURES)) == ""
+            assert its.rule_of("globex").why_not(1.0) == "shadow"
+            await rig.shared.close()
+
+    run(main)
+
+
+def test_who_was_found_wrong_at_one_is_on_probation_at_all() -> None:
+    """An audit counts for everybody, also under a fixed threshold."""
+
+    async def main(loop: SimLoop) -> None:
+        place, config = Place(), SemanticConfig(threshold=0.9, audit=1.0)
+        one, other = Replica(loop, place, 1, YES, semantic=config), Replica(loop, place, 2, NO, semantic=config)
+        assert await one.text(ask(ONE)) == YES
+        await one.settled()
+        assert await other.text(ask(SAME)) == YES
+        await other.settled()
+        assert other.lookups[-2:] == ["audit_begun", "audit_wrong"]
+        for rig in (one, other):
+            (its,) = rig.semantic.phrasings.scopes.values()
+            assert [its.votes.is_on_probation(answer) for answer in sorted(its.keys)].count(True) == 1
+            await rig.settled()
+        await one.shared.close()
+        await other.shared.close()
+
+    run(main)
+
+
+def test_a_store_that_is_gone_costs_no_request_anything() -> None:
+    """Misses meanwhile, at their usual pace; what was learned alone is told when it is back."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Replica(loop, place, 1, YES), Replica(loop, place, 2, NO)
+        one.door.is_gone = other.door.is_gone = True
+        began_at = loop.now()
+        assert await one.text(ask(ONE)) == YES
+        assert loop.now() - began_at < 0.1
+        await one.settled()
+        assert await other.text(ask(SAME, user="u")) == NO
+        assert other.lookups == ["nothing_near"]
+        one.door.is_gone = other.door.is_gone = False
+        await asyncio.sleep(3 * LONGEST_S)
+        assert other.heard["gone"] > 1
+        assert other.heard["heard"] == 1
+        assert other.semantic.stats().n_phrasings == 2
+        await one.shared.close()
+        await other.shared.close()
+
+    run(main)
+
+
+def test_the_oldest_go_also_of_what_is_heard() -> None:
+    """A bound of ten holds whoever learned it."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one = Replica(loop, place, 1, YES)
+        other = Replica(loop, place, 2, YES, semantic=SemanticConfig(threshold=0.9, max_phrasings=10))
+        for number in range(15):
+            await one.text(ask(ONE, system=f"You are number {number}."))
+        await one.settled()
+        assert (one.semantic.stats().n_phrasings, other.semantic.stats().n_phrasings) == (15, 10)
+        assert await other.text(ask(SAME, system="You are number 14.")) == YES
+        assert other.results == ["semantic"]
+        await one.shared.close()
+        await other.shared.close()
+
+    run(main)
+
+
+def test_what_is_forgotten_stays_forgotten() -> None:
+    """An answer that the store has lost comes not back by what one has told oneself."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one = Replica(loop, place, 1, YES)
+        assert await one.text(ask(ONE)) == YES
+        await asyncio.sleep(0.2)
+        await one.shared.purge()
+        assert await one.text(ask(SAME, stream=True), None) == YES
+        assert one.lookups[-1] == "gone"
+        await one.settled()
+        assert one.semantic.stats().n_phrasings == 1
+        await one.shared.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"nonsense", msgspec.msgpack.encode(Logged(b"s" * 32, 1, b"k" * 32, wording(ONE), bytes(8))),
+    msgspec.msgpack.encode([b"s" * 32, 1]), msgspec.msgpack.encode(Label((0.5,) * N_FEATURES, True, False))])
+def test_what_is_no_phrasing_is_refused(body: bytes) -> None:
+    """Of another form, or of another embedder: counted as unreadable, and nothing is learned of it."""
+
+    async def main(loop: SimLoop) -> None:
+        one = Replica(loop, Place(), 1, YES)
+        with pytest.raises(ValueError, match=REFUSED):
+            one.semantic.hear(1, body, False, floats=floats)
+        assert one.semantic.stats().n_phrasings == 0
+        await one.shared.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", msgspec.msgpack.encode(Label((0.5,) * (N_FEATURES - 1), True, False)),
+                                  msgspec.msgpack.encode(Logged(b"s", 1, b"k", wording(ONE), bytes(4 * N_DIMS)))])
+def test_what_is_no_label_is_refused(body: bytes) -> None:
+    """As above."""
+
+    async def main(loop: SimLoop) -> None:
+        one = Replica(loop, Place(), 1, YES, semantic=SemanticConfig("5%"))
+        with pytest.raises(ValueError, match=REFUSED):
+            one.semantic.hear(-1, body, False, floats=floats)
+        assert one.semantic.stats().n_labels == 0
+        await one.shared.close()
+
+    run(main)

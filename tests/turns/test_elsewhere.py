@@ -1,0 +1,98 @@
+"""A turn that runs in another process: whoever comes back here has the rest of it, as it comes."""
+
+import asyncio
+
+import pytest
+
+from stayfast.core.errors import Rejected, UpstreamFailed
+from stayfast.core.types import EventsWish
+from stayfast.testing import SimLoop, run
+from stayfast.turns import Answer, Asked, current
+from stayfast.turns.elsewhere import Heard, Sought
+from tests.flow.rig import read
+from tests.turns.served_rig import Serving, some, told
+
+
+async def desk(asked: Asked, a: Answer) -> None:
+    """Three words a second apart, and an error after the third for those who want one."""
+    for word in ("one", "two", "three"):
+        a.delta(word)
+        await current().run(asyncio.sleep, 1, name=f"after {word}")
+    if asked.request_id == "broken":
+        raise OSError("away")
+
+
+async def apart(loop: SimLoop, request_id: str = "req_1") -> tuple[Serving, Serving]:
+    """Two processes; a client of the first one is cut off after a word."""
+    here = Serving(loop, desk)
+    there = Serving(loop, desk, ask_others=here.served.tell)
+    reply = await here.ask(events=EventsWish(), request_id=request_id, total_s=9)
+    await some(reply, 1)
+    reply.close()
+    return here, there
+
+
+def test_the_rest_comes_as_it_is_told() -> None:
+    """Nothing is run again; each word comes when it is said, and the end after them."""
+    async def main(loop: SimLoop) -> tuple[list[tuple[int, str]], list[float], list[Serving]]:
+        here, there = await apart(loop)
+        reply = await there.ask(events=EventsWish(after=1), total_s=9)
+        at, parts = [loop.now()], [await some(reply, 1)]
+        while (chunk := await reply.next()) is not None:
+            if chunk.data:
+                at.append(loop.now())
+                parts.append(chunk.data)
+        return [event[:2] for event in told(b"".join(parts))], at, [here, there]
+
+    events, at, both = run(main)
+    assert events == [(2, "delta"), (3, "delta"), (4, "final")]
+    assert at == pytest.approx([1, 2, 3], abs=0.01)
+    assert [[(row.name, row.how) for row in serving.attempts[0].steps] for serving in both] == [
+        [("after one", "running")], [("after one", "ok"), ("after two", "ok"), ("after three", "ok")]]
+
+
+def test_its_failure_is_told() -> None:
+    """As whoever runs it would."""
+    async def main(loop: SimLoop) -> tuple[UpstreamFailed, list[str]]:
+        _, there = await apart(loop, "broken")
+        reply = await there.ask(events=EventsWish(after=1), request_id="broken", total_s=9)
+        names = [name for _, name, _ in told(await some(reply, 3))]
+        with pytest.raises(UpstreamFailed) as failed:
+            await read(reply)
+        return failed.value, names
+
+    failed, names = run(main)
+    assert (failed.status, failed.code, names) == (502, "upstream_raised", ["delta", "delta", "final"])
+    assert "OSError" in failed.message
+
+
+@pytest.mark.parametrize(("after", "request_id"), [(1, "other"), (9, "req_1")])
+def test_what_nobody_has(after: int, request_id: str) -> None:
+    """Neither here nor there."""
+    async def main(loop: SimLoop) -> Rejected:
+        _, there = await apart(loop)
+        with pytest.raises(Rejected) as refused:
+            await there.ask(events=EventsWish(after=after), request_id=request_id)
+        return refused.value
+
+    refused = run(main)
+    assert (refused.status, refused.code) == (404, "turn_not_kept")
+
+
+def test_the_other_process_ends() -> None:
+    """The client is told that the rest will not come."""
+    async def main(loop: SimLoop) -> UpstreamFailed:
+        here, there = await apart(loop)
+        asked = 0
+
+        async def once(sought: Sought) -> Heard | None:
+            nonlocal asked
+            asked += 1
+            return await here.served.tell(sought) if asked < 3 else None
+
+        there.served._ask_others = once
+        with pytest.raises(UpstreamFailed) as failed:
+            await read(await there.ask(events=EventsWish(after=1), total_s=9))
+        return failed.value
+
+    assert run(main).code == "upstream_reset"

@@ -1,0 +1,199 @@
+"""The function that a setting names: found, or an error that says what to write instead."""
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from stayfast.compose.system import Observers, System, build
+from stayfast.core.clock import SystemClock
+from stayfast.core.types import EventsWish
+from stayfast.pipeline.exchange import Arrival
+from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.turns.find import find
+from stayfast.turns.served import Served
+from tests.flow.rig import chat, read, said
+
+GOOD = "async def answer(asked):\n    return 'one'\n"
+SETTINGS = "upstreams: {{desk: {{kind: turn, turn: '{turn}'{more}}}}}\nroutes: {{desk: [desk]}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder; the modules found in it are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def write(folder: Path, text: str, name: str = "desk_of_test.py") -> None:
+    """A module, a second younger than before."""
+    path = folder / name
+    at = path.stat().st_mtime + 1 if path.exists() else 1_700_000_000
+    path.write_text(dedent(text))
+    os.utime(path, (at, at))
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize(("text", "writes", "yields"), [
+    ("async def answer(asked): return ''", False, False),
+    ("async def answer(asked, a): a.delta('')", True, False),
+    ("async def answer(asked, *, verbose=False): yield ''", False, True),
+    ("async def answer(asked, a): yield ''", True, True),
+    ("from functools import partial\nasync def f(n, asked, a): pass\nanswer = partial(f, 7)", True, False),
+    ("class Desk:\n    async def __call__(self, asked, a): pass\nanswer = Desk()", True, False),
+    ("class Desk:\n    async def answer(self, asked): return ''\ndesk = Desk()\nanswer = desk.answer", False, False),
+])
+def test_what_can_be_served(folder: Path, text: str, writes: bool, yields: bool) -> None:
+    """Async functions and generators of one or two arguments, and what is called like one."""
+    write(folder, text)
+    found = find("desk_of_test:answer")
+    assert (found.name, found.writes, found.yields) == ("desk_of_test:answer", writes, yields)
+
+
+@pytest.mark.parametrize(("named", "text", "words"), [
+    ("desk_of_test", GOOD, "write it as package.module:function"),
+    ("desk-of-test:answer", GOOD, "write it as package.module:function"),
+    ("no_such_desk:answer", GOOD, "there is no module no_such_desk, neither in"),
+    ("no.such.desk:answer", GOOD, "there is no module no.such.desk"),
+    ("desk_of_test:anwser", GOOD, "module desk_of_test has no anwser; did you mean answer?"),
+    ("desk_of_test:nothing", GOOD, "module desk_of_test has no nothing"),
+    ("desk_of_test:answer", "answer = 7", "is a int, no function: write `async def answer(asked: Asked) -> str`"),
+    ("desk_of_test:answer", "class answer: pass", "is a class: name an async function"),
+    ("desk_of_test:answer", "def answer(asked): return ''", "is a plain function, which nobody can end"),
+    ("desk_of_test:answer", "def answer(asked): yield ''", "is a plain function, which nobody can end"),
+    ("desk_of_test:answer", "async def answer(): return ''", "takes (): write `async def answer(asked: Asked)"),
+    ("desk_of_test:answer", "async def answer(a, b, c): return ''", "takes (a, b, c): write"),
+    ("desk_of_test:answer", "async def answer(asked, *, key): return ''", "takes (asked, *, key): write"),
+    ("desk_of_test:answer", "import no_such_library", "it imports no_such_library, which is not there"),
+    ("desk_of_test:answer", "1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
+    ("desk_of_test:answer", "async def answer(:", "cannot be imported: SyntaxError"),
+])
+def test_what_cannot(folder: Path, named: str, text: str, words: str) -> None:
+    """Each says what to write instead."""
+    write(folder, text)
+    with pytest.raises(ValueError, match="desk") as refused:
+        find(named)
+    assert words in str(refused.value)
+
+
+def test_a_changed_module_is_loaded_anew(folder: Path) -> None:
+    """Beside the old one, which those keep who have it. One that did not change stays, with all that it knows."""
+    write(folder, GOOD + "kept = []\n")
+    first = find("desk_of_test:answer")
+    assert find("desk_of_test:answer").of is first.of
+    write(folder, GOOD.replace("one", "two") + "kept = []\n")
+    second = find("desk_of_test:answer")
+    assert second.of is not first.of
+    assert first.of.__globals__["kept"] is not second.of.__globals__["kept"]
+    assert find("desk_of_test:answer").of is second.of
+
+
+def test_a_change_that_does_not_load_changes_nothing(folder: Path) -> None:
+    """The error says so, and the old module is still there."""
+    write(folder, GOOD)
+    first = find("desk_of_test:answer")
+    write(folder, "async def answer(asked:")
+    with pytest.raises(ValueError, match="SyntaxError"):
+        find("desk_of_test:answer")
+    assert sys.modules["desk_of_test"].answer is first.of
+
+
+def settings(turn: str = "desk_of_test:answer", more: str = "") -> Settings:
+    """A gateway that serves one turn."""
+    return load(Source("stayfast.yaml", SETTINGS.format(turn=turn, more=more)), {})
+
+
+@pytest.mark.parametrize(("turn", "words"), [
+    ("desk_of_test:no", "upstreams.desk.turn: module desk_of_test has no no"),
+    ("desk_of_test", "upstreams.desk.turn"),
+])
+def test_wrong_settings_name_the_field(folder: Path, turn: str, words: str) -> None:
+    """At the start, beside whatever else is wrong."""
+    write(folder, GOOD)
+    with pytest.raises(SettingsError) as refused:
+        settings(turn)
+    assert words in str(refused.value)
+
+
+def test_a_turn_is_not_asked_twice_by_default(folder: Path) -> None:
+    """No probe, no hedge, no retry; a turn that says that it may is like any upstream."""
+    write(folder, GOOD)
+    system = built(settings())
+    route, member = system.gateway.router.routes["desk"], system.registry["desk"]
+    assert (route.hedging.is_on, member.is_once, system.unready()) == (False, True, None)
+    system = built(settings(more=", idempotent: true"))
+    route, member = system.gateway.router.routes["desk"], system.registry["desk"]
+    assert (route.hedging.is_on, member.is_once) == (True, False)
+
+
+def test_a_reload_brings_the_function_as_it_is_now(folder: Path) -> None:
+    """The member, with all that was learned, goes on; where its settings changed, the turns that are kept do."""
+    write(folder, GOOD)
+    observers = Observers(settings(), SystemClock())
+    old = built(settings(), observers)
+    write(folder, GOOD.replace("one", "three"))
+    new = built(settings(), observers, old)
+    assert new.registry["desk"] is old.registry["desk"]
+    assert upstream(new).function.of.__code__.co_consts[-1] == "three"
+    newer = built(settings(more=", resume_s: 3"), observers, new)
+    assert upstream(newer) is not upstream(new)
+    assert upstream(newer).kept is upstream(new).kept
+
+
+COUNTING = """
+n_runs = 0
+async def answer(asked):
+    global n_runs
+    n_runs += 1
+    return f"answer {n_runs}"
+"""
+
+
+def test_its_answers_can_be_kept(folder: Path) -> None:
+    """By the route's cache, as of any upstream; whoever wants the events of a turn has a turn of its own."""
+    write(folder, COUNTING)
+    text = SETTINGS.format(turn="desk_of_test:answer", more="")
+    text = text.replace("[desk]", "{upstreams: [desk], cache: {mode: exact}}")
+    system = built(load(Source("stayfast.yaml", text), {}))
+
+    async def ask(events: EventsWish | None = None) -> tuple[str, str | None]:
+        clock = system.gateway.alarms.clock
+        reply = await system.gateway.serve(chat(model="desk", temperature=0), Arrival("r", clock.now(), events=events))
+        body = await read(reply)
+        return said(body) if events is None else body.decode(), (reply.cache or "").partition(";")[0]
+
+    async def main() -> None:
+        assert await ask() == ("answer 1", "miss")
+        async with asyncio.timeout(5):
+            while (second := await ask()) == ("answer 1", "coalesced"):  # until the first one is put away
+                await asyncio.sleep(0)
+        assert second == ("answer 1", "hit")
+        typed, cached = await ask(EventsWish())
+        assert (cached, "answer 2" in typed) == ("bypass", True)
+
+    asyncio.run(main())
+
+
+def built(its: Settings, observers: Observers | None = None, old: System | None = None) -> System:
+    """The system of these settings."""
+    return build(its, observers or Observers(its, SystemClock()), {}, SystemClock(), Random(1), old=old)
+
+
+def upstream(system: System) -> Served:
+    """The served function."""
+    found: Any = system.registry["desk"].upstream
+    assert isinstance(found, Served)
+    return found

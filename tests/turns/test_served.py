@@ -1,0 +1,370 @@
+"""Turns that are served as models: any dialect, one deadline, clear errors, and nothing that outlives its client."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from stayfast.core.errors import DeadlineExceeded, Rejected, UpstreamFailed
+from stayfast.core.types import Api, Outcome
+from stayfast.testing import SimLoop, run
+from stayfast.turns import Answer, Asked, Refused, budget, charge, current, step
+from stayfast.turns.threads import running
+from stayfast.wire.decode import decode
+from stayfast.wire.errors import render
+from tests.flow.rig import chat, read, said
+from tests.turns.served_rig import SECRET, Serving, breaks, quiet, some, three
+from tests.unit.upstreams.simulated_rig import request
+
+IN_WORDS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
+
+
+@pytest.mark.parametrize("api", IN_WORDS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_api_is_answered(api: Api, stream: bool) -> None:
+    """Streamed and whole, with an estimate of the tokens; the attempt is a success."""
+    async def main(loop: SimLoop) -> tuple[bytes, Serving]:
+        serving = Serving(loop, three)
+        return await read(await serving.ask(request(api, stream=stream))), serving
+
+    body, serving = run(main)
+    text = body.decode()
+    if stream:
+        assert text.index("One ") < text.index("two ") < text.index("three")
+    else:
+        assert "One two three" in text
+    (attempt,) = serving.attempts
+    assert (attempt.outcome, attempt.kind, attempt.finish_reason) == (Outcome.SUCCESS, "turn", "stop")
+    assert attempt.usage is not None
+    assert attempt.usage.output >= 3
+    assert attempt.usage.input_total > 0
+    assert attempt.ttft_s == pytest.approx(0.0)
+    assert serving.rig.n_in_flight == 0
+
+
+def test_what_else_an_api_may_ask() -> None:
+    """Tokens are counted without running anything; embeddings are refused by name."""
+    async def main(loop: SimLoop) -> bytes:
+        serving = Serving(loop, three)
+        with pytest.raises(Rejected) as refused:
+            await serving.ask(request(Api.EMBEDDINGS, stream=False))
+        assert refused.value.code == "unsupported_api"
+        return await read(await serving.ask(request(Api.COUNT_TOKENS, stream=False)))
+
+    assert msgspec.json.decode(run(main))["input_tokens"] > 0
+
+
+@pytest.mark.parametrize("how", ["returns", "yields", "writes", "writes and returns", "yields with an answer", "object"])
+def test_the_shapes_of_a_function(how: str) -> None:
+    """Each of them may answer."""
+    async def returns(asked: Asked) -> str:
+        return asked.text
+
+    async def yields(asked: Asked) -> AsyncIterator[str]:
+        for word in asked.text.split("l"):
+            yield word + "l"
+
+    async def writes(asked: Asked, a: Answer) -> None:
+        a.delta(asked.text)
+
+    async def both(asked: Asked, a: Answer) -> str:
+        a.prefix("hel")
+        return "lo"
+
+    async def yields_with(asked: Asked, a: Answer) -> AsyncIterator[str]:
+        a.prefix("hel")
+        yield "lo"
+
+    class Desk:
+        async def __call__(self, asked: Asked) -> str:
+            return asked.text
+
+    shapes: dict[str, Any] = {"returns": returns, "yields": yields, "writes": writes, "writes and returns": both,
+                              "yields with an answer": yields_with, "object": Desk()}
+
+    async def main(loop: SimLoop) -> str:
+        return said(await read(await Serving(loop, shapes[how]).ask()))
+
+    assert run(main).startswith("hello" if how != "yields" else "hellol"[:4])
+
+
+def test_what_a_turn_is_told() -> None:
+    """The words of its client, whoever's they are, and headers that may go on."""
+    seen: list[Asked] = []
+
+    async def look(asked: Asked) -> str:
+        seen.append(asked)
+        return "ok"
+
+    async def main(loop: SimLoop) -> None:
+        body = {"model": "m", "max_tokens": 9, "messages": [
+            {"role": "system", "content": "Be brief."}, {"role": "user", "content": "first"},
+            {"role": "assistant", "content": "yes?"}, {"role": "user", "content": "last"}]}
+        asked = decode(Api.CHAT, msgspec.json.encode(body))
+        await read(await Serving(loop, look).ask(asked, tenant="acme", headers=(("x-session-id", "s1"),)))
+
+    run(main)
+    (asked,) = seen
+    assert (asked.text, asked.system, asked.model, asked.max_tokens, asked.stream) == ("last", "Be brief.", "m", 9, False)
+    assert (asked.tenant, asked.request_id, asked.headers) == ("acme", "req_1", {"x-session-id": "s1"})
+    assert [message.text for message in asked.messages] == ["first", "yes?", "last"]
+    assert [message["role"] for message in asked.chat_messages()] == ["system", "user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(("fields", "param"), [({"n": 2}, "n"), ({"logprobs": True}, "logprobs")])
+def test_what_a_turn_cannot_give(fields: dict[str, Any], param: str) -> None:
+    """Two answers, or what only a model has: a 400 that names the field, and nothing was run."""
+    async def main(loop: SimLoop) -> Rejected:
+        serving = Serving(loop, three)
+        with pytest.raises(Rejected) as refused:
+            await serving.ask(chat(**fields))
+        assert not serving.served._running
+        return refused.value
+
+    refused = run(main)
+    assert (refused.status, refused.param) == (400, param)
+
+
+def test_what_it_has_by_the_deadline_gets_out() -> None:
+    """A step that hangs is cut in front of the request's deadline, and the answer says so within it."""
+    async def desk(asked: Asked, a: Answer) -> None:
+        a.delta(await current().run(hang, name="search", fallback="nothing found"))
+
+    async def hang() -> str:
+        await asyncio.sleep(99)
+        return "found"
+
+    async def main(loop: SimLoop) -> tuple[str, float, Serving]:
+        serving = Serving(loop, desk)
+        text = said(await read(await serving.ask()))
+        return text, loop.now(), serving
+
+    text, ended_at, serving = run(main)
+    assert text == "nothing found"
+    assert 1.9 < ended_at < 2.0
+    (search,) = serving.attempts[0].steps
+    assert (search.name, search.how, search.broke_budget) == ("search", "timeout", True)
+
+
+def test_a_turn_that_hangs_ends() -> None:
+    """Outside of every step as well: by the deadline its client has an error that says so, and the turn is gone."""
+    async def desk(asked: Asked) -> str:
+        await asyncio.sleep(99)
+        return "never"
+
+    async def main(loop: SimLoop) -> tuple[Exception, float, int]:
+        serving = Serving(loop, desk)
+        with pytest.raises((UpstreamFailed, DeadlineExceeded)) as failed:
+            await serving.ask()
+        ended_at = loop.now()
+        await quiet()
+        return failed.value, ended_at, len(serving.served._running)
+
+    failed, ended_at, n_running = run(main)
+    assert (getattr(failed, "status", 0), n_running) == (504, 0)
+    assert ended_at <= 2.0 + 1e-6
+
+
+def test_a_client_that_leaves_ends_the_turn() -> None:
+    """In the same instant: its body, its steps and what it had taken; nothing is told of as a failure."""
+    ended: list[str] = []
+
+    async def hang(name: str) -> None:
+        try:
+            await asyncio.sleep(99)
+        finally:
+            ended.append(name)
+
+    async def desk(asked: Asked, a: Answer) -> None:
+        a.prefix("Let me see. ")
+        await current().gather(kb=hang("kb"), web=hang("web"))
+
+    async def main(loop: SimLoop) -> tuple[float, Serving]:
+        serving = Serving(loop, desk)
+        reply = await serving.ask()
+        await some(reply, 1)
+        await asyncio.sleep(0.3)
+        reply.close()
+        await quiet()
+        return loop.now(), serving
+
+    at, serving = run(main)
+    assert at == pytest.approx(0.3)
+    assert sorted(ended) == ["kb", "web"]
+    assert (len(serving.served._running), serving.rig.n_in_flight, serving.failures) == (0, 0, [])
+    assert [(row.name, row.how) for row in serving.attempts[0].steps] == [("kb", "cancelled"), ("web", "cancelled")]
+    assert running() == []
+
+
+def test_leaving_before_the_first_word() -> None:
+    """The request is cancelled while nothing is there yet: so is the turn."""
+    async def desk(asked: Asked) -> str:
+        await asyncio.sleep(99)
+        return "never"
+
+    async def main(loop: SimLoop) -> tuple[float, int]:
+        serving = Serving(loop, desk)
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(serving.ask())
+            await asyncio.sleep(0.2)
+            assert len(serving.served._running) == 1
+            asking.cancel()
+        await quiet()
+        return loop.now(), len(serving.served._running)
+
+    at, n_running = run(main)
+    assert at == pytest.approx(0.2)
+    assert n_running == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_exception_is_a_clear_error(stream: bool) -> None:
+    """Its kind, never its words; the log is told where; whoever sends again by itself is told not to."""
+    async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
+        serving = Serving(loop, breaks, n_attempts=3)
+        with pytest.raises(UpstreamFailed) as failed:
+            await serving.ask(chat(stream=stream))
+        return failed.value, serving
+
+    failed, serving = run(main)
+    assert (failed.status, failed.code) == (502, "upstream_raised")
+    assert "KeyError" in failed.message
+    assert SECRET not in failed.message
+    assert ("x-should-retry", "false") in render(failed, Api.CHAT, "r")[1]
+    assert len(serving.attempts) == 1
+    assert (serving.attempts[0].outcome, serving.attempts[0].fault) == (Outcome.DROPPED, "raised")
+    (told_of,) = serving.failures
+    assert (told_of.upstream, told_of.request_id, told_of.error) == ("desk", "req_1", "KeyError")
+    assert told_of.where.endswith("breaks")
+    assert "served_rig.py:" in told_of.where
+    assert SECRET not in repr(told_of)
+
+
+def test_an_exception_midway_breaks_the_answer_off() -> None:
+    """What was said is there, and then the error: no client may take it for whole."""
+    async def main(loop: SimLoop) -> tuple[bytes, UpstreamFailed]:
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "midway"}]}
+        reply = await Serving(loop, breaks).ask(decode(Api.CHAT, msgspec.json.encode(body)))
+        first = await some(reply, 1)
+        with pytest.raises(UpstreamFailed) as failed:
+            await read(reply)
+        return first, failed.value
+
+    first, failed = run(main)
+    assert b"One " in first
+    assert failed.code == "upstream_raised"
+
+
+@pytest.mark.parametrize(("made", "words"), [
+    (None, "returned nothing: let it return its text"), ("", "returned nothing"), (7, "returned a int: it must be text"),
+])
+def test_an_answer_that_is_none(made: Any, words: str) -> None:
+    """Says what to write instead."""
+    async def desk(asked: Asked) -> Any:
+        return made
+
+    async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
+        serving = Serving(loop, desk)
+        with pytest.raises(UpstreamFailed) as failed:
+            await serving.ask()
+        return failed.value, serving
+
+    failed, serving = run(main)
+    assert [told_of.where for told_of in serving.failures] == [failed.message]
+    assert (failed.status, failed.code) == (502, "turn_without_answer")
+    assert "desk:answer" in failed.message
+    assert words in failed.message
+
+
+def test_a_turn_may_refuse() -> None:
+    """In its own words, as the client's own fault, which is no sign of sickness."""
+    async def desk(asked: Asked) -> str:
+        raise Refused("Ask me about orders.")
+
+    async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
+        serving = Serving(loop, desk)
+        with pytest.raises(UpstreamFailed) as failed:
+            await serving.ask()
+        return failed.value, serving
+
+    failed, serving = run(main)
+    assert (failed.status, failed.message, failed.code) == (400, "Ask me about orders.", "turn_refused")
+    assert (serving.attempts[0].outcome, serving.failures) == (Outcome.IGNORED, [])
+
+
+def test_a_step_that_times_out_is_a_504() -> None:
+    """Which names the step."""
+    async def desk(asked: Asked) -> str:
+        async with budget(0.5) as b:
+            answer: str = await b.run(asyncio.sleep, 9, "late", name="search")
+            return answer
+
+    async def main(loop: SimLoop) -> tuple[UpstreamFailed, float]:
+        with pytest.raises(UpstreamFailed) as failed:
+            await Serving(loop, desk).ask()
+        return failed.value, loop.now()
+
+    failed, at = run(main)
+    assert (failed.status, failed.code) == (504, "turn_out_of_time")
+    assert failed.message.endswith("in its step search")
+    assert at == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(("is_idempotent", "n_runs"), [(False, 1), (True, 2)])
+def test_it_is_run_again_only_where_it_says_so(is_idempotent: bool, n_runs: int) -> None:
+    """It may have sent a letter by the time that it fails."""
+    runs: list[float] = []
+
+    async def desk(asked: Asked) -> str:
+        runs.append(1)
+        if len(runs) == 1:
+            raise OSError("away")
+        return "ok"
+
+    async def main(loop: SimLoop) -> str:
+        serving = Serving(loop, desk, n_attempts=2, is_idempotent=is_idempotent)
+        try:
+            return said(await read(await serving.ask()))
+        except UpstreamFailed as failed:
+            return failed.code
+
+    assert run(main) == ("ok" if is_idempotent else "upstream_raised")
+    assert len(runs) == n_runs
+
+
+def test_steps_and_what_they_cost() -> None:
+    """Each with its time, its allowance and its end, below the one that it ran in; in Server-Timing while it runs, too."""
+    async def inner() -> str:
+        charge(0.002)
+        async with budget() as b:
+            return await b.run(asyncio.sleep, 0.1, "x", name="inner")
+
+    async def desk(asked: Asked, a: Answer) -> None:
+        async with budget(1.0) as b:
+            await b.gather(kb=step(inner), web=step(asyncio.sleep, 9, cap=0.2))
+            a.delta("first")
+            charge(0.001)
+            await b.run(asyncio.sleep, 0.1, name="an answer")
+            a.delta("last")
+
+    async def main(loop: SimLoop) -> tuple[str, str, Serving]:
+        serving = Serving(loop, desk)
+        reply = await serving.ask()
+        await some(reply, 1)
+        early = reply.server_timing()
+        await read(reply)
+        return early, reply.server_timing(), serving
+
+    early, timing, serving = run(main)
+    (attempt,) = serving.attempts
+    assert [(row.name, row.how, row.parent) for row in attempt.steps] == [
+        ("kb", "ok", -1), ("inner", "ok", 0), ("web", "timeout", -1), ("an answer", "ok", -1)]
+    assert [row.allowance_s for row in attempt.steps] == pytest.approx([1.0, 1.0, 0.2, 0.8], abs=0.01)
+    assert attempt.steps[2].is_capped
+    assert attempt.steps[0].cost_usd == 0.002
+    assert attempt.cost_usd == pytest.approx(0.003)
+    assert 'turn.kb;dur=100.00;desc="ok of 1000", turn.inner' in early
+    assert 'turn.web;dur=200.00;desc="timeout of 200"' in early
+    assert "turn.an_answer;dur=100.00" in timing

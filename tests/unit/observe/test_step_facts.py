@@ -1,0 +1,103 @@
+"""What metrics, the log, traces and `explain` make of the steps of a turn that is served as a model."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stayfast.cli.explain import picture
+from stayfast.core.events import RequestDone, Trace, TurnFailed
+from stayfast.core.steps import StepDone
+from stayfast.observe import families as known
+from stayfast.observe.log import LineWriter, LogConfig, LogSink
+from stayfast.observe.recent import Recent, RecentConfig
+from stayfast.observe.waterfall import waterfall
+from stayfast.pipeline.ledger import steps_timing
+from stayfast.policy.histogram import LogHistogram
+from tests.unit.observe.test_cache_facts import Still
+from tests.unit.observe.test_metrics import attempt, counted, counting, done
+from tests.unit.observe.test_trace_spans import attributes, exported
+
+STEPS = (StepDone("agent", 1.1, 1.4, 0.4, "ok", cost_usd=0.002), StepDone("kb", 1.1, 1.2, 0.3, "ok", parent=0),
+         StepDone("web", 1.1, 1.4, 0.3, "timeout", "not done within the 0.3 s that the turn had for it", parent=0),
+         StepDone("crm", 1.4, 1.45, 0.05, "timeout", "not done within its cap of 0.05 s", is_capped=True),
+         StepDone("notes", 1.45, 1.5, 0.05, "failed", "KeyError"))
+
+
+def turn(**changes: Any) -> RequestDone:
+    """A request that a turn answered."""
+    return done(attempts=(attempt(upstream="desk", kind="turn", steps=STEPS, cost_usd=0.002),), upstream="desk", **changes)
+
+
+def test_steps_are_counted_by_name_and_end() -> None:
+    """And their times, by name."""
+    metrics = counting(*turn().attempts)
+    assert counted(metrics, known.TURN_STEPS) == {
+        ("desk", "agent", "ok"): 1, ("desk", "kb", "ok"): 1, ("desk", "web", "timeout"): 1, ("desk", "crm", "timeout"): 1,
+        ("desk", "notes", "failed"): 1}
+    assert counted(metrics, known.STEP_SECONDS)["desk", "kb"] == 1
+
+
+def test_names_without_end_are_one_series() -> None:
+    """A step that is named after what was asked cannot fill the memory."""
+    metrics = counting(*[attempt(upstream="desk", steps=(StepDone(f"kb {n}", 1.0, 1.1, 1.0, "ok"),)) for n in range(99)])
+    series = counted(metrics, known.TURN_STEPS)
+    assert len(series) == known.MAX_STEP_NAMES + 1
+    assert series["desk", "other", "ok"] == 99 - known.MAX_STEP_NAMES
+
+
+def test_steps_are_kept_with_their_request() -> None:
+    """For `explain`, as they were."""
+    recent = Recent(RecentConfig())
+    recent.take([turn()])
+    assert next(recent.named("r")).attempts[0].steps == STEPS
+
+
+def test_spans_of_steps() -> None:
+    """Below the call, or the step that they ran in; what failed says so."""
+    spans = exported(turn(trace=Trace("a" * 32, "b" * 16), wall_at=1_700_000_000.0))
+    call, agent, kb, web, crm, notes = spans[-6:]
+    assert [span.name for span in (agent, kb, web, crm, notes)] == [step.name for step in STEPS]
+    assert {agent.parent_span_id, crm.parent_span_id, notes.parent_span_id} == {call.span_id}
+    assert {kb.parent_span_id, web.parent_span_id} == {agent.span_id}
+    assert attributes(agent) == {"stayfast.step.result": "ok", "stayfast.allowance_ms": pytest.approx(400),
+                                 "stayfast.cost_usd": 0.002}
+    assert attributes(web) == {"stayfast.step.result": "timeout", "stayfast.allowance_ms": pytest.approx(300),
+                               "stayfast.over": True, "error.type": "timeout"}
+    assert "stayfast.over" not in attributes(crm)
+    assert notes.status.message == "KeyError"
+
+
+def test_the_picture_of_a_turn() -> None:
+    """Each step below its call, deeper where it ran in another; which broke the budget, what was cut, what it cost."""
+    drawn = picture(waterfall(turn(), LogHistogram()), 100)
+    rows = [line.split()[0] for line in drawn.splitlines() if line.startswith("    ") and "of" in line]
+    assert rows == ["agent", "kb", "web", "crm", "notes"]
+    assert "\n      kb " in drawn
+    assert "300 ms of 400 ms, 0.002000 USD" in drawn
+    assert "300 ms of 300 ms, timeout  broke its budget\n" in drawn
+    assert "Step web used all that the turn had for it: 300 ms of 300 ms." in drawn
+    assert ("Cut, or without a result: web (timeout, not done within the 0.3 s that the turn had for it), crm (timeout, not "
+            "done within its cap of 0.05 s), notes (failed, KeyError).") in drawn
+
+
+def test_server_timing_of_steps() -> None:
+    """Names become tokens; of many steps the first are told."""
+    odd = StepDone("ask the CRM;", 1.0, 1.25, 0.5, "ok")
+    assert steps_timing((odd,)) == ', turn.ask_the_CRM_;dur=250.00;desc="ok of 500"'
+    assert steps_timing([STEPS[0]] * 99).count("turn.agent") == 32
+
+
+def test_a_turn_that_raised_is_a_line(tmp_path: Path) -> None:
+    """An error, with the places and without the words."""
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        config = LogConfig(fd=file.fileno())
+        writer = LineWriter(config)
+        writer.start()
+        LogSink(config, writer, Still()).take([TurnFailed("desk", "r", "KeyError", "desk.py:7 answer")])
+        writer.close()
+    assert msgspec.json.decode(path.read_bytes()) == {
+        "ts": 100.0, "event": "turn_failed", "level": "error", "upstream": "desk", "request_id": "r", "error": "KeyError",
+        "detail": "desk.py:7 answer"}

@@ -1,0 +1,248 @@
+"""What processes tell each other through a shared store, on virtual time."""
+
+import asyncio
+from collections import Counter
+from random import Random
+
+import pytest
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.events import StoreAsked
+from stayfast.stores import journal
+from stayfast.stores.door import Door
+from stayfast.stores.journal import LONGEST_S, SOON_S, Journal
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.testing import RecordingSink, SimLoop, run
+from tests.unit.stores.fake_door import FakeDoor, Place
+from tests.unit.stores.journal_suite import JournalSuite
+
+
+class TestFake(JournalSuite):
+    """The one of the other tests keeps the promises as well."""
+
+    @pytest.fixture(autouse=True)
+    def place(self) -> None:
+        """Where it is."""
+        self.where = Place()
+
+    def door(self) -> Door:
+        """One more."""
+        return FakeDoor(self.where, SystemClock())
+
+
+class Process:
+    """One that tells and hears."""
+
+    def __init__(self, loop: SimLoop, place: Place, who: bytes, most: int = 1000) -> None:
+        self.sink = RecordingSink()
+        self.door = FakeDoor(place, loop)
+        self.store = Shared("hot", self.door, SharedConfig(), loop, self.sink, rng=Random(1))
+        self.journal = self.store.journal("abc", most, who)
+        self.heard: list[tuple[int, bytes]] = []
+        self.own: list[tuple[int, bytes]] = []
+        self.broken: Exception | None = None
+        self.journal.begin(self.hear)
+
+    def hear(self, key: int, body: bytes, is_own: bool) -> None:
+        """Remember it; what begins with a question mark cannot be read."""
+        if self.broken is not None:
+            raise self.broken
+        if is_own:
+            self.own.append((key, body))
+            return
+        if body.startswith(b"?"):
+            raise ValueError
+        self.heard.append((key, body))
+
+    def counts(self, what: str) -> Counter[str]:
+        """What came of it."""
+        return Counter(fact.result for fact in self.sink.of(StoreAsked) if fact.what == what)
+
+
+def test_all_hear_what_one_tells() -> None:
+    """Soon, in its order, once, one's own as such; and who comes later hears all that was told before."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Process(loop, place, b"1" * 8), Process(loop, place, b"2" * 8)
+        told = [(7, b"seven"), (-3, b"minus three"), (2**63 - 1, b""), (7, b"again")]
+        for key, body in told:
+            one.journal.put(key, body)
+        other.journal.put(1, b"mine")
+        await asyncio.sleep(3 * SOON_S)
+        assert (one.heard, other.heard) == ([(1, b"mine")], told)
+        assert (one.own, other.own) == (told, [(1, b"mine")])
+        late = Process(loop, place, b"3" * 8)
+        await asyncio.sleep(SOON_S)
+        assert sorted(late.heard) == sorted([*told, (1, b"mine")])
+        await asyncio.sleep(10 * SOON_S)
+        assert (one.heard, other.heard) == ([(1, b"mine")], told)
+        assert (one.counts("tell"), one.counts("hear")) == ({"kept": 4}, {"heard": 1})
+        for process in (one, other, late):
+            await process.store.close()
+
+    run(main)
+
+
+def test_a_store_that_is_gone_is_told_later() -> None:
+    """Nobody waits and nothing fails; it is asked more and more seldom, and hears all once it is back."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Process(loop, place, b"1" * 8), Process(loop, place, b"2" * 8)
+        one.door.is_gone = other.door.is_gone = True
+        one.journal.put(1, b"while it was gone")
+        await asyncio.sleep(100)
+        n_tries = one.counts("hear")["gone"]
+        assert 100 / LONGEST_S < n_tries < 20
+        assert other.heard == []
+        one.door.is_gone = other.door.is_gone = False
+        await asyncio.sleep(2 * LONGEST_S)
+        assert other.heard == [(1, b"while it was gone")]
+        one.journal.put(2, b"as ever")
+        await asyncio.sleep(3 * SOON_S)
+        assert other.heard[1:] == [(2, b"as ever")]
+        assert one.counts("hear")["gone"] == n_tries
+        await one.store.close()
+        await other.store.close()
+
+    run(main)
+
+
+def test_a_full_store_is_heard_all_the_same() -> None:
+    """One that keeps nothing more still tells what it has."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Process(loop, place, b"1" * 8), Process(loop, place, b"2" * 8)
+
+        one.door.is_full = True
+        one.journal.put(1, b"no room")
+        other.journal.put(2, b"there was room")
+        await asyncio.sleep(2 * LONGEST_S)
+        assert one.heard == [(2, b"there was room")]
+        assert one.counts("tell")["gone"] > 1
+        assert one.counts("hear") == {"heard": 1}
+        await one.store.close()
+        await other.store.close()
+
+    run(main)
+
+
+def test_what_breaks_a_journal_is_reported() -> None:
+    """An error that nobody expected ends it, and not in silence."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Process(loop, place, b"1" * 8), Process(loop, place, b"2" * 8)
+        told: list[object] = []
+        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+        one.broken = ZeroDivisionError()
+        other.journal.put(1, b"one")
+        await asyncio.sleep(3 * SOON_S)
+        assert told == [one.broken]
+        assert one.journal.is_over
+        await one.store.close()
+        await other.store.close()
+
+    run(main)
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it nothing is told, which is counted; once it is told there is room again."""
+    monkeypatch.setattr(journal, "WAITING_BYTES", 1000)
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one = Process(loop, place, b"1" * 8)
+        one.door.is_gone = True
+        for n in range(30):
+            one.journal.put(n, b"x" * 100)
+        await asyncio.sleep(1)
+        assert one.counts("tell")["full"] == 20
+        one.door.is_gone = False
+        await asyncio.sleep(2 * LONGEST_S)
+        one.journal.put(30, b"x" * 1000)
+        await asyncio.sleep(2 * SOON_S)
+        assert (one.counts("tell")["full"], one.counts("tell")["kept"]) == (20, 11)
+        assert len(place.told["abc"]) == 11
+        await one.store.close()
+
+    run(main)
+
+
+def test_what_cannot_be_read_is_left_out() -> None:
+    """Whatever somebody wrote there; it is counted, and what comes after it is heard."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one = Process(loop, place, b"1" * 8)
+        await one.door.tell("abc", [b"", b"short", b"2" * 8 + bytes(7), b"2" * 8 + bytes(8) + b"?", b"2" * 8 + bytes(8)], 10)
+        await asyncio.sleep(2 * SOON_S)
+        assert one.heard == [(0, b"")]
+        assert one.counts("hear") == {"unreadable": 4, "heard": 1}
+        await one.store.close()
+
+    run(main)
+
+
+def test_many_are_heard_one_by_one() -> None:
+    """A thousand that were told before leave everybody else his turn of the loop."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        await FakeDoor(place, loop).tell("abc", [b"2" * 8 + n.to_bytes(8, "big") for n in range(1000)], 5000)
+        one = Process(loop, place, b"1" * 8)
+        one.door.takes_s = n_turns = 0
+        while len(one.heard) < 1000:
+            await asyncio.sleep(0)
+            n_turns += 1
+        assert n_turns >= 1000
+        assert [key for key, _ in one.heard] == list(range(1000))
+        await one.store.close()
+
+    run(main)
+
+
+def test_closing_tells_what_waits() -> None:
+    """At once; a store that hangs is waited for no longer than for its answers. After that nothing is told."""
+
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        one, other = Process(loop, place, b"1" * 8), Process(loop, place, b"2" * 8)
+        one.journal.put(1, b"last words")
+        one.journal.close()
+        await asyncio.sleep(0.1)
+        assert one.journal.is_over
+        one.journal.put(2, b"too late")
+        assert one.counts("tell") == {"kept": 1, "full": 1}
+        await asyncio.sleep(2 * SOON_S)
+        assert other.heard == [(1, b"last words")]
+        other.door.takes_s = 3600
+        other.journal.put(3, b"to nobody")
+        began_at = loop.now()
+        await other.store.close()
+        assert loop.now() - began_at < 10
+        assert other.door.is_closed
+        await asyncio.sleep(0.1)
+        assert other.journal.is_over
+        await one.store.close()
+
+    run(main)
+
+
+def test_a_store_forgets_journals_that_are_over() -> None:
+    """A reload that makes another one leaves none behind."""
+
+    async def main(loop: SimLoop) -> None:
+        one = Process(loop, Place(), b"1" * 8)
+        for n in range(5):
+            one.journal.close()
+            await asyncio.sleep(0.1)
+            one.journal = one.store.journal("abc", 10, bytes([n]) * 8)
+            one.journal.begin(one.hear)
+        assert len(one.store._journals) == 1
+        assert isinstance(one.store._journals[0], Journal)
+        await one.store.close()
+
+    run(main)
