@@ -1,6 +1,10 @@
 """`stayfast bench faults`: what the simulator is told, what becomes of it in a row, and the table."""
 
 import argparse
+import json
+import signal
+import subprocess
+import sys
 from math import nan
 from pathlib import Path
 
@@ -10,7 +14,7 @@ import uvloop
 
 from stayfast.bench.asking import AskingConfig
 from stayfast.bench.client import HttpConfig
-from stayfast.bench.faults import SCENARIOS, TAIL_SHARE, Control, FaultsConfig, NoSimulator, Row, compare, table
+from stayfast.bench.faults import SCENARIOS, TAIL_SHARE, Control, FaultsConfig, NoSimulator, Row, Table, compare
 from stayfast.bench.result import Subject
 from stayfast.cli.bench import parse, run
 from stayfast.cli.bench_faults import add_fault_options
@@ -18,6 +22,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.prove.rig import Rig
 from stayfast.upstreams.simulated import FaultRule
+from tests.sim.test_cli import started
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 PROVIDER = {"ttft": {"median_s": 0.005}, "gaps": {"median_s": 0.0, "sigma": 0.0}, "fills_max_tokens": True}
@@ -49,7 +54,10 @@ def test_scenarios_over_sockets() -> None:
             config = FaultsConfig(sim.url, 50.0, 2.0, 0.2, 5.0)
             subjects = [(Subject("direct", sim.url, "chat", "m"), HttpConfig(f"{sim.url}/v1", AskingConfig(Api.CHAT, "m")))]
             scenarios = [BY_NAME[name] for name in ("healthy", "errors", "429", "brownout")]
-            return await compare(config, scenarios, subjects, Control(sim.url), SystemClock(), say=lambda _: None)
+            rows: list[Row] = []
+            await compare(config, scenarios, subjects, Control(sim.url), SystemClock(), say=lambda _: None,
+                          on_row=rows.append)
+            return rows
 
     healthy, errors, refused, _ = uvloop.run(main())
     assert (healthy.n_failed, healthy.calls, errors.calls) == (0, 1.0, 1.0)
@@ -70,11 +78,44 @@ def test_the_table_has_a_row_for_each_and_says_what_is_invalid() -> None:
     """A share that failed is a word, not a number."""
     rows = [Row("tail", "one", "first token", 100, 0.2, 1.5, None, 2, 1.25),
             Row("tail", "another", "first token", 0, None, None, None, 0, nan, ("the client was late",))]
-    lines = table(rows, [BY_NAME["tail"]]).splitlines()
+    shown = Table([BY_NAME["tail"]], ["one", "another"])
+    lines = "".join([shown.head(), *map(shown.row, rows), shown.foot(rows)]).splitlines()
+    assert lines[0].split() == ["scenario", "target", "to", "the", "p50", "p95", "p99", "failed", "calls", "a", "request"]
+    assert lines[0].index("to the") == lines[1].index("first token") == lines[2].index("first token")
     assert lines[1].split() == ["tail", "one", "first", "token", "200", "ms", "1.50", "s", "failed", "2.00%", "1.250"]
     assert lines[2].endswith("INVALID")
     assert "INVALID: tail, another: the client was late" in lines
     assert lines[-1].startswith("tail: 6.8 %")
+
+
+def test_it_is_known_how_long_it_takes() -> None:
+    """Each run's length, and the patience with calls that hang."""
+    config = FaultsConfig("http://127.0.0.1:8100", seconds=8.0, warmup_s=3.0, timeout_s=30.0)
+    assert config.about_s([BY_NAME["healthy"], BY_NAME["hangs"]], 2) == 4 * 11 + 2 * 30
+    assert config.about_s([BY_NAME["errors"]], 1) == 11
+
+
+@pytest.mark.sockets
+def test_rows_stand_when_it_is_interrupted(tmp_path: Path) -> None:
+    """The first row is there while the second scenario runs; after Ctrl-C it is in the file, and there is no traceback."""
+    path = tmp_path / "rows.json"
+    with started("--json", "--provider", "a=instant") as sim:
+        assert sim.stdout is not None
+        url = json.loads(sim.stdout.readline())["url"]
+        command = [sys.executable, "-m", "stayfast", "bench", "faults", "--target", f"direct={url}/v1", "--simulator", url,
+                   "--model", "m", "--only", "healthy,hangs", "--rate", "40", "--duration", "1s", "--warmup", "0s",
+                   "--timeout", "30s", "--json", str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("scenario")
+            assert process.stdout.readline().startswith("healthy   direct  first token")
+            assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            said, errors = process.communicate(timeout=20)
+    assert "all of it takes about 32 s" in errors
+    assert "Traceback" not in errors
+    assert (process.returncode, "\nhangs: 1 call in 20" in said) == (130, True)
+    assert [row["scenario"] for row in json.loads(path.read_bytes())["rows"]] == ["healthy"]
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from stayfast.bench.table import Ink
 from stayfast.cli.bench import Session, command_line, parse
 from stayfast.cli.bench_options import job_of
 from stayfast.core.clock import SystemClock
+from stayfast.settings import HttpUpstream, Source, load
 from tests.bench.servers import serving, whole
+from tests.bench.synthetic import Scenario, result
 
 ROOT = Path(__file__).parents[2]
 BASE = ["bench", "--target", "http://127.0.0.1:9/v1", "--model", "m", "--quiet"]
@@ -144,7 +147,8 @@ def test_two_targets_and_their_comparison(url: str, tmp_path: Path, capsys: pyte
     assert "a (A) against b (B)" in capsys.readouterr().out
     a, b = files.from_json(Path(path).read_bytes())
     assert sorted(a.samples.floats["at_s"]) == pytest.approx(sorted(b.samples.floats["at_s"]))
-    assert cli.main(["bench", "compare", path, "--threshold", "1000"]) == 0
+    is_valid = a.health.is_valid and b.health.is_valid  # by the machine's grace
+    assert cli.main(["bench", "compare", path, "--threshold", "1000"]) == (0 if is_valid else 1)
     assert "a (A) against b (B)" in capsys.readouterr().out
     assert cli.main(["bench", "report", f"{path}:b"]) == 0
     assert "b  http" in capsys.readouterr().out
@@ -172,7 +176,49 @@ def test_a_dead_target_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> N
     assert cli.main([*BASE, "--rate", "50", "--requests", "5"]) == 1
     shown = capsys.readouterr().out
     assert "connect 5" in shown
-    assert "Nothing succeeded: connect (5)." in shown
+    assert "127.0.0.1:9 cannot be reached: Connection refused.\n  Nothing succeeded: connect (5)." in shown
+
+
+@pytest.mark.sockets
+def test_a_dead_target_with_a_name_is_named_by_its_address(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which is what somebody has to look at."""
+    cli.main(["bench", "--target", "up=http://127.0.0.1:9/v1", "--model", "m", "--quiet", "--rate", "50", "--requests", "2"])
+    assert "  127.0.0.1:9 cannot be reached: Connection refused." in capsys.readouterr().out
+
+
+def test_seconds_that_may_be_meant_as_milliseconds_are_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is measured."""
+    words = ["bench", "--virtual", "--model", "m", "--rate", "50", "--requests", "5", "--quiet"]
+    cli.main([*words, "--assert", "ttft.p50<800", "--assert", "e2e.p50<60"])
+    assert capsys.readouterr().err == "--assert ttft.p50<800: read as 800 seconds; write ms for milliseconds\n"
+
+
+def test_results_of_one_label_are_told_apart_by_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before and after of one gateway."""
+    paths = [tmp_path / name for name in ("gw.json", "gw2.json")]
+    for seed, path in enumerate(paths):
+        path.write_bytes(files.to_json([Measured(result(Scenario(n=200), seed, label="127.0.0.1:8090"))]))
+    cli.main(["bench", "compare", *map(str, paths)])
+    assert capsys.readouterr().out.startswith(f"{paths[0]} (A) against {paths[1]} (B)\n")
+
+
+def test_help_says_where_the_options_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a measurement; they are those of `run`."""
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--help"])
+    assert "`stayfast bench run --help` has the options" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_page_puts_the_gateway_before_the_provider_it_is_compared_with() -> None:
+    """In "Two targets": the gateway's one upstream is what the other target asks, and waits for nothing."""
+    section = (ROOT / "docs" / "measuring.md").read_text().partition("\n## Two targets\n")[2].partition("\n## ")[0]
+    [settings] = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    read = load(Source("measuring.md", settings), {})
+    [upstream] = read.upstreams.values()
+    assert isinstance(upstream, HttpUpstream)
+    assert f"--target direct={upstream.base_url} " in section
+    assert f"--model {next(iter(read.routes))} " in section
+    assert "stayfast sim --provider fast=instant" in section
 
 
 @pytest.mark.sockets

@@ -49,6 +49,15 @@ def test_a_lagging_loop_makes_a_run_invalid() -> None:
     assert "lagged by 20.0 ms" in reason
 
 
+def test_an_invalid_run_says_what_helps() -> None:
+    """Once, at the end of the reasons; callers have no rate."""
+    open_loop = health_of(record([0.02] * 100), [0.02] * 200, n_scheduled=103, seconds=1.0).verdict
+    assert len(open_loop) == 3
+    assert [reason.endswith("(try a quieter machine or a lower rate)") for reason in open_loop] == [False, False, True]
+    [closed] = health_of(record([0.0] * 100), [0.02] * 200, n_scheduled=0, seconds=1.0).verdict
+    assert closed.endswith("or fewer callers)")
+
+
 def test_a_shortfall_makes_a_run_invalid() -> None:
     """More than 1 % fewer requests a second than asked for, be they unsent or spread over a longer time."""
     fine = health_of(record([0.0] * 100), [], n_scheduled=101, seconds=1.0)

@@ -69,6 +69,15 @@ def test_assertions_are_read(text: str, bound: float) -> None:
     assert parse_assertion(text).bound == pytest.approx(bound)
 
 
+@pytest.mark.parametrize(("text", "read_as", "is_doubtful"), [
+    ("ttft.p50<800", "ttft.p50<800 s", True), ("ttft.p99<0.5", "ttft.p99<0.5 s", False),
+    ("ttft.p50<800ms", "ttft.p50<800ms", False), ("e2e.p50<90s", "e2e.p50<90s", False), ("rps>120", "rps>120", False)])
+def test_a_bound_without_a_unit_is_said_in_seconds(text: str, read_as: str, is_doubtful: bool) -> None:
+    """And doubted where nobody waits so long."""
+    assertion = parse_assertion(text)
+    assert (assertion.read_as, assertion.is_doubtful) == (read_as, is_doubtful)
+
+
 @pytest.mark.parametrize(("text", "said"), [
     ("ttft<1", r"column 5: expected \.STATISTIC after ttft: one of p50"), ("tft.p99<1", "column 1: expected a metric"),
     ("ttft.p99=1", "column 9: expected an operator"), ("ttft.p99<", "column 10: expected a number"),

@@ -92,9 +92,40 @@ def test_a_comparison_says_what_it_saw() -> None:
 def test_assertions_say_whether_they_hold_and_the_figure() -> None:
     """A line each."""
     run = Measured(result(Scenario(error_share=0.0)))
-    text = table.assertions(check([parse_assertion("ttft.p50<5"), parse_assertion("goodput>99.9%")], run), PLAIN)
-    assert text.splitlines() == [f"holds  ttft.p50<5: {amounts.seconds(run.spreads['ttft'].at(0.5))}",
+    texts = ("ttft.p50<800", "ttft.p50<900ms", "ttft.p50<1us", "goodput>99.9%")
+    text = table.assertions(check([parse_assertion(text) for text in texts], run), PLAIN)
+    p50_s = run.spreads["ttft"].at(0.5)
+    assert text.splitlines() == [f"holds  ttft.p50<800 s: {p50_s:.3f} s", f"holds  ttft.p50<900ms: {p50_s * 1e3:.0f} ms",
+                                 f"FAILS  ttft.p50<1us: {p50_s * 1e6:.0f} us",
                                  f"FAILS  goodput>99.9%: {amounts.share(run.goodput.share)}"]
+
+
+@pytest.mark.parametrize(("value_s", "unit", "said"), [
+    (0.226, "s", "0.226 s"), (1.5, "ms", "1500 ms"), (0.0004, "s", "400 us"), (float("inf"), "s", "never"),
+    (float("nan"), "ms", "-"), (0.0, "s", "0")])
+def test_a_figure_is_said_in_the_unit_of_its_bound(value_s: float, unit: str, said: str) -> None:
+    """Unless nothing were left of it."""
+    assert amounts.seconds_in_unit(value_s, unit) == said
+
+
+def test_where_nothing_was_answered_the_cause_comes_first() -> None:
+    """Before an INVALID that follows from it."""
+    run = result(Scenario(n=50, error_share=1.0), health=Health(verdict=("its loop lagged",)))
+    run.notes = ("127.0.0.1:9 cannot be reached: Connection refused.",)
+    text = table.report([Measured(run)], COLOUR)
+    assert f"{RED}  127.0.0.1:9 cannot be reached" in text
+    assert text.index("cannot be reached") < text.index("INVALID: its loop lagged")
+
+
+def test_an_invalid_run_is_not_compared_to_an_end() -> None:
+    """Neither "no regression" nor a regression: which run, and exit status 1."""
+    good = Measured(result(Scenario(n=400), label="good"))
+    bad = Measured(result(Scenario(n=400), label="bad", health=Health(verdict=("late",))))
+    found = compare(good, bad, Random(1), CompareConfig(n_replicates=200))
+    text = table.comparison(found, PLAIN)
+    assert text.splitlines()[-1] == "not judged: bad invalid; measure again"
+    assert "no regression" not in text
+    assert found.exit_status == 1
 
 
 @given(st.text(max_size=40))

@@ -169,7 +169,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     """Which package is missing, and how to get it."""
     monkeypatch.setitem(sys.modules, "stayfast.cli.cache_eval", None)
     assert main(["cache", "eval", "--classes", "f.csv"]) == 1
-    assert "stayfast[semantic]" in capsys.readouterr().err
+    assert "pip install '.[semantic]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "status", "said"), [

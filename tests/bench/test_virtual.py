@@ -1,5 +1,6 @@
 """The bench in virtual time: repeatable bit for bit, honest about what it cannot do."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -80,6 +81,13 @@ def test_failures_are_bad(tmp_path: Path) -> None:
     assert len(found.samples) == 500
     assert set(counted) >= {"", "status", "stream_error"}
     assert 100 < counted[""] < 400
+
+
+def test_the_report_says_what_it_cost() -> None:
+    """CPU and time of this machine, and CPU of a request."""
+    done = bench(*LOAD, "--requests", "50")
+    assert re.search(r"^  cost      [\d.]+ m?s of CPU in [\d.]+ m?s on this machine: [\d.]+ (ms|us) of CPU a request$",
+                     done.stdout, re.MULTILINE), done.stdout
 
 
 def test_a_sweep_runs_its_steps(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ Of the time to the first token 200 ms were the gateway's own.
 def test_more_than_the_deadline_is_told_in_one_unit() -> None:
     """As stages are."""
     first = picture(told(total_s=0.98, ended_at=2.02), 80).splitlines()[0]
-    assert first.endswith("1.02 s of 0.98 s")
+    assert "  1.02 s of 0.98 s  " in first
 
 
 def test_the_loser_of_a_race() -> None:

@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from stayfast import cli
 from stayfast.cli.sim import in_file, presets
 from stayfast.settings import SettingsError
 from stayfast.upstreams.simulated import PRESETS, ProviderConfig
@@ -83,6 +84,36 @@ def test_a_person_gets_an_address_and_a_line_to_try() -> None:
         said, errors = process.communicate(timeout=10)
     assert (process.returncode, said) == (0, "")
     assert f"curl -i -N {url}/chat/completions" in errors
+    assert "-H 'content-type: application/json' -d '{" in errors  # a gateway demands it
+    assert f"  {url.removesuffix('/v1')}/sim/v1  gpt-4o-like\n" in errors
+
+
+@pytest.mark.sockets
+def test_a_provider_of_its_own_is_not_called_instant(tmp_path: Path) -> None:
+    """What is its own is named, with the preset under it where there is one."""
+    path = tmp_path / "providers.yaml"
+    path.write_text("providers: {a: {ttft: {median_s: 1}, gaps: {median_s: 1}}, b: {preset: steady, engine: {}}, "
+                    "c: {preset: instant}}\n")
+    with started("--config", str(path)) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+    assert [line.partition("/v1  ")[2] for line in errors.splitlines()[1:4]] == [
+        "its own ttft, its own gaps", "steady, its own engine", "instant"]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["bench", "--rte", "20"], "usage: stayfast bench run "), (["bench", "--rte=20"], "did you mean --rate?"),
+    (["sim", "--preset", "instant"], "usage: stayfast sim "), (["sim", "--prot", "1"], "did you mean --port?"),
+    (["cache", "stats", "--jsn"], "did you mean --json?"), (["sim", "--xyzzy"], "arguments: --xyzzy\n")])
+def test_a_wrong_option_gets_the_usage_of_its_own_command(words: list[str], said: str,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """And the option that was meant, where one is near."""
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "status", "named"), [

@@ -18,6 +18,12 @@ def seconds(value_s: float) -> str:
     return f"{three(value_s * 1e6)} us" if size >= 5e-8 else "0"
 
 
+def seconds_in_unit(value_s: float, unit: str) -> str:
+    """0.226, "s" -> "0.226 s"; 1.5, "ms" -> "1500 ms"; less than a hundredth of it has the unit that fits."""
+    value = value_s / {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
+    return f"{three(value)} {unit}" if isfinite(value) and value >= 0.01 else seconds(value_s)
+
+
 def ranked(value_s: float) -> str:
     """A quantile: one that falls among the failed says so."""
     return FAILED if value_s == inf else seconds(value_s)

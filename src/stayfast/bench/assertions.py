@@ -26,6 +26,7 @@ KNOWN: Final = (*LATENCIES, *SHARES, *_RATES, *_FACTORS)
 _UNITS: Final[Mapping[str, float]] = MappingProxyType({"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "%": 1e-2})
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = MappingProxyType(
     {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge})
+LONG_S: Final = 60.0
 _NAME = re.compile(r"\s*([a-z][a-z0-9_]*)(?:\.([a-z]+(?:[0-9]+(?:\.[0-9]+)?)?))?\s*", re.IGNORECASE)
 _OPERATOR = re.compile(r"[<>]=?")
 _BOUND = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e-?[0-9]+)?|\.[0-9]+)\s*([a-z%]*)\s*", re.IGNORECASE)
@@ -39,6 +40,17 @@ class Assertion(msgspec.Struct, frozen=True):
     statistic: str  # "p99", "mean", ...; empty where the metric is one figure
     operator: str
     bound: float
+    unit: str = ""  # of the bound, as given
+
+    @property
+    def read_as(self) -> str:
+        """The text with the unit that it was read with."""
+        return f"{self.text} s" if self.metric in LATENCIES and not self.unit else self.text
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether milliseconds may be meant: seconds by default, and many of them."""
+        return self.metric in LATENCIES and not self.unit and self.bound > LONG_S
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -73,7 +85,7 @@ def parse_assertion(text: str) -> Assertion:
     units = ("", "s", "ms", "us") if metric in LATENCIES else ("", "%") if metric in SHARES else ("",)
     if unit not in units:
         raise _wrong(text, bound.start(2), f"a unit of {metric}: {' '.join(units).strip() or 'none'}")
-    return Assertion(text.strip(), metric, statistic, sign[0], float(bound[1]) * _UNITS[unit])
+    return Assertion(text.strip(), metric, statistic, sign[0], float(bound[1]) * _UNITS[unit], unit)
 
 
 def check(assertions: Iterable[Assertion], run: Measured) -> tuple[Checked, ...]:

@@ -10,6 +10,8 @@ import errno
 from dataclasses import dataclass
 from math import nan
 
+import msgspec
+
 from stayfast.bench.asking import PATHS, Asker, AskingConfig
 from stayfast.bench.exchange import Connection, Exchange
 from stayfast.bench.reading import reader_of
@@ -48,6 +50,7 @@ class HttpTarget:
         base = split_base_url(config.base_url)
         origin = Origin(name, base.host, base.port, ("http/1.1",) if base.is_tls else (), config.ca_file, config.verify)
         self._dialer = Dialer(origin, Resolver(base.host, DNS_TTL_S, clock), clock)
+        self._named, self._authority = f"upstream {name}", base.authority
         self._clock = clock
         self._streams = config.asking.stream
         self._api = config.asking.api
@@ -83,7 +86,8 @@ class HttpTarget:
                     connection, connect_s = await self._connect(asking.timeout_at)
             except (UpstreamFailed, TimeoutError) as why:
                 exchange.end(_why(why), self._clock.now())
-                return self._tally.sample(asking, exchange, sent_at, connect_s)
+                sample = self._tally.sample(asking, exchange, sent_at, connect_s)
+                return msgspec.structs.replace(sample, excerpt=str(why).replace(self._named, self._authority))
             self._busy[connection] = exchange
             at = connection.send(request, exchange)
             if sent_at != sent_at:  # NaN: not sent before

@@ -93,6 +93,7 @@ class Comparison(msgspec.Struct, frozen=True):
     config: CompareConfig
     rows: tuple[Row, ...]
     warnings: tuple[str, ...]
+    invalid: tuple[str, ...]  # labels of the runs whose figures are the client's
 
     @property
     def regressions(self) -> tuple[str, ...]:
@@ -101,8 +102,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def exit_status(self) -> int:
-        """0, or 1 where there are regressions."""
-        return 1 if self.regressions else 0
+        """0, or 1 where there are regressions or a run is invalid."""
+        return 1 if self.regressions or self.invalid else 0
 
 
 def compare(a: Measured, b: Measured, rng: Random, config: CompareConfig | None = None) -> Comparison:
@@ -111,7 +112,8 @@ def compare(a: Measured, b: Measured, rng: Random, config: CompareConfig | None 
     n_draws = config.n_replicates
     rows = tuple(_row(quantity, _replicas(a, quantity, rng, n_draws), _replicas(b, quantity, rng, n_draws), config)
                  for quantity in QUANTITIES)
-    return Comparison(a.result.label, b.result.label, config, rows, _warnings(a, b))
+    invalid = tuple(run.result.label for run in (a, b) if not run.result.health.is_valid)
+    return Comparison(a.result.label, b.result.label, config, rows, _warnings(a, b), invalid)
 
 
 class _Replicas(msgspec.Struct):

@@ -94,6 +94,11 @@ class FaultsConfig:
         if not 0 <= self.warmup_s <= 86_400:
             raise ValueError(f"warmup_s must be from 0 to 86400, not {self.warmup_s:g}")
 
+    def about_s(self, scenarios: Sequence[Scenario], n_targets: int) -> float:
+        """How long all of them take, in seconds: a call that hangs is waited for until its time is over."""
+        n_hanging = sum(any(rule["kind"] == "hang" for rule in scenario.rules) for scenario in scenarios)
+        return n_targets * (len(scenarios) * (self.warmup_s + self.seconds) + n_hanging * self.timeout_s)
+
     @property
     def plan(self) -> Plan:
         """The load of one run."""
@@ -168,9 +173,8 @@ class Control:
 
 
 async def compare(config: FaultsConfig, scenarios: Sequence[Scenario], subjects: Sequence[tuple[Subject, HttpConfig]],
-                  control: Control, clock: Clock, *, say: Callable[[str], None]) -> list[Row]:
-    """Every scenario for every target, one after the other. Raises NoSimulator."""
-    rows = []
+                  control: Control, clock: Clock, *, say: Callable[[str], None], on_row: Callable[[Row], None]) -> None:
+    """Every scenario for every target, one after the other; `on_row` gets each row as it is known. Raises NoSimulator."""
     for scenario in scenarios:
         for subject, http_config in subjects:
             say(f"{scenario.name}, {subject.name}: {config.warmup_s + config.seconds:g} s")
@@ -183,8 +187,7 @@ async def compare(config: FaultsConfig, scenarios: Sequence[Scenario], subjects:
                 [result] = await perform(config.plan, [(subject, target)], clock, Origin())
                 spell.cancel()
             n_sent = sum(1 for _ in shots(config.plan.workload, config.seed, config.plan.limit))
-            rows.append(row(scenario, result, await control.n_asked() / n_sent))
-    return rows
+            on_row(row(scenario, result, await control.n_asked() / n_sent))
 
 
 async def _spell(scenario: Scenario, config: FaultsConfig, control: Control) -> None:
@@ -209,19 +212,33 @@ def row(scenario: Scenario, result: Result, calls: float) -> Row:
                sum(1 for error in samples.errors if error), calls, result.health.verdict)
 
 
-def table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
-    """One line a scenario and target, and what the scenarios are."""
-    head = ("scenario", "target", "to the")
-    names = [head, *((one.scenario, one.target, one.of) for one in rows)]
-    widths = [max(map(len, column)) for column in zip(*names, strict=True)]
-    first, *rest = ("  ".join(f"{word:{width}}" for word, width in zip(words, widths, strict=True)) for words in names)
-    lines = [f"{first}  {'p50':>8}  {'p95':>8}  {'p99':>8}  {'failed':>8}  calls a request"]
-    for words, one in zip(rest, rows, strict=True):
-        times = "  ".join(f"{_said(seconds):>8}" for seconds in (one.p50_s, one.p95_s, one.p99_s))
-        lines.append(f"{words}  {times}  {one.n_failed / one.n if one.n else 0.0:>8.2%}  {one.calls:.3f}"
-                     + "  INVALID" * bool(one.invalid))
-    why = [f"INVALID: {one.scenario}, {one.target}: {'; '.join(one.invalid)}" for one in rows if one.invalid]
-    return "\n".join([*lines, "", *why, *(f"{scenario.name}: {scenario.says}" for scenario in scenarios), ""])
+class Table:
+    """A line a scenario and target, each as it is known, and what the scenarios are."""
+
+    def __init__(self, scenarios: Sequence[Scenario], targets: Sequence[str]) -> None:
+        self._scenarios = scenarios
+        named = [("scenario", "target", "first token"), *((scenario.name, "", "") for scenario in scenarios),
+                 *(("", target, "") for target in targets)]
+        self._widths = [max(map(len, column)) for column in zip(*named, strict=True)]
+
+    def head(self) -> str:
+        """What the columns are."""
+        return self._line(("scenario", "target", "to the"), ("p50", "p95", "p99", "failed"), "calls a request")
+
+    def row(self, one: Row) -> str:
+        """What a target made of a scenario."""
+        cells = [*(_said(seconds) for seconds in (one.p50_s, one.p95_s, one.p99_s)),
+                 f"{one.n_failed / one.n if one.n else 0.0:.2%}"]
+        return self._line((one.scenario, one.target, one.of), cells, f"{one.calls:.3f}" + "  INVALID" * bool(one.invalid))
+
+    def foot(self, rows: Sequence[Row]) -> str:
+        """Why rows are invalid, and what the scenarios are."""
+        why = [f"INVALID: {one.scenario}, {one.target}: {'; '.join(one.invalid)}" for one in rows if one.invalid]
+        return "\n".join(["", *why, *(f"{scenario.name}: {scenario.says}" for scenario in self._scenarios), ""])
+
+    def _line(self, names: Sequence[str], cells: Sequence[str], last: str) -> str:
+        padded = (f"{name:{width}}" for name, width in zip(names, self._widths, strict=True))
+        return "  ".join([*padded, *(f"{cell:>8}" for cell in cells), last]) + "\n"
 
 
 def _said(seconds: float | None) -> str:

@@ -65,6 +65,8 @@ def _verdict(health: Health, record: Record) -> list[str]:
                        "than 1 % short")
     if record.n_unsent:
         reasons.append(f"{record.n_unsent} requests could not be sent at all (no socket, no port, or too late to matter)")
+    if reasons:
+        reasons[-1] += f" (try a quieter machine or {'a lower rate' if health.requested_rps else 'fewer callers'})"
     return reasons
 
 

@@ -147,6 +147,8 @@ class _Measured:
         if not len(record.samples):
             notes.append("No request was measured.")
         elif not any(not error for error in record.samples.errors):
+            if record.unreached:
+                notes.append(f"{record.unreached}.")
             notes.append(f"Nothing succeeded: {_ends(record.samples)}.")
             if record.excerpt:
                 notes.append(f"The first failed answer said: {record.excerpt}")

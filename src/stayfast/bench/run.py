@@ -42,6 +42,7 @@ class Record:
     last_began_s: float = 0.0  # of measured shots
     last_at_s: float = 0.0
     excerpt: str = ""  # of the first failed answer that had a body
+    unreached: str = ""  # why there was no connection, at first
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
@@ -177,7 +178,10 @@ class Runner:
         if sample.error is not Error.NONE:
             record.n_bad += 1
             record.n_unsent += sample.error is Error.UNSENT and is_measured
-        record.excerpt = record.excerpt or sample.excerpt
+        if sample.error is Error.CONNECT:
+            record.unreached = record.unreached or sample.excerpt
+        else:
+            record.excerpt = record.excerpt or sample.excerpt
         if is_measured:
             if not isnan(sample.lateness_s):
                 record.lateness_s[row] = sample.lateness_s  # making the request is the client's own time, too

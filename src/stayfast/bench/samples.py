@@ -51,7 +51,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     error: Error = Error.NONE
     n_upstream_attempts: int = 0  # 0: not known
     server_timing: str = ""  # as it came
-    excerpt: str = ""  # of a failed answer's body, without keys; of the first such answer only, and no column
+    excerpt: str = ""  # no column: of the first failed answer's body, without keys; of no connection: why not
 
     @property
     def lateness_s(self) -> float:

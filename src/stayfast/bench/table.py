@@ -63,7 +63,9 @@ def comparison(result: Comparison, ink: Ink) -> str:
              *(ink.red(f"careful: {printable(warning)}") for warning in result.warnings),
              ink.dim(f"  {'':16}{'A':>{_WIDTH}}{'B':>{_WIDTH}}   {f'B - A, {level}':32} B / A, {level}")]
     lines += [_compared(row, ink) for row in result.rows if not isnan(row.a) or not isnan(row.b)]
-    if result.regressions:
+    if result.invalid:
+        lines.append(ink.red(f"not judged: {printable(' and '.join(result.invalid))} invalid; measure again"))
+    elif result.regressions:
         lines.append(ink.red(f"regressed by more than {result.config.threshold:.0%}: {', '.join(result.regressions)}"))
     else:
         lines.append(ink.green(f"no regression of more than {result.config.threshold:.0%} seen"))
@@ -78,13 +80,15 @@ def assertions(checks: Iterable[Checked], ink: Ink) -> str:
 def _asserted(check: Checked, ink: Ink) -> str:
     mark = ink.green("holds") if check.holds else ink.red("FAILS")
     why = f" ({check.why})" if check.why else ""
-    return f"{mark}  {printable(check.assertion.text)}: {actual(check)}{why}\n"
+    return f"{mark}  {printable(check.assertion.read_as)}: {actual(check)}{why}\n"
 
 
 def actual(check: Checked) -> str:
     """The figure that an assertion was checked against."""
     wanted = check.assertion
-    show = amounts.seconds if wanted.statistic else amounts.share if wanted.metric in SHARES else amounts.three
+    if wanted.statistic:
+        return amounts.seconds_in_unit(check.actual, wanted.unit or "s")
+    show = amounts.share if wanted.metric in SHARES else amounts.three
     return show(check.actual)
 
 
@@ -110,6 +114,8 @@ def _latency(run: Measured, name: str, words: str, paint: Callable[[str], str]) 
 def _validity(run: Measured, ink: Ink) -> list[str]:
     result = run.result
     lines = [ink.red(f"  INVALID: {printable(reason)}") for reason in result.health.verdict]
+    if run.error_share == 1:  # why comes before all that follows from it
+        return [*(ink.red(f"  {printable(note)}") for note in result.notes), *lines]
     if run.error_share >= 0.01:
         lines.append(ink.red(f"  {amounts.share(run.error_share)} of the offered failed: "
                              "the latencies below are of the answers that were left, and a rank among the failed says so"))

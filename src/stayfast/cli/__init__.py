@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -34,10 +35,15 @@ class Command(argparse.ArgumentParser):
         self._module = module
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As in `ArgumentParser`."""
-        if self._module is None:
-            return super().parse_known_args(args, namespace)
-        return import_module(self._module).parse(args), []
+        """As in `ArgumentParser`, but nobody above knows better what is unknown here."""
+        if self._module is not None:
+            return import_module(self._module).parse(args), []
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
+            near = get_close_matches(word, list(self._option_string_actions), 1)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + "".join(f"; did you mean {one}?" for one in near))
+        return found, unknown
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,6 +116,8 @@ def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
     warm = commands.add_parser("warm", help="ask a gateway what will be asked of it, so that its caches know")
     warm.add_argument("file", metavar="FILE", help="a question or a request as JSON in each line")
     warm.add_argument("--model", metavar="ROUTE", help="whom to ask the lines that are no JSON")
+    warm.add_argument("--embed", action="store_true", help="lines that are no JSON are texts for --model to embed")
+    warm.add_argument("--call", metavar="MODULE:NAME", help="call a turns.Cached of yours with each line, and no gateway")
     when = warm.add_mutually_exclusive_group()
     when.add_argument("--every", metavar="TIME", help="again and again, as in 1h")
     when.add_argument("--cron", metavar="LINE", help='again and again, by the local clock, as in "0 6 * * 1-5"')

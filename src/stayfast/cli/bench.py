@@ -18,7 +18,7 @@ import uvloop
 
 from stayfast import __version__
 from stayfast.bench import files, selftest, table
-from stayfast.bench.assertions import Checked, check
+from stayfast.bench.assertions import Assertion, Checked, check
 from stayfast.bench.client import HttpTarget
 from stayfast.bench.compare import CompareConfig, Comparison, compare
 from stayfast.bench.html.page import page
@@ -30,7 +30,7 @@ from stayfast.bench.schedule import Prompts
 from stayfast.bench.stats import Measured
 from stayfast.bench.sweep import Step, is_enough, step_of, told
 from stayfast.bench.table import Ink
-from stayfast.cli import say
+from stayfast.cli import Command, say
 from stayfast.cli.bench_faults import add_fault_options, run_faults
 from stayfast.cli.bench_options import RUN_EXAMPLES, Job, Misused, add_run_options, at_load, job_of
 from stayfast.cli.bench_virtual import VirtualSession
@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="stayfast bench", description="Measure a gateway or a provider under load.",
-                                     epilog=RUN_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Command(prog="stayfast bench", epilog=RUN_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+                     description="Measure a gateway or a provider under load: `stayfast bench run --help` has the options.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="measure (may be left out: `stayfast bench --rate ...`)", epilog=RUN_EXAMPLES,
                                   formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,17 +96,20 @@ def _parser() -> argparse.ArgumentParser:
 def _run(given: argparse.Namespace) -> int:
     variables = environment()
     job = job_of(given, variables)
+    _doubt(job.assertions)
     ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=variables.get("NO_COLOR"))
     origin = Origin(command_line(given.words), machine())
     session: Session | VirtualSession
+    cost = ""
     if given.virtual:
         session = VirtualSession(job, given.config, origin, is_quiet=given.quiet)
         runs = [Measured(result) for result in session.perform()]
+        cost = session.cost
     else:
         allow_sockets()
         session = Session(job, origin, is_quiet=given.quiet)
         runs = [Measured(result) for result in uvloop.run(session.perform())]
-    sys.stdout.write(table.report(runs, ink))
+    sys.stdout.write(table.report(runs, ink) + cost)
     compared = None
     if job.sweep is not None:
         sys.stdout.write(told(job.sweep, session.steps) + "\n")
@@ -121,6 +124,12 @@ def _run(given: argparse.Namespace) -> int:
         return EXIT_SIGNAL + session.interrupted_by
     is_bad = not runs or any(not run.result.health.is_valid or run.error_share == 1 for run in runs)
     return EXIT_BAD if is_bad or not all(checked.holds for checked in checks) else 0
+
+
+def _doubt(assertions: Iterable[Assertion]) -> None:
+    for assertion in assertions:
+        if assertion.is_doubtful:
+            say(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
 
 
 def _checks(job: Job, runs: Sequence[Measured], ink: Ink) -> list[Checked]:
@@ -215,6 +224,9 @@ def _compare(given: argparse.Namespace) -> int:
     if len(runs) != 2:
         raise Misused(f"compare takes two results, not {len(runs)}: choose by FILE:LABEL "
                       f"(there are {', '.join(run.result.label for run in runs)})")
+    if runs[0].result.label == runs[1].result.label:
+        for run, name in zip(runs, given.files, strict=False):
+            run.result.label = _file_and_label(name)[0]
     try:
         config = CompareConfig(float(given.level), float(given.threshold))
         found = compare(runs[0], runs[1], Random(int(given.seed)), config)

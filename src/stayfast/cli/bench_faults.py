@@ -8,14 +8,15 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from stayfast.bench.durations import seconds_in
-from stayfast.bench.faults import SCENARIOS, Control, FaultsConfig, NoSimulator, Row, Scenario, compare, table
+from stayfast.bench.durations import said, seconds_in
+from stayfast.bench.faults import SCENARIOS, Control, FaultsConfig, NoSimulator, Row, Scenario, Table, compare
 from stayfast.cli import say
 from stayfast.cli.bench_options import DEFAULT_TARGET, Misused, subjects
 from stayfast.core.clock import SystemClock
 from stayfast.settings import environment
 
 EXIT_BAD = 1
+EXIT_INTERRUPTED = 130
 
 
 def add_fault_options(parser: argparse.ArgumentParser) -> None:
@@ -54,17 +55,34 @@ def run_faults(given: argparse.Namespace, ready: Callable[[], None]) -> int:
     if given.json is not None and not Path(given.json).absolute().parent.is_dir():
         raise Misused(f"{given.json} cannot be written: its folder does not exist")
     scenarios = _chosen(given.only)
+    tell: Callable[[str], None] = (lambda _: None) if given.quiet else say
+    tell(f"all of it takes {_about(config.about_s(scenarios, len(targets)))}")
     ready()
+    shown = Table(scenarios, [subject.name for subject, _ in targets])
+    rows: list[Row] = []
+    status = 0
+
+    def show(row: Row) -> None:
+        sys.stdout.write(shown.head() * (not rows) + shown.row(row))
+        sys.stdout.flush()
+        rows.append(row)
+
     try:
-        rows = uvloop.run(compare(config, scenarios, targets, Control(given.simulator, key), SystemClock(),
-                                  say=(lambda _: None) if given.quiet else say))
+        uvloop.run(compare(config, scenarios, targets, Control(given.simulator, key), SystemClock(), say=tell, on_row=show))
     except NoSimulator as why:
         say(f"stayfast bench: {why}")
-        return EXIT_BAD
-    sys.stdout.write(table(rows, scenarios))
-    if given.json is not None:
+        status = EXIT_BAD
+    except KeyboardInterrupt:
+        say("stayfast bench: interrupted")
+        status = EXIT_INTERRUPTED
+    sys.stdout.write(shown.foot(rows) * bool(rows))
+    if given.json is not None and rows:
         _write(given.json, rows)
-    return EXIT_BAD if any(row.invalid for row in rows) else 0
+    return status or (EXIT_BAD if any(row.invalid for row in rows) else 0)
+
+
+def _about(seconds: float) -> str:
+    return f"about {said(round(seconds / 60) * 60 if seconds >= 120 else round(seconds))}"
 
 
 def _chosen(only: str | None) -> tuple[Scenario, ...]:

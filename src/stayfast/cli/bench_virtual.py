@@ -11,6 +11,7 @@ from types import FrameType
 
 import msgspec
 
+from stayfast.bench import amounts
 from stayfast.bench.perform import Origin, Plan, perform
 from stayfast.bench.pipeline import PipelineTarget
 from stayfast.bench.progress import progress
@@ -21,6 +22,7 @@ from stayfast.bench.stats import Measured
 from stayfast.bench.sweep import Step, is_enough, step_of
 from stayfast.cli.bench_options import Job, Misused, at_load
 from stayfast.compose.virtual import check_simulated, virtual
+from stayfast.core.clock import SystemClock
 from stayfast.settings import Settings, SettingsError, Source, environment, find, load
 from stayfast.testing.simloop import SimLoop, run
 
@@ -43,11 +45,18 @@ class VirtualSession:
         self._where = config or SCENARIO.name
         self._runner: Runner | None = None
         self.interrupted_by = 0  # the signal
+        self.cost = ""  # a line for the report
 
     def perform(self) -> list[Result]:
         """All results. An interrupt ends the sending; what was done until then is reported."""
+        clock = SystemClock()
+        began_at, cpu_before_s = clock.now(), clock.cpu()
         with self._interruptible(), _collecting_seldom():
-            return self._sweep() if self._job.sweep is not None else [self._once(self._job.plan)]
+            results = self._sweep() if self._job.sweep is not None else [self._once(self._job.plan)]
+        n, cpu_s = sum(len(result.samples) for result in results), clock.cpu() - cpu_before_s
+        all_s, each_s, took_s = map(amounts.seconds, (cpu_s, cpu_s / max(1, n), clock.now() - began_at))
+        self.cost = f"  cost      {all_s} of CPU in {took_s} on this machine: {each_s} of CPU a request\n"
+        return results
 
     def _once(self, plan: Plan) -> Result:
         return run(lambda loop: self._on(loop, plan))

@@ -32,12 +32,14 @@ from stayfast.settings import (
     Settings,
     SettingsError,
     Source,
+    TurnUpstream,
     environment,
     find,
     load,
     overrides,
     why_not_embedded,
 )
+from stayfast.turns.find import state_of
 
 Address = tuple[str, int]
 _MARGIN_S = 5.0
@@ -122,20 +124,22 @@ def _supervise(given: Given, settings: Settings) -> int:
     listening = Override(("server", "port"), str(address[1]), "the parent process")
     socket_name = given.variables.get("NOTIFY_SOCKET")
     engines: dict[str, Address] = {}
-    last_good = given.find()
+    last_good, turns = given.find(), turn_files(settings)
 
     def briefing() -> bytes:
         return json.dumps({
+            "turns": turns,  # a briefing that says nothing new is not sent
             "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines, "folder": folder,
             "overrides": [[*override.path, override.text, override.source] for override in (*given.overrides, listening)],
         }).encode()
 
     def reload() -> bytes:
-        nonlocal last_good
+        nonlocal last_good, turns
         source = given.find()
-        if given.load(source).engines != settings.engines:
+        new = given.load(source)
+        if new.engines != settings.engines:
             raise ValueError("embedded models run in the parent of the workers: to add, change or remove one, restart")
-        last_good = source
+        last_good, turns = source, turn_files(new)
         return briefing()
 
     def on_ready() -> None:
@@ -188,6 +192,11 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
         if error.errno not in _CANNOT_LISTEN:
             raise
         return EXIT_PORT_IN_USE
+
+
+def turn_files(settings: Settings) -> list[str]:
+    """What the files of the turns are like that are served, which workers have to load anew where they have changed."""
+    return [state_of(its.turn) for its in settings.upstreams.values() if isinstance(its, TurnUpstream)]
 
 
 class Told:

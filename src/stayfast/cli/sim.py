@@ -157,9 +157,15 @@ def _hello(site: Site, url: str) -> str:
     key = ' -H "authorization: Bearer $KEY"' if site.config.key is not None else ""
     return "\n".join([
         f"stayfast {__version__} simulates:",
-        *(f"  {url}/{name}/v1  {config.preset or 'instant'}" for name, config in site.control.configs.items()),
-        "try:", f"  curl -i -N {url}/v1/chat/completions{key} -d '{body}'",
+        *(f"  {url}/{name}/v1  {_kind(config)}" for name, config in site.control.configs.items()),
+        "try:", f"  curl -i -N {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{body}'",
         *([f"  curl {url}/_sim/counts{key}"] if site.config.has_control else [])])
+
+
+def _kind(config: ProviderConfig) -> str:
+    """The preset, and what stands in its place."""
+    of_its_own = [f"its own {name}" for name in ("ttft", "gaps", "engine") if getattr(config, name)]
+    return ", ".join([config.preset] * bool(config.preset) + of_its_own) or "instant"
 
 
 def _tell(value: Any) -> None:

@@ -145,7 +145,7 @@ def checked(checks: Sequence[Checked]) -> Markup | None:
     rows = []
     for check in checks:
         badge = tag("span", "holds", cls="badge good") if check.holds else tag("span", "fails", cls="badge bad")
-        rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.text, scope="row"), tag("td", actual(check)),
+        rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.read_as, scope="row"), tag("td", actual(check)),
                         tag("td", check.why)))
     return section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
 
