@@ -3,8 +3,9 @@
 import asyncio
 
 import httpx
+import pytest
 
-from examples import fastapi_endpoint, langgraph_node, pydantic_ai_tool
+from examples import fastapi_endpoint, langgraph_node, mcp_agent, pydantic_ai_tool
 
 
 def test_langgraph() -> None:
@@ -33,3 +34,11 @@ def test_fastapi() -> None:
     assert answer["text"] == "deadlines: see 1 page(s)"
     assert answer["missing"] == {}
     assert 0 < answer["seconds_left"] < 1.5
+
+
+@pytest.mark.sockets
+def test_mcp() -> None:
+    """A real server over stdio: the tool that hangs costs its time-out, and the model says so."""
+    said = asyncio.run(mcp_agent.main())
+    assert said.startswith("There are 3 in stock; when it comes I could not find out (timeout).")
+    assert "delivery" in said

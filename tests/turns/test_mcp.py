@@ -124,3 +124,17 @@ def running() -> Iterator[int]:
     finally:
         child.terminate()
         child.wait(10)
+
+
+def test_a_server_that_does_not_come_up_is_said() -> None:
+    """What is no server, what ends at once, what is not there, and a command that was written as one string."""
+    async def open_it(server: object) -> None:
+        async with mcp_tools(server, opens_in=1.0):
+            raise AssertionError("it has opened")
+
+    for server, said in ((["sleep", "1000"], "told no tools within 1 s"), (["true"], "the MCP server 'true' cannot be used"),
+                         (["/no/such/program"], "cannot be used"), ("http://127.0.0.1:9/mcp", "cannot be used")):
+        with pytest.raises(ConnectionError, match=said):
+            asyncio.run(open_it(server))
+    with pytest.raises(ValueError, match="a string is a URL"):
+        asyncio.run(open_it("python server.py"))

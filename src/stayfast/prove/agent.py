@@ -82,9 +82,9 @@ class Writer:
     async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
                   max_tokens: int) -> Said:
         """See `Model`."""
-        bad_word = self._rng.choice(WORDS)
-        for word in WORDS:
-            if word == bad_word:
+        bad = self._rng.randrange(len(WORDS))
+        for n, word in enumerate(WORDS):
+            if n == bad:
                 await jagged(self._rng, Mixture(0.01))
             hear(word)
             await asyncio.sleep(WRITES.draw(self._rng, 1.0) / len(WORDS))

@@ -1,11 +1,12 @@
 """What the gateway itself costs: CPU and time a request, beside a bare proxy and no proxy at all, in one run.
 
 CPU is read from the kernel's account of each process while callers keep it busy: whole answers come from a can
-(`prove.canned`), streams from the simulator. Time is what an open loop at a modest rate sees. What is measured has a core of
-its own, the load and the upstreams have the others. Machines differ and are shared (one of them took 118 us for a whole answer
-in one hour and 175 in another), so the bare proxy in the same minutes is the yardstick: its distance from "direct" is what any
-proxy in Python must cost here. When wrong: neighbours share the caches, so requests a second would say more about the machine
-than about the gateway, and are not claimed. Nor is the added time: on a shared machine it is the scheduler's as much as ours.
+(`prove.canned`), streams from the simulator. Time is what an open loop at a modest rate sees. What is measured has a core
+of its own, the load and the upstreams have the others. Machines differ and are shared (one of them took 118 us for a whole
+answer in one hour and 175 in another), so the bare proxy in the same minutes is the yardstick: its distance from "direct" is
+what any proxy in Python must cost here. When wrong: neighbours share the caches, so requests a second would say more about
+the machine than about the gateway, and are not claimed. Nor is the added time: on a shared machine it is the scheduler's as
+much as ours.
 """
 
 from collections.abc import Mapping
@@ -58,8 +59,8 @@ class Overhead:
 
     name = "overhead"
     says = (f"For a whole answer the gateway takes at most {FLOORS_GOAL:g} times the CPU that a bare proxy takes in the "
-            f"same minutes, and at most {CHUNK_GOAL_US:g} us for a chunk of a stream. The policies of the tail that are on where "
-            f"nothing is set take at most {POLICIES_GOAL_US:g} us of a whole answer.")
+            f"same minutes, and at most {CHUNK_GOAL_US:g} us for a chunk of a stream. The policies of the tail that are on "
+            f"where nothing is set take at most {POLICIES_GOAL_US:g} us of a whole answer.")
 
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""

@@ -8,14 +8,15 @@ server is shared by turns; open it and close it in one task. A call that is cut 
 server, too; a server that has died answers every call by an error, which the breaker of the tool then spares.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CallToolResult
 
 from stayfast.turns.tools import Tool, ToolError
@@ -25,19 +26,48 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 @asynccontextmanager
 async def mcp_tools(server: Any, *, timeout: float = 5.0, trust: bool = False, prefix: str = "",
-                    environment: Mapping[str, str] = MappingProxyType({})) -> AsyncIterator[list[Tool[..., Any]]]:
+                    environment: Mapping[str, str] = MappingProxyType({}),
+                    opens_in: float = 10.0) -> AsyncIterator[list[Tool[..., Any]]]:
     """The tools of one server while it is open: a command and its arguments, a URL, or what `mcp.Client` takes.
 
     `timeout`: the most seconds of one call. `trust`: tools that the server calls read-only or idempotent may be called
     twice and, if read-only, be begun while the model still writes. `prefix`: of their names, where two servers have the
-    same. `environment`: more variables for a command. Raises what the package raises where the server cannot be reached.
+    same. `environment`: more variables for a command. `opens_in`: the most seconds until it has told its tools. Raises
+    ConnectionError where it has not, or cannot be reached or started, and ValueError for what can be no server.
     """
+    named = _named(server)
     if isinstance(server, Sequence) and not isinstance(server, str):
+        server = StdioServerParameters(command=server[0], args=list(server[1:]), env=dict(environment))
+    async with AsyncExitStack() as opened:
+        try:
+            async with asyncio.timeout(opens_in):
+                client = await opened.enter_async_context(Client(server))
+                tools = await _listed(client, timeout, prefix, trust=trust)
+        except TimeoutError:
+            raise ConnectionError(f"{named} told no tools within {opens_in:g} s: is it an MCP server?") from None
+        except (BaseExceptionGroup, OSError, MCPError) as error:
+            raise ConnectionError(f"{named} cannot be used: {_first(error)!r}") from error
+        yield tools
+
+
+def _named(server: Any) -> str:
+    if isinstance(server, str):
+        if not server.startswith(("http://", "https://")):
+            raise ValueError(f"mcp_tools({server!r}): a string is a URL; a server that is to be started is a list, as in "
+                             'mcp_tools(["python", "server.py"])')
+        return f"the MCP server at {server}"
+    if isinstance(server, Sequence):
         if not server:
             raise ValueError('an empty command: a server is started as in mcp_tools(["python", "server.py"])')
-        server = StdioServerParameters(command=server[0], args=list(server[1:]), env=dict(environment))
-    async with Client(server) as client:
-        yield await _listed(client, timeout, prefix, trust=trust)
+        return f"the MCP server {server[0]!r}"
+    return "the MCP server"
+
+
+def _first(error: BaseException) -> BaseException:
+    """What is at the bottom of it: the package's task groups wrap it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _listed(client: Client, timeout_s: float, prefix: str, *, trust: bool) -> list[Tool[..., Any]]:

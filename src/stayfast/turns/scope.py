@@ -42,7 +42,12 @@ def remaining() -> float:
 
 
 def charge(usd: float) -> None:
-    """What the step that runs here has just cost, in dollars, for the report; nothing without a budget."""
+    """What the step that runs here has just cost, in dollars, for the report; nothing without a budget.
+
+    Raises ValueError for what is no amount: it is summed up, and one such sum would spoil all that come after it.
+    """
+    if not 0 <= usd < inf:
+        raise ValueError(f"charge({usd!r}): what a step cost is dollars, 0 or more, as in charge(0.0004)")
     scope = here.get()
     if scope is not None:
         scope.cost_usd += usd

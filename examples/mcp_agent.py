@@ -1,0 +1,42 @@
+"""An agent with the tools of an MCP server, which is started as a child and speaks over stdio.
+
+Each call has its time-out, and ends with the turn at the latest; the model is told in words what was not done, so that it
+can answer with what it has.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stayfast.turns import Agent, budget
+from stayfast.turns.mcp import mcp_tools
+from stayfast.turns.model import Hear, Json, Said
+from stayfast.turns.tools import Call
+
+SERVER = [sys.executable, str(Path(__file__).with_name("mcp_shop.py"))]
+
+
+class Scripted:
+    """Stands for a model: it asks both tools at once, and answers with what they said."""
+
+    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+                  max_tokens: int) -> Said:
+        """See `stayfast.turns.model.Model`."""
+        results = [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
+        if may_call and not results:
+            return Said(calls=(Call("1", "stock", '{"item": "tea"}'), Call("2", "delivery", '{"order": "17"}')))
+        stock, delivery = results
+        return Said(f"There are {stock['result']['n']} in stock; when it comes I could not find out ({delivery['status']}).")
+
+
+async def main() -> str:
+    """One turn: its answer, and where the time went."""
+    async with mcp_tools(SERVER, timeout=0.3) as tools, budget(total=5.0) as b:
+        done = await Agent(Scripted(), tools).run([{"role": "user", "content": "Is there tea? When does order 17 come?"}])
+    return f"{done.text}\n{b.report()}\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(asyncio.run(main()))
