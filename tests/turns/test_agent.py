@@ -13,7 +13,7 @@ from stayfast.turns.agent import APOLOGY, Agent, Outcome
 from stayfast.turns.answer import Answer
 from stayfast.turns.model import Hear, Json, Said
 from stayfast.turns.pace import Pace
-from stayfast.turns.tools import Call, tool
+from stayfast.turns.tools import Call, ToolError, tool
 from tests.turns.agents import Scripted, breaks, calls, fails, hangs, quick
 
 ASK = [{"role": "user", "content": "What is the weather?"}]
@@ -237,6 +237,44 @@ def test_whoever_cancels_a_turn_cancels_all_of_it() -> None:
     run(main)
 
 
+def test_a_tool_may_be_called_answer() -> None:
+    """What is reserved for the answer is not for it."""
+    @tool(timeout=10)
+    async def answer() -> str:
+        """Hangs."""
+        await asyncio.sleep(1000)
+        return "never"
+
+    outcome, ended_at, report = turn(Agent(Scripted([Said("Well.")]), [answer], plan=Scripted([calls("answer")])), 4.0)
+    assert (outcome.text, outcome.how, outcome.missing["answer"]) == ("Well.", "ok", "timeout")
+    assert ended_at == pytest.approx(2.7)
+    assert "answer (tool)" in report
+
+
+def test_half_of_a_pair_breaks_no_turn() -> None:
+    """In what a tool or a model says, and in the names that it makes up: the next question can be sent, and readers read."""
+    @tool(timeout=1)
+    async def cut() -> str:
+        """Says why not."""
+        raise ToolError("no \ud83d")
+
+    a = Answer()
+    odd = Said("so \ud83d", (Call("1\ud83d", "cut", ""), Call("2", "no\ud83d", "{"), Call("3", "cut", '{"\ud83d": 1}')))
+    outcome, _, _ = turn(Agent(Scripted([Said("Well \ud83d")]), [cut], plan=Scripted([odd, Said()])), a=a)
+    assert (outcome.text, outcome.how, a.text) == ("Well ?", "ok", "Well ?")
+    assert json.dumps(outcome.messages, ensure_ascii=False).encode()
+    assert results(outcome)[0]["error"] == "no ?"
+    assert outcome.missing == {"cut": "error", "no?": "error"}
+
+    async def told() -> bytes:
+        return b"".join([event.sse() async for event in a.read()])
+
+    assert b"no?" in asyncio.run(told())
+
+
+NAME: Any = "large"
+
+
 class Nothing:
     """A model that forgot to return."""
 
@@ -247,6 +285,8 @@ class Nothing:
 @pytest.mark.parametrize(("wrong", "why"), [
     (lambda: Agent(Scripted([]), [quick, quick]), "two tools have the same name"),
     (lambda: Agent(Scripted([]), answer_s=0), "answer_s=0"),
+    (lambda: Agent(NAME), r"'large' is no model: .* ChatModel\(client, \"large\"\)"),
+    (lambda: Agent(Scripted([]), plan=NAME), "'large' is no model"),
     (lambda: Agent(Scripted([]), max_steps=-1), "max_steps and max_calls"),
     (lambda: asyncio.run(Agent(Scripted([])).run(ASK)), r"write budget\(total=2.5\)"),
     (lambda: turn(Agent(Nothing())), r"Nothing.ask returned a NoneType: return Said\(text, calls\)")])

@@ -74,6 +74,25 @@ async def left() -> float:
     return remaining()
 
 
+class AskRequest(BaseModel):
+    """A body, as many call theirs."""
+
+    text: str
+
+
+@api.post("/named")
+@within(total=5.0)
+async def named(request: AskRequest) -> str:
+    """Its body is called as Starlette calls the request."""
+    return request.text
+
+
+@within(total=5.0)
+async def bare(request: Any) -> JSONResponse:
+    """Of Starlette, by a name only."""
+    return JSONResponse(request.url.path)
+
+
 def asked(app: Any, method: str, path: str, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
     """One request and its answer."""
     async def main() -> httpx.Response:
@@ -162,6 +181,13 @@ def test_the_caller_leaves() -> None:
 
     assert asyncio.run(main())[0]["status"] == 499
     assert sorted(cancelled) == ["kb", "web"]
+
+
+def test_a_body_may_be_called_request() -> None:
+    """What says another type is no Request; what says none is Starlette's by its name."""
+    answer = asked(api, "POST", "/named", json={"text": "Why?"})
+    assert (answer.status_code, answer.json()) == (200, "Why?")
+    assert asked(Starlette(routes=[Route("/bare", bare)]), "GET", "/bare").json() == "/bare"
 
 
 def test_a_plain_function_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 
 import pytest
@@ -183,6 +184,32 @@ def test_what_cannot_be_cancelled_is_abandoned() -> None:
     assert "abandoned, and maybe still running: stubborn" in b.report()
 
 
+def test_what_refused_once_is_asked_again_at_the_end() -> None:
+    """One that went on after its cap is cancelled once more with the turn; one that is just closing what it holds is not."""
+    closed: list[str] = []
+
+    async def refuses_once() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    async def closes() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.004)
+            closed.append("connection")
+
+    async def body(b: Budget) -> None:
+        assert await b.run(refuses_once, cap=0.1, fallback="none") == "none"
+        await b.gather(closes=closes, by=0.1)
+
+    b, ended_at = in_turn(body)
+    assert b.abandoned == []
+    assert closed == ["connection"]
+    assert ended_at < 0.22
+
+
 def test_plain_functions_run_in_threads() -> None:
     """They know the deadline; one that is late is abandoned, and its result is lost."""
     async def main(loop: SimLoop) -> None:
@@ -254,6 +281,33 @@ def test_cost_and_report() -> None:
     assert [line.split("|")[0].strip() for line in b.report().splitlines()[1:5]] == ["paid", "inner", "kb", "web"]
     assert "timeout, fallback used, not done within its cap of 0.4 s" in b.report()
     assert b.report().endswith("broke the budget: web")
+
+
+def test_what_broke_the_budget_may_be_inside() -> None:
+    """A step of a budget inside is named where it took the outer one's time, not where it took a time of its own."""
+    async def inside(total: float | None) -> None:
+        async with budget(total) as inner:
+            await inner.run(takes, 99, name="inner", fallback=None)
+
+    async def body(b: Budget) -> None:
+        await b.run(inside, 0.5)
+        assert b.broken_by is None
+        await inside(None)
+
+    b, _ = in_turn(body)
+    assert b.broken_by == "inner"
+    assert b.report().endswith("broke the budget: inner")
+
+
+def test_what_is_abandoned_may_be_inside() -> None:
+    """It is named by the budget around it as well."""
+    async def body(b: Budget) -> None:
+        async with budget(1) as inner:
+            await inner.run(stubborn, name="inner", cap=0.1, fallback=None)
+
+    b, _ = in_turn(body)
+    assert b.abandoned == ["inner"]
+    assert "abandoned, and maybe still running: inner" in b.report()
 
 
 def test_a_loop_that_was_blocked_at_the_end_still_gives_the_fallback() -> None:

@@ -229,6 +229,16 @@ def test_a_list_that_was_found_is_its_finders_own() -> None:
     run(main)
 
 
+def test_a_plain_function_is_told_what_to_write() -> None:
+    """It would block everybody."""
+    async def main(_: SimLoop) -> None:
+        plain: Any = list
+        with pytest.raises(TypeError, match=r"list is a plain function: .* asyncio\.to_thread\(list, question\)"):
+            await Cached(plain, ttl_s=60)("a")
+
+    run(main)
+
+
 def test_wrong_use_is_told_at_once() -> None:
     """A time that is none is a ValueError that names it."""
     with pytest.raises(ValueError, match="ttl_s"):

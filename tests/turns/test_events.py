@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -242,6 +243,34 @@ def test_a_turn_that_breaks_off_says_so(error: BaseException, how: str, detail: 
     asyncio.run(main())
 
 
+def test_a_turn_that_ran_out_of_time_says_so() -> None:
+    """Whoever noticed it: the body of a budget, of one around it, or a step that reached its cap. Cancelled is cancelled."""
+    async def ended(a: Answer, *, total: float = 9.0, inner: float = 9.0) -> None:
+        async with budget(total), budget(inner), a:
+            await asyncio.sleep(60)
+
+    async def capped(a: Answer) -> None:
+        async with budget(9.0) as b:
+            await b.run(ended, a, cap=0.05)
+
+    async def left(a: Answer) -> None:
+        async with asyncio.timeout(0.05):
+            await ended(a)
+
+    async def main(_: SimLoop) -> list[str]:
+        hows = []
+        for turn in (partial(ended, total=0.05), partial(ended, inner=0.05), capped, left):
+            a = Answer()
+            with pytest.raises(TimeoutError):
+                await turn(a)
+            final = (await read_all(a))[-1].told
+            assert isinstance(final, Final)
+            hows.append(final.how)
+        return hows
+
+    assert run(main) == ["timeout", "timeout", "timeout", "cancelled"]
+
+
 def test_a_slow_reader_goes_on_from_a_snapshot() -> None:
     """What is kept is bounded; the final event and late patches are never folded away."""
     async def main() -> None:
@@ -257,6 +286,29 @@ def test_a_slow_reader_goes_on_from_a_snapshot() -> None:
             assert [text_of(await anext(reader)) for _ in range(2)] == ["e", "f"]
         assert [event.told for event in await read_all(a, 7)] == [Final("ok")]
         assert [event.id for event in await read_all(a)] == [5, 6, 7, 8]
+
+    asyncio.run(main())
+
+
+def test_a_plain_reader_that_falls_behind_has_all_of_the_text() -> None:
+    """From a snapshot it takes what it has not been given yet."""
+    async def main() -> None:
+        async with Answer(2) as a:
+            reader, given = a.read(), ""
+            for text in ("It ", "has ", "left ", "the ", "house ", "at ", "nine."):
+                a.prefix(text)
+                a.progress("writing", text)
+                if text in ("It ", "the "):
+                    given += text_of(await anext(reader), len(given))
+            async for event in reader:
+                given += text_of(event, len(given))
+                if given == a.text:
+                    break
+        assert given == "It has left the house at nine."
+        late = ""
+        async for event in a.read():
+            late += text_of(event, len(late))
+        assert late == a.text
 
     asyncio.run(main())
 

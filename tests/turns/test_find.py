@@ -80,6 +80,8 @@ def test_what_can_be_served(folder: Path, text: str, writes: bool, yields: bool)
     ("desk_of_test:answer", "import no_such_library", "it imports no_such_library, which is not there"),
     ("desk_of_test:answer", "1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
     ("desk_of_test:answer", "async def answer(:", "cannot be imported: SyntaxError"),
+    ("desk_of_test:answer", "import sys\nsys.exit(4)", "cannot be imported: SystemExit: 4"),
+    ("desk_of_test:answer", "raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt"),
 ])
 def test_what_cannot(folder: Path, named: str, text: str, words: str) -> None:
     """Each says what to write instead."""

@@ -147,6 +147,23 @@ def test_outside_of_a_turn_nothing_is_said() -> None:
     assert sdk_options() == {}
 
 
+def test_options_of_ones_own() -> None:
+    """Go along: the shorter time-out and all headers; outside of a turn as they are."""
+    own = {"x-team": "a"}
+
+    async def main() -> None:
+        async with budget(2.0):
+            longer, shorter = sdk_options(timeout=60, extra_headers=own), sdk_options(timeout=0.5)
+        assert 1 < longer["timeout"] <= 2
+        assert set(longer["extra_headers"]) == {"x-team", HEADER}
+        assert shorter["timeout"] == 0.5
+        assert int(shorter["extra_headers"][HEADER]) > 1000
+
+    asyncio.run(main())
+    assert own == {"x-team": "a"}
+    assert sdk_options(timeout=60, extra_headers=own) == {"timeout": 60, "extra_headers": own}
+
+
 def test_nothing_left() -> None:
     """Then nothing is sent."""
     async def main() -> None:

@@ -28,6 +28,12 @@ WRONG: list[tuple[Body, type[Exception], str]] = [
     (lambda b: b.gather(takes, need=1), TypeError, r"a step without a name: .* b\.gather\(kb=step\(search, question\)"),
     (lambda b: b.gather(a=takes, need=2), ValueError, "need=2: of 1 steps"),
     (lambda b: b.gather(a=takes, by=0), ValueError, r"by=0: .* as in by=0\.6"),
+    (lambda b: b.run(takes, 1, cap="1"), TypeError, r"cap='1': .* as in cap=0\.4"),
+    (lambda b: b.run(takes, 1, name=""), ValueError, "name='': leave the name out"),
+    (lambda b: b.run(takes, 1, name=5), TypeError, 'name=5: a step\'s name is text, .* name="kb"'),
+    (lambda b: b.gather(a=takes, by="0.6"), TypeError, r"by='0\.6': .* as in by=0\.6"),
+    (lambda b: b.gather(a=takes, need="1"), TypeError, "need='1': .* as in need=1; no step can have this name"),
+    (lambda b: b.gather(a=takes, late=takes), TypeError, "late=<function takes.*: the budget around this one, .* this name"),
     (lambda b: b.__aenter__(), RuntimeError, "entered once"),
 ]
 
@@ -58,6 +64,23 @@ def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
     """A budget or a hedge that cannot be is not made."""
     with pytest.raises(ValueError, match=says):
         made()
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("2.5",), r"total='2\.5': .* budget\(total=2\.5\)"),
+    ((1, ["answer"]), r"reserve=\['answer'\]: .* reserve={\"answer\": 1\.6}"),
+    ((1, {"answer": "0.5"}), r"reserve={'answer': '0\.5'}: .* as in reserve=")])
+def test_what_is_no_number(arguments: tuple[Any, ...], says: str) -> None:
+    """Is a TypeError that says what to write."""
+    with pytest.raises(TypeError, match=says):
+        budget(*arguments)
+
+
+def test_a_budget_without_async() -> None:
+    """Says that it needs it, before anything of the body runs."""
+    plain: Any = budget(1)
+    with pytest.raises(TypeError, match="async with"), plain:
+        pytest.fail("the body ran")
 
 
 def test_a_budget_outside_of_its_time() -> None:

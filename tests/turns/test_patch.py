@@ -93,6 +93,20 @@ def test_a_wrong_patch_is_told(operation: Any, why: str) -> None:
         patched({"a": [0], "n": 1}, [operation])
 
 
+class Untouchable(list[int]):
+    """Nobody may look into it."""
+
+    def __len__(self) -> int:
+        raise AssertionError("it was compared")
+
+
+def test_what_is_the_very_same_is_not_compared() -> None:
+    """A number that is put beside 20,000 documents does not cost a walk through them."""
+    docs = Untouchable()
+    assert diff({"docs": docs, "n": 1}, {"docs": docs, "n": 2}) == [{"op": "replace", "path": "/n", "value": 2}]
+    assert diff([docs, 1], [docs, 2]) == [{"op": "replace", "path": "/1", "value": 2}]
+
+
 def test_an_appended_element_is_one_operation() -> None:
     """Whatever stands before it, and after one that was put in."""
     long = list(range(1000))

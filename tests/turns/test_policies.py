@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Breaker, BreakerConfig, Hedge, StepSkipped, StepTimeout, budget
+from stayfast.turns import Breaker, BreakerConfig, Hedge, StepSkipped, StepTimeout, budget, step
 from tests.turns.test_budget import fails, takes
 
 
@@ -30,6 +30,22 @@ def test_a_breaker_leaves_a_failing_step_alone() -> None:
             assert await b.run(takes, 0.1, "well", breaker=crm) == "well"
             assert await b.run(takes, 0.1, "well", breaker=crm) == "well"
             assert "closed" in repr(crm)
+
+    run(main)
+
+
+def test_a_fan_out_that_does_not_wait_says_nothing_of_a_step() -> None:
+    """What `by` cuts short was within its cap: its breaker stays closed; nor is it what broke the budget."""
+    crm = Breaker()
+
+    async def main(_: SimLoop) -> None:
+        for _turn in range(7):
+            async with budget(2) as b:
+                found = await b.gather(crm=step(takes, 0.05, cap=1.0, breaker=crm), by=0.01)
+                assert (found.missing["crm"].why, found.missing["crm"].detail) == ("timeout", "not done by 0.01 s")
+            assert b.broken_by is None
+        async with budget(2) as b:
+            assert await b.run(takes, 0.05, breaker=crm) == "done"
 
     run(main)
 

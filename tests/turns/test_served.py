@@ -312,6 +312,26 @@ def test_a_step_that_times_out_is_a_504() -> None:
     assert at == pytest.approx(0.5, abs=0.01)
 
 
+def test_the_step_is_named_however_deep_it_is() -> None:
+    """In a budget of a step of a budget, whose own time it has used up."""
+    async def outer() -> str:
+        async with budget(0.3) as b:
+            answer: str = await b.run(asyncio.sleep, 9, "late", name="crm")
+            return answer
+
+    async def desk(asked: Asked) -> str:
+        async with budget(1.0) as b:
+            return await b.run(outer)
+
+    async def main(loop: SimLoop) -> UpstreamFailed:
+        with pytest.raises(UpstreamFailed) as failed:
+            await Serving(loop, desk).ask()
+        return failed.value
+
+    failed = run(main)
+    assert (failed.code, failed.message.endswith("in its step crm")) == ("turn_out_of_time", True)
+
+
 @pytest.mark.parametrize(("is_idempotent", "n_runs"), [(False, 1), (True, 2)])
 def test_it_is_run_again_only_where_it_says_so(is_idempotent: bool, n_runs: int) -> None:
     """It may have sent a letter by the time that it fails."""

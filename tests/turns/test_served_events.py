@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import Api, EventsWish, Outcome
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Answer, Asked, budget, current, step
+from stayfast.turns import Answer, Asked, budget, current, served, step
 from stayfast.wire.decode import decode
 from tests.flow.rig import chat, read, said
 from tests.turns.served_rig import Serving, breaks, quiet, some, three, told
@@ -164,6 +164,32 @@ def test_steps_are_told_of_once() -> None:
         return [[(row.name, row.how) for row in attempt.steps] for attempt in serving.attempts]
 
     assert run(main) == [[("first", "ok"), ("second", "running")], [("second", "ok"), ("third", "ok")]]
+
+
+def test_too_much_kept_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of turns that have ended: the oldest go, and what is left can be come back to."""
+    monkeypatch.setattr(served, "MAX_KEPT_CHARS", 150)
+
+    async def desk(asked: Asked) -> str:
+        return "x" * 60
+
+    async def main(loop: SimLoop) -> list[int]:
+        serving = Serving(loop, desk)
+        for n in range(5):
+            await read(await serving.ask(events=TYPED, request_id=str(n)))
+        await quiet()
+        found = []
+        for n in range(5):
+            try:
+                await read(await serving.ask(events=EventsWish(after=1), request_id=str(n)))
+            except Rejected:
+                continue
+            found.append(n)
+        await asyncio.sleep(20)
+        assert (len(serving.served.kept), serving.served.kept._n_chars) == (0, 0)
+        return found
+
+    assert run(main) == [3, 4]
 
 
 def test_too_many_kept_turns() -> None:

@@ -1,8 +1,10 @@
 """Plain functions in real threads."""
 
 import asyncio
+import sys
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,6 +19,11 @@ def gate() -> Iterator[threading.Event]:
     event.set()
     for thread in threads.running():
         thread.join(5)
+
+
+def interrupted() -> None:
+    """Ends the process, or so it thinks."""
+    raise KeyboardInterrupt
 
 
 def test_a_plain_function(gate: threading.Event) -> None:
@@ -37,6 +44,39 @@ def test_a_plain_function(gate: threading.Event) -> None:
                 await b.run(fail)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("call", "kind"), [
+    (lambda: next(iter([])), "StopIteration"), (lambda: sys.exit(3), "SystemExit"), (interrupted, "KeyboardInterrupt")])
+def test_what_no_task_may_raise(gate: threading.Event, call: Callable[[], None], kind: str) -> None:
+    """Ends the step at once, as any exception does, and nothing else; async steps and those that are made already, too."""
+    async def main() -> None:
+        async def calls() -> None:
+            call()
+
+        async with budget(5) as b:
+            assert await b.run(call, name="plain", fallback="none") == "none"
+            with pytest.raises(RuntimeError, match=f"'plain' raised {kind}"):
+                await b.run(call, name="plain")
+            assert (b.rows[0].how, b.rows[0].detail) == ("failed", kind)
+            assert b.rows[0].spent_s < 4
+            found = await b.gather(quick=asyncio.sleep(0, "q"), asynchronous=calls, made=calls())
+            assert (found.done, list(found.missing)) == ({"quick": "q"}, ["asynchronous", "made"])
+
+    asyncio.run(main())
+
+
+def test_a_step_that_is_cancelled_before_it_began(gate: threading.Event) -> None:
+    """Leaves nothing behind: no coroutine that nobody has awaited."""
+    async def main() -> None:
+        async with budget(5) as b:
+            with pytest.raises(TypeError, match="delay"):
+                await b.gather(one=step(asyncio.sleep, 60), two=asyncio.sleep(60), wrong=step(asyncio.sleep))
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+    assert [str(one.message) for one in warned] == []
 
 
 def test_an_async_function_in_disguise(gate: threading.Event) -> None:

@@ -1,6 +1,7 @@
 """One serving process: how a system is started, reloaded and stopped."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -29,6 +30,7 @@ from stayfast.upstreams.local import Address, Door, Elsewhere
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
 _LAST_SPANS_S = 2.0  # for the spans of the last answers; within the margin that the parent of workers leaves after a drain
+_LAST_TASKS_S = 1.25  # for cancelled Tasks; more than a turn has before it is told of as abandoned
 Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
 
 
@@ -74,7 +76,8 @@ class Process:
                     place=tracing.place if tracing is not None else as_it_came)
 
     async def stop(self) -> None:
-        """End probes and engines."""
+        """End probes, turns and engines."""
+        self._observers.together.turns.end()
         for task in (self._probing, self._warming, self._watching, self._sharing):
             if task is not None:
                 task.cancel()
@@ -196,12 +199,25 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
             status = await run(current, process.host(on_listening, draining), reuse_port=n_workers > 1)
             observers.batch.flush()
             observers.log.say("stopped", status=status, worker=worker)
-            return status
         finally:
             await process.stop()
+            is_over = await _is_over()
             observers.batch.flush()
             if observers.tracing is not None:
                 observers.tracing.close(_LAST_SPANS_S)
             observers.writer.close()
+        if not is_over:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(status)  # the loop's runner would wait for ever
+        return status
 
     return uvloop.run(main())
+
+
+async def _is_over() -> bool:
+    """Cancel what is left on this loop; whether all of it obeys."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    return not left or not (await asyncio.wait(left, timeout=_LAST_TASKS_S))[1]

@@ -22,6 +22,11 @@ class Turns:
         served = self.served.get(sought.upstream)
         return await served.tell(sought) if served is not None else None
 
+    def end(self) -> None:
+        """Cancel what runs, as the process ends."""
+        for served in self.served.values():
+            served.end()
+
 
 def served(name: str, its: TurnUpstream, sink: Sink, clock: Clock, ask_others: AskOthers) -> Served:
     """One function as an upstream. Raises ValueError where it cannot be served."""

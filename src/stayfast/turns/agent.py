@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from stayfast.policy.window import Window
-from stayfast.turns.answer import Answer
+from stayfast.turns.answer import Answer, whole
 from stayfast.turns.breaker import Breaker
 from stayfast.turns.budget import Budget, budget
 from stayfast.turns.errors import StepCancelled
@@ -37,6 +37,7 @@ from stayfast.turns.tools import Call, Tool, ToolError
 
 AnyTool = Tool[..., Any]
 APOLOGY = "I could not finish this in time."
+_ANSWER = "answer"  # the stage that has a reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,10 @@ class Agent:
             raise ValueError(f"answer_s={answer_s}, step_s={step_s}: both are seconds, more than 0")
         if max_steps < 0 or max_calls < 0 or max_tokens < 1 or not apology:
             raise ValueError("max_steps and max_calls must be 0 or more, max_tokens 1 or more, and apology some words")
+        for model in (answer, *(() if plan is None else (plan,))):
+            if not callable(getattr(model, "ask", None)):
+                raise TypeError(f"{model!r:.80} is no model: it has no ask(...); for OpenAI's client that is "
+                                'ChatModel(client, "large")')
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) != len(tools):
             raise ValueError("two tools have the same name; a model could not tell one from the other")
@@ -90,7 +95,7 @@ class Agent:
         where there is no budget.
         """
         turn = _Turn(self, messages, a)
-        async with budget(reserve={"answer": self.answer_s}) as b:
+        async with budget(reserve={_ANSWER: self.answer_s}) as b:
             stopped_by = await turn.plan(b)
             how = "ok" if turn.has_answered else await turn.answer(b)
         return turn.outcome(how, stopped_by)
@@ -168,7 +173,7 @@ class _Turn:
         n_tokens = of.max_tokens
         if of.pace is not None:
             n_tokens = of.pace.max_tokens(b.deadline_at - began_at, n_tokens, began_at)
-        running = await self._asked(b, of.answer, "answer", n_tokens, may_call=False)
+        running = await self._asked(b, of.answer, _ANSWER, n_tokens, may_call=False)
         has_text = len(self._heard) > n_heard
         if running.how == "ok" and has_text:
             return "ok"
@@ -227,17 +232,20 @@ class _Turn:
     async def _call(self, b: Budget, said: Said) -> None:
         """Run the calls side by side and add what they brought to the conversation, in their order."""
         begun = [self._early.pop(call) if call in self._early else self._begun(b, call) for call in said.calls]
-        functions = [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        functions = [{"id": whole(call.id), "type": "function", "function": {"name": whole(call.name),
+                                                                             "arguments": whole(call.arguments)}}
                      for call in said.calls]
-        self._messages.append({"role": "assistant", "content": said.text or None, "tool_calls": functions})
+        self._messages.append({"role": "assistant", "content": whole(said.text or "") or None, "tool_calls": functions})
         for call, running in zip(said.calls, begun, strict=True):
             result = running
             if isinstance(running, Running):
                 result = self._of.tools[call.name].result(call.arguments, await _over(running))
             assert isinstance(result, dict)
             if result["status"] != "ok":
-                self._lacks(call.name, result["status"])
-            self._messages.append({"role": "tool", "tool_call_id": call.id,
+                self._lacks(whole(call.name), result["status"])
+            if "error" in result:
+                result["error"] = whole(result["error"])
+            self._messages.append({"role": "tool", "tool_call_id": whole(call.id),
                                    "content": msgspec.json.encode(result).decode()})
 
     def _begun(self, b: Budget, call: Call) -> Running | Json:
@@ -252,7 +260,7 @@ class _Turn:
         except ToolError as error:
             return {"status": "error", "error": str(error)}
         self._n_calls += 1
-        running = b.begun(step, tool.name)
+        running = b.begun(step, tool.name if tool.name != _ANSWER else f"{_ANSWER} (tool)")  # the reserve is not a tool's
         if self._a is not None:
             self._a.progress(tool.name, "begun")
             if not running.is_over:
@@ -264,6 +272,7 @@ class _Turn:
             self._a.progress(name, running.how)
 
     def _say(self, text: str) -> None:
+        text = whole(text)
         self._heard.append(text)
         if self._a is not None:
             self._a.delta(text)

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from stayfast.turns import patch
+from stayfast.turns.budget import is_cut_off
 from stayfast.turns.errors import OutOfTime, StepTimeout
 from stayfast.turns.events import (
     Citation,
@@ -39,12 +40,16 @@ from stayfast.turns.events import (
 )
 from stayfast.turns.patch import Json, Operation
 from stayfast.turns.running import Running
+from stayfast.turns.scope import here
 
 N_KEPT = 512
+MAX_DEPTH = 100  # of a value in the state: what is nested deeper cannot be told, or not be read, everywhere
 
 
 class Answer:
-    """See the module. One task enters it; steps of that turn may write as well. Raises ValueError for `n_kept` below 1."""
+    """See the module. One task enters it; steps of that turn may write as well. What is written must be text where text is
+    said: TypeError tells what is not. Raises ValueError for `n_kept` below 1.
+    """
 
     def __init__(self, n_kept: int = N_KEPT) -> None:
         if n_kept < 1:
@@ -86,21 +91,28 @@ class Answer:
 
     def progress(self, stage: str, status: str) -> None:
         """How far a stage is."""
-        self._tell(Progress(stage, status))
+        self._tell(Progress(_text(stage, "progress", "stage"), _text(status, "progress", "status")))
 
     def cite(self, source: str, start: int | None = None, end: int | None = None) -> None:
-        """A source of characters `start` to `end` of the text, or of all of it."""
-        self._tell(Citation(source, start, end))
+        """A source of characters `start` to `end` of the text, or of all of it. Raises ValueError for what cannot be."""
+        is_place = all(at is None or (type(at) is int and at >= 0) for at in (start, end))
+        if not is_place or (start is not None and end is not None and end < start):
+            raise ValueError(f"a.cite(source, start, end): start={start!r:.80}, end={end!r:.80}: they are characters of the "
+                             "text, counted from 0, and start is not after end")
+        self._tell(Citation(_text(source, "cite", "source"), start, end))
 
     def degraded(self, part: str, reason: str) -> None:
         """The answer is without this part, or has it in a lesser form."""
-        self._missing[part] = None
-        self._tell(Degraded(part, reason))
+        told = Degraded(_text(part, "degraded", "part"), _text(reason, "degraded", "reason"))
+        self._tell(told)
+        self._missing[told.part] = None
 
     def put(self, name: str, value: Any) -> None:
-        """Set one field of the state; readers get what differs. Raises ValueError where it is no JSON."""
+        """Set one field of the state; readers get what differs. Raises ValueError where it is no JSON, or nested deeper than
+        MAX_DEPTH.
+        """
         self._check_open()
-        self._put(name, json_value(value))
+        self._put(_text(name, "put", "name"), _state_value(value))
 
     def later(self, name: str, straggler: Running) -> None:
         """Put a placeholder into the state, `{"status": "pending"}`, and what the straggler brings when it is over:
@@ -108,6 +120,10 @@ class Answer:
         Raises ValueError where that name is pending already.
         """
         self._check_open()
+        name = _text(name, "later", "name")
+        if not isinstance(straggler, Running):
+            raise TypeError(f"{straggler!r:.80} is no straggler: write a.later({name!r}, found.late[{name!r}]), with what "
+                            "b.gather(..., late=afterwards) left behind")
         if name in self._pending:
             raise ValueError(f"{name!r} is pending already: each straggler needs a name of its own")
         if straggler.is_over:
@@ -146,7 +162,8 @@ class Answer:
             case OutOfTime() | StepTimeout():
                 how = "timeout"
             case asyncio.CancelledError():
-                how = "cancelled"
+                scope = here.get()
+                how = "timeout" if scope is not None and is_cut_off(scope) else "cancelled"
             case _:
                 how = "failed"
         self.final_id = self._n_told + 1
@@ -169,7 +186,7 @@ class Answer:
         said: dict[str, Json] = {"status": straggler.how}
         if straggler.how == "ok":
             try:
-                said["value"] = json_value(straggler.result())
+                said["value"] = _state_value(straggler.result())
             except ValueError:
                 said = {"status": "failed", "detail": "what it brought cannot be said in JSON"}
         said["elapsed_ms"] = round(straggler.spent_s * 1e3)
@@ -186,10 +203,10 @@ class Answer:
             self._told(Patch(operations))
 
     def _say(self, kind: type[Prefix | Delta], text: str) -> None:
-        if text:
-            whole = text if text.isascii() else text.encode("utf-8", "replace").decode()  # half of a pair is no JSON
-            self._tell(kind(whole))
-            self._texts.append(whole)
+        said = text if type(text) is str and text.isascii() else _text(text, kind.name, "text")
+        if said:
+            self._tell(kind(said))
+            self._texts.append(said)
 
     def _tell(self, told: Told) -> None:
         self._check_open()
@@ -279,6 +296,29 @@ class _Folded:
         text = "".join(self._texts)
         self._texts = [text]
         return Snapshot(text, self._state, tuple(self._citations), tuple(self._degraded))
+
+
+def whole(text: str) -> str:
+    """Text that can be said in JSON: half of a surrogate pair becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _text(said: str, call: str, what: str) -> str:
+    if not isinstance(said, str):
+        raise TypeError(f"a.{call}: its {what} must be text, not {type(said).__name__}: what else there is to tell goes "
+                        "into a.put(name, value)")
+    return whole(said)
+
+
+def _state_value(value: Any) -> Json:
+    plain = json_value(value)
+    level = [plain]
+    for _ in range(MAX_DEPTH):
+        level = [child for parent in level if isinstance(parent, dict | list)
+                 for child in (parent.values() if isinstance(parent, dict) else parent) if isinstance(child, dict | list)]
+        if not level:
+            return plain
+    raise ValueError(f"a {type(value).__name__} that is nested more than {MAX_DEPTH} deep")
 
 
 def _patched(state: dict[str, Json], operations: list[Operation]) -> dict[str, Json]:

@@ -9,6 +9,7 @@ The caller says how long it waits in `x-stayfast-deadline-ms`, or any other head
 budget shorter, never longer. What is no number is answered by 400, a turn that outlives its time by 504, and a step that its
 breaker skips by 503, where it has no fallback. When the caller leaves, the endpoint is cancelled with all that it runs; not
 one that takes the `Request` itself, as only one can read from it. Needs Starlette.
+When wrong: what a `StreamingResponse` streams is asked for when the endpoint has returned, and the budget is over.
 """
 
 import asyncio
@@ -42,8 +43,7 @@ def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) ->
             raise TypeError(f"{endpoint!r:.80} is a plain function that nobody can end: write `async def`, and what "
                             "blocks as a step of it, await current().run(look_up, name)")
         signature = inspect.signature(endpoint, eval_str=True)
-        name = next((name for name, its in signature.parameters.items() if its.annotation is Request or name == "request"),
-                    None)
+        name = next((name for name, its in signature.parameters.items() if _is_request(its)), None)
 
         @wraps(endpoint)
         async def ending(*args: Any, **kwargs: Any) -> T:
@@ -67,6 +67,13 @@ def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) ->
         return ending
 
     return decorated
+
+
+def _is_request(parameter: inspect.Parameter) -> bool:
+    kind = parameter.annotation
+    if kind is parameter.empty or kind is Any:  # as Starlette's endpoints may have it
+        return parameter.name == "request"
+    return isinstance(kind, type) and issubclass(kind, Request)
 
 
 async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:

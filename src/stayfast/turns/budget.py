@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 from types import MappingProxyType, TracebackType
-from typing import Any, Never, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 from stayfast.core.clock import SystemClock
 from stayfast.turns.breaker import Breaker
@@ -26,7 +26,7 @@ from stayfast.turns.partial import Partial
 from stayfast.turns.report import written
 from stayfast.turns.running import CLEANUP_S, Running
 from stayfast.turns.scope import Scope, here
-from stayfast.turns.step import RAISE, AsyncStep, Step, name_of
+from stayfast.turns.step import RAISE, AsyncStep, Step, is_above_0, name_of, wrong
 from stayfast.turns.threads import StartThread, start_thread
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Budget:
         self._is_open = True
         self._root = root = Scope(self, self.deadline_at - self._kept_s)
         here.set(root)
-        self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S)
+        self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S if self.deadline_at < inf else None)
         await self._timeout.__aenter__()
         return self
 
@@ -114,6 +114,14 @@ class Budget:
         if is_out_of_time:
             raise OutOfTime(f"the turn's {self.deadline_at - self.began_at:.3g} s were over while its body waited for what "
                             "is no step: give what may take long to b.run(...) or b.gather(...)") from error
+
+    if not TYPE_CHECKING:  # who checks types is told by that
+
+        def __enter__(self) -> None:
+            raise TypeError("a budget waits for its steps: write `async with budget(...) as b:`, in an async function")
+
+        def __exit__(self, *error: object) -> None:
+            pass
 
     @overload
     async def run(self, step: AsyncStep[T], *args: Any, name: str | None = ..., cap: float | None = ...,
@@ -142,7 +150,7 @@ class Budget:
         raised, or StepTimeout, StepSkipped or StepCancelled. Raises TypeError, ValueError and RuntimeError for wrong use.
         """
         running = self.begun(Step(step, args, cap, hedge=hedge, fallback=fallback, breaker=breaker),
-                             name_of(step) if name is None else name)
+                             name if type(name) is str and name else name_of(step, name))
         if not running.is_over:
             try:
                 await running.over()
@@ -191,13 +199,26 @@ class Budget:
 
     @property
     def abandoned(self) -> list[str]:
-        """The steps that were cancelled and go on all the same."""
-        return [row.name for row in self.rows if row.is_abandoned]
+        """The steps that were cancelled and go on all the same, those of budgets inside included."""
+        own = [row.name for row in self.rows if row.is_abandoned]
+        return own + [name for inner in self._inside() for name in inner.abandoned]
 
     @property
     def broken_by(self) -> str | None:
-        """The first step that used all that the turn had for it, not just its own cap."""
-        return next((row.name for row in self.rows if row.how == "timeout" and not row.is_capped), None)
+        """The first step that used all that the turn had for it, not just its own cap; also of a budget inside that would
+        have had more time of its own.
+        """
+        own = next((row.name for row in self.rows if row.how == "timeout" and not row.is_capped), None)
+        if own is not None:
+            return own
+        by = (inner.broken_by for inner in self._inside() if inner.deadline_at < inner.began_at + (inner._total_s or inf))
+        return next(filter(None, by), None)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether its body, or what is around it, was cancelled because the time was over."""
+        around = self._outer
+        return self._timeout.expired() or (around is not None and is_cut_off(around))
 
     def report(self) -> str:
         """The turn as a waterfall, for people: its steps, what each took and cost, what was cut, what broke the budget."""
@@ -227,6 +248,10 @@ class Budget:
         running.begin(of.now())
         self.rows.append(running)
         return running
+
+    def _inside(self) -> "list[Budget]":
+        """Those that were opened in its body or in its steps."""
+        return [*self.inner, *(inner for row in self.rows for inner in row.inner or ())]
 
     def watch(self, at: float) -> None:
         """See to it that steps which must be over at this instant are."""
@@ -261,7 +286,10 @@ class Budget:
 
     async def _end_all(self) -> None:
         """Cancel what still runs and give it a moment; what is still there then is abandoned."""
-        for running in list(self.tasks.values()):
+        now = self.now()
+        for task, running in list(self.tasks.items()):
+            if now - running.ended_at > CLEANUP_S:
+                task.cancel()  # it went on once; another time it may not
             running.end("cancelled", StepCancelled(running.name, "the turn ended"))
         try:
             await self._wait_for(self.tasks)
@@ -290,14 +318,27 @@ def budget(total: float | None = None, reserve: Mapping[str, float] = MappingPro
 
     Inside another one it ends with that at the latest, and without a total just then. `patience`: seconds that the caller
     waits; they make it shorter, and every reserve in proportion. `threads` starts the plain functions; tests in virtual time
-    give their own. Raises ValueError for what cannot be.
+    give their own. Raises ValueError and TypeError for what cannot be.
     """
-    if total is not None and not 0 < total < inf:
-        raise ValueError(f"total={total}: a budget is some seconds, as in budget(total=2.5)")
-    for name, reserve_s in reserve.items():
-        if not reserve_s > 0:
-            raise ValueError(f"reserve={{{name!r}: {reserve_s}}}: a reserve is seconds, kept for the step of that name, "
-                             f'as in reserve={{"answer": 1.6}}')
-    if total is not None and reserve and sum(reserve.values()) >= total:
-        raise ValueError(f"reserve comes to {sum(reserve.values()):g} s, which leaves nothing of total={total:g}")
+    if total is not None and not (is_above_0(total) and total < inf):
+        raise wrong(f"total={total!r}: a budget is some seconds, as in budget(total=2.5)", total)
+    if reserve:
+        _check_reserve(reserve, inf if total is None else total)
     return Budget(total, reserve, patience, threads)
+
+
+def is_cut_off(scope: Scope) -> bool:
+    """Whether what runs there is being cancelled because its time is over, or that of what is around it."""
+    return (isinstance(scope, Running) and scope.how == "timeout") or scope.budget.is_cut_off
+
+
+def _check_reserve(reserve: Mapping[str, float], total_s: float) -> None:
+    if not isinstance(reserve, Mapping):
+        raise TypeError(f"reserve={reserve!r:.80}: say how many seconds are kept for which stage, as in "
+                        'reserve={"answer": 1.6}')
+    for name, reserve_s in reserve.items():
+        if not is_above_0(reserve_s):
+            raise wrong(f"reserve={{{name!r}: {reserve_s!r}}}: a reserve is seconds, kept for the step of that name, "
+                        'as in reserve={"answer": 1.6}', reserve_s)
+    if sum(reserve.values()) >= total_s:
+        raise ValueError(f"reserve comes to {sum(reserve.values()):g} s, which leaves nothing of total={total_s:g}")

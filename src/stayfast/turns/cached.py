@@ -6,7 +6,9 @@
     younger than ttl_s   given at once
     older                by the gateway's own rules (`policy.cache`): by at most stale_while_revalidate_s, given at once and
                          asked for again in the background, once; by at most stale_if_error_s, given where the call raises
-    in flight            waited for; the call ends with the last one who waits, never with the first
+    in flight            waited for; the call has a budget of its own, as long as the longest of those who wait for it have,
+                         and ends with the last of them, never with the first. One that failed late, because it was begun
+                         with less time than somebody has who joined it, is asked again for those, once
     not kept             what raised, and what `keep` refuses: a search that found nothing because half of the index was
                          down is not to be found for five minutes
 
@@ -22,6 +24,7 @@ When wrong: an object is handed out as it is. Whoever changes one that was found
 import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -30,10 +33,13 @@ from stayfast.core.clock import SystemClock
 from stayfast.policy.cache import FRESH, SPARE, STALE, CacheConfig, use_of
 from stayfast.policy.s3fifo import OVERHEAD_BYTES, S3Fifo
 from stayfast.stores.base import Kept, Store
+from stayfast.turns.budget import Budget
+from stayfast.turns.scope import Scope, here
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _SIMPLE = (str, bytes, int, float, bool, type(None))
+_LATE = 0.5  # of the time that a call was given: what fails before that has not failed for want of time
 
 
 class _Value(msgspec.Struct, frozen=True):
@@ -42,13 +48,38 @@ class _Value(msgspec.Struct, frozen=True):
 
 
 class _Asked:
-    """One call that is under way, and how many wait for it; nobody's, where it is made behind an old value's back."""
+    """One call that is under way, in a budget of its own, and how many wait for it: nobody, where it is made behind an old
+    value's back. `until`: the instant up to which somebody waits.
+    """
 
-    __slots__ = ("n_waiting", "task")
+    __slots__ = ("_given_until", "_scope", "budget", "n_waiting", "task", "until")
 
-    def __init__(self, task: "asyncio.Task[Any]") -> None:
-        self.task = task
+    task: "asyncio.Task[Any]"
+
+    def __init__(self, total_s: float, until: float) -> None:
+        outer = here.get()
+        self.budget = Budget(total_s, {}, inf, outer.budget.start_thread if outer is not None else None)
+        self.until = until
         self.n_waiting = 0
+        self._given_until = inf
+        self._scope: Scope | None = None  # what the function stands in, once it was called
+
+    def began(self) -> None:
+        """Its budget is open."""
+        self._scope = here.get()
+        self.wait(self.until)
+        self._given_until = min(self.budget.deadline_at, self.until)
+
+    def wait(self, until: float) -> None:
+        """Somebody waits for it so long."""
+        self.until = max(self.until, until)
+        if self._scope is not None:
+            self._scope.ends_at = min(self.budget.deadline_at, self.until)
+
+    def was_short_for(self, until: float) -> bool:
+        """Whether it may have failed only because it had less time than until then."""
+        of = self.budget
+        return self._given_until < until and of.ended_at - of.began_at >= _LATE * (self._given_until - of.began_at)
 
 
 class Counts(msgspec.Struct):
@@ -99,17 +130,15 @@ class Cached(Generic[P, T]):
             if use is STALE:
                 self.counts.n_stale += 1
                 if key not in self._asked:
-                    self._ask(key, self._in_time(key, *args, **kwargs))
+                    self._ask(key, _Asked(self._renew_within_s, inf), *args, **kwargs)
             kept: T = _own(value.of)
             return kept
-        asked = self._asked.get(key)
-        if asked is None:
-            self.counts.n_misses += 1
-            asked = self._ask(key, self._made(key, *args, **kwargs))
-        else:
+        if key in self._asked:
             self.counts.n_shared += 1
+        else:
+            self.counts.n_misses += 1
         try:
-            return await self._wait(asked)
+            return await self._brought(key, *args, **kwargs)
         except Exception:
             if value is None or use is not SPARE:
                 raise
@@ -130,8 +159,7 @@ class Cached(Generic[P, T]):
 
     async def renew(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Look it up, whatever is kept, and keep that. Raises what the function raises."""
-        key = self._key_of(args, kwargs)
-        return await self._wait(self._asked.get(key) or self._ask(key, self._made(key, *args, **kwargs)))
+        return await self._brought(self._key_of(args, kwargs), *args, **kwargs)
 
     async def aclose(self) -> None:
         """Write what the store has not been told yet, and close that."""
@@ -165,18 +193,43 @@ class Cached(Generic[P, T]):
                                 f" from another, as in Cached({self.__name__}, ttl_s=300, key=lambda question, user: ...)")
         return sha256(f"{self.__name__}\n{said}".encode()).digest()
 
-    def _ask(self, key: bytes, call: Any) -> _Asked:
-        asked = self._asked[key] = _Asked(asyncio.get_running_loop().create_task(call))
+    async def _brought(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
+        outer = here.get()
+        until = inf if outer is None else outer.ends_at
+        asked = self._asked.get(key)
+        if asked is not None:
+            try:
+                return await self._wait(key, asked, until)
+            except Exception:
+                if not asked.was_short_for(until):
+                    raise
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._ask(key, _Asked(inf, until), *args, **kwargs)
+            if outer is not None:  # whoever asks first pays, and its report says for what
+                outer.inner = [*(outer.inner or ()), asked.budget]
+        return await self._wait(key, asked, until)
+
+    def _ask(self, key: bytes, asked: _Asked, *args: P.args, **kwargs: P.kwargs) -> _Asked:
+        self._asked[key] = asked
+        outer = here.get()
+        here.set(None)  # the Task's context is a copy of this one
+        asked.task = asyncio.get_running_loop().create_task(self._made(key, asked, *args, **kwargs))
+        here.set(outer)
         asked.task.add_done_callback(lambda task: self._over(key, asked))
         return asked
 
     def _over(self, key: bytes, asked: _Asked) -> None:
-        if self._asked.get(key) is asked:
-            del self._asked[key]
+        self._drop(key, asked)
         if not asked.task.cancelled():
             asked.task.exception()  # whoever waits has it; behind an old value's back nobody does
 
-    async def _wait(self, asked: _Asked) -> T:
+    def _drop(self, key: bytes, asked: _Asked) -> None:
+        if self._asked.get(key) is asked:
+            del self._asked[key]
+
+    async def _wait(self, key: bytes, asked: _Asked, until: float) -> T:
+        asked.wait(until)
         asked.n_waiting += 1
         try:
             made: T = _own(await asyncio.shield(asked.task))
@@ -184,22 +237,25 @@ class Cached(Generic[P, T]):
         finally:
             asked.n_waiting -= 1
             if not asked.n_waiting and not asked.task.done():
+                self._drop(key, asked)  # who asks while it ends asks anew
                 asked.task.cancel()
 
-    async def _in_time(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
-        async with asyncio.timeout(self._renew_within_s):
-            return await self._made(key, *args, **kwargs)
-
-    async def _made(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
-        made = await self._function(*args, **kwargs)
-        if self._keep is None or self._keep(made):
-            value = _Value(made, _wall()())
-            self._values.put(key, value, 0)
-            if self._store is not None:
-                drop_at = value.kept_at + self._config.keep_s
-                await self._store.put(key, Kept(msgspec.msgpack.encode(made), value.kept_at, drop_at=drop_at,
-                                                route=self.__name__))
-        return made
+    async def _made(self, key: bytes, asked: _Asked, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with asked.budget:
+            asked.began()
+            call = self._function(*args, **kwargs)
+            if not isinstance(call, Awaitable):
+                raise TypeError(f"{self.__name__} is a plain function: Cached needs an async one, which may hand it to "
+                                f"a thread: return await asyncio.to_thread({self.__name__}, question)")
+            made = await call
+            if self._keep is None or self._keep(made):
+                value = _Value(made, _wall()())
+                self._values.put(key, value, 0)
+                if self._store is not None:
+                    drop_at = value.kept_at + self._config.keep_s
+                    await self._store.put(key, Kept(msgspec.msgpack.encode(made), value.kept_at, drop_at=drop_at,
+                                                    route=self.__name__))
+            return made
 
     async def _known(self, key: bytes, now: float) -> _Value | None:
         """What is kept here; of an old one another process may have a newer one in the store."""

@@ -29,9 +29,7 @@ class ChatModel:
                   max_tokens: int) -> Said:
         """See `Model`. Raises what the client raises."""
         options = {"max_completion_tokens": max_tokens, "stream_options": {"include_usage": True}} | self._options
-        in_time = sdk_options()
-        if "extra_headers" in options and in_time:
-            in_time["extra_headers"] |= options.pop("extra_headers")
+        in_time = sdk_options(timeout=options.pop("timeout", None), extra_headers=options.pop("extra_headers", None))
         choice = options.pop("tool_choice", "auto")
         if tools:
             options |= {"tools": list(tools), "tool_choice": choice if may_call else "none"}

@@ -112,9 +112,14 @@ class Event(msgspec.Struct, frozen=True):
         return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.id, told.name.encode(), msgspec.json.encode(told))
 
 
-def text_of(event: Event) -> str:
-    """What a plain client is given of it: its text where it is content, else nothing."""
-    return event.told.text if isinstance(event.told, CONTENT) else ""
+def text_of(event: Event, n_given: int = 0) -> str:
+    """What a plain client is given of it, which has read from the start and was given `n_given` characters up to here: the
+    text of content, of a snapshot what it has not been given yet, else nothing.
+    """
+    told = event.told
+    if isinstance(told, Snapshot):
+        return told.text[n_given:]
+    return told.text if isinstance(told, CONTENT) else ""
 
 
 def last_event_id(header: str) -> int:

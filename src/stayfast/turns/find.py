@@ -89,7 +89,7 @@ def _module(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ValueError(f"module {name} cannot be imported: it imports {error.name}, which is not there") from error
         raise ValueError(f"there is no module {name}, neither in {here} nor on PYTHONPATH") from error
-    except Exception as error:
+    except BaseException as error:  # a script that ends in sys.exit() is no reason for this process to end
         raise ValueError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
     vars(module).setdefault(_STAMP, _stamp(module))
     return module

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stayfast.turns.errors import StepCancelled, StepFailed, StepTimeout
 from stayfast.turns.partial import Missing, Partial
 from stayfast.turns.running import Running
-from stayfast.turns.step import Step
+from stayfast.turns.step import Step, is_above_0, wrong
 
 if TYPE_CHECKING:
     from stayfast.turns.budget import Budget
@@ -19,8 +19,14 @@ class Gathering:
     __slots__ = ("_by_s", "_is_due", "_late", "_need", "_of", "_steps", "_waiter")
 
     def __init__(self, of: "Budget", need: int, by_s: float | None, late: "Budget | None") -> None:
-        if by_s is not None and not by_s > 0:
-            raise ValueError(f"by={by_s}: gather waits for by seconds from now, more than 0, as in by=0.6")
+        if by_s is not None and not is_above_0(by_s):
+            raise wrong(f"by={by_s!r}: gather waits for by seconds from now, more than 0, as in by=0.6", by_s)
+        if not isinstance(need, int):
+            raise TypeError(f"need={need!r:.80}: how many steps are enough, a whole number, as in need=1; no step can have "
+                            "this name")
+        if late is not None and not isinstance(late, type(of)):
+            raise TypeError(f"late={late!r:.80}: the budget around this one, under which steps may go on; no step can "
+                            "have this name")
         self._of = of
         self._need = need
         self._by_s = by_s
@@ -85,8 +91,9 @@ class Gathering:
         left = [running for running in self._steps.values() if not running.is_over]
         for running in left:
             name = running.name
-            running.is_capped = how == "timeout"  # it was not the turn's end that it reached
+            running.is_capped = False  # its breaker learns nothing: it was within its cap
             running.end(how, StepTimeout(name, why) if how == "timeout" else StepCancelled(name, why))
+            running.is_capped = how == "timeout"  # and it was not the turn's end that it reached
         await self._of.cleaned_up(running for running in self._steps.values() if running.how != "ok")
 
     def _partial(self) -> Partial:

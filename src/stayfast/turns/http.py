@@ -9,7 +9,7 @@ changed. None of these libraries is imported here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Any, TypeVar
 
@@ -26,10 +26,18 @@ def deadline_headers() -> dict[str, str]:
     return {} if left_s == inf else {HEADER: _said(left_s)}
 
 
-def sdk_options() -> dict[str, Any]:
-    """Options of one call through the OpenAI or the Anthropic SDK: `create(..., **sdk_options())`. Raises OutOfTime."""
+def sdk_options(*, timeout: float | None = None, extra_headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Options of one call through the OpenAI or the Anthropic SDK: `create(..., **sdk_options())`. Raises OutOfTime.
+
+    Your own go in here, as both cannot be given: `create(..., **sdk_options(timeout=5, extra_headers={"x-team": "a"}))`.
+    """
     left_s = _left_s()
-    return {} if left_s == inf else {"timeout": left_s, "extra_headers": {HEADER: _said(left_s)}}
+    headers = dict(extra_headers or ())
+    if left_s < inf:
+        timeout = left_s if timeout is None else min(left_s, timeout)
+        headers[HEADER] = _said(left_s)
+    options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    return options | {"extra_headers": headers} if headers else options
 
 
 async def httpx_hook(request: Any) -> None:

@@ -38,6 +38,8 @@ def diff(old: Json, new: Json) -> list[Operation]:
 
 def same(one: Json, other: Json) -> bool:
     """Whether both are the same JSON value."""
+    if one is other:
+        return True
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -51,6 +53,8 @@ def pointer(*parts: str | int) -> str:
 
 
 def _changes(path: str, old: Json, new: Json) -> Iterator[Operation]:
+    if old is new:  # most of a state, where one field is put
+        return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
             if key not in new:

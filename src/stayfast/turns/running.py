@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 CLEANUP_S = 0.005  # what a cancelled call has to close what it holds before it is abandoned
 
 
+class Contained(RuntimeError):
+    """In place of what must not leave a Task: it would end the loop, or never be heard of. Its cause is what was raised."""
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of what was raised."""
+    return type(error.__cause__ if isinstance(error, Contained) else error).__name__
+
+
 class Running(Scope):
     """One step, while it runs and after. `tell` is called once, when it is over.
 
@@ -119,25 +128,26 @@ class Running(Scope):
     def _call(self) -> "asyncio.Task[Any]":
         step, budget = self._step, self.budget
         if step.way is ASYNC:
-            coroutine = step.function(*step.args)
+            made = step.function(*step.args)
         elif step.way is THREAD:
-            coroutine = self._in_thread()
+            made = self._in_thread()
         else:
-            coroutine = _awaited(step.function)
+            made = step.function
         outer = here.get()
         here.set(self)  # the Task's context is a copy of this one
-        task = budget.loop.create_task(coroutine)
+        task = budget.loop.create_task(_contained(made, self.name))
         here.set(outer)
         self.n_calls += 1
         self.calls.append(task)
         budget.tasks[task] = self
-        task.add_done_callback(self._called)
+        task.add_done_callback(partial(self._called, made))
         return task
 
     async def _in_thread(self) -> Any:
         step = self._step
         try:
-            future = self.budget.start_thread(self.name, partial(copy_context().run, step.function, *step.args))
+            future = self.budget.start_thread(self.name, partial(copy_context().run, _plainly, self.name, step.function,
+                                                                     *step.args))
         except TooManyThreads as error:
             raise StepSkipped(self.name, str(error)) from None
         try:
@@ -147,14 +157,16 @@ class Running(Scope):
             raise
         return await result if isawaitable(result) else result  # of an async function that a decorator hides
 
-    def _called(self, task: "asyncio.Task[Any]") -> None:
+    def _called(self, made: Awaitable[Any], task: "asyncio.Task[Any]") -> None:
         """A call has ended."""
         del self.budget.tasks[task]
         self.calls.remove(task)
+        if task.cancelled() and asyncio.iscoroutine(made):
+            made.close()  # it may not have begun
         error = None if task.cancelled() else task.exception()
         if self.is_over:
             if error is not None:
-                self.detail = f"{self.detail}; {type(error).__name__} when it was cancelled".removeprefix("; ")
+                self.detail = f"{self.detail}; {kind_of(error)} when it was cancelled".removeprefix("; ")
             return
         hedge, now = self._step.hedge, self.budget.now()
         if error is None and not task.cancelled():
@@ -198,7 +210,7 @@ class Running(Scope):
     def _end_badly(self, error: BaseException) -> None:
         step = self._step
         self.error = error
-        self.detail = error.why if isinstance(error, StepFailed) else type(error).__name__
+        self.detail = error.why if isinstance(error, StepFailed) else kind_of(error)
         self.used_fallback = step.fallback is not RAISE
         if not self.n_calls and step.way is READY and asyncio.iscoroutine(step.function):
             step.function.close()
@@ -219,5 +231,15 @@ class Running(Scope):
         return f"<{self.name}: {self.how} after {self.spent_s:.3f} s of {self.ends_at - self.began_at:.3f}>"
 
 
-async def _awaited(made: Awaitable[Any]) -> Any:
-    return await made
+async def _contained(made: Awaitable[Any], step: str) -> Any:
+    try:
+        return await made
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Contained(f"step {step!r} raised {type(error).__name__}, which ends nothing but the step") from error
+
+
+def _plainly(step: str, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except StopIteration as error:  # no future takes it
+        raise Contained(f"step {step!r} raised StopIteration: give next() what it returns at the end") from error

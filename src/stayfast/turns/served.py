@@ -30,6 +30,7 @@ from stayfast.turns.elsewhere import AskOthers, Elsewhere, Heard, Sought, heard
 from stayfast.turns.errors import OutOfTime, Refused, StepTimeout
 from stayfast.turns.events import Final, text_of
 from stayfast.turns.find import Function
+from stayfast.turns.running import Contained, kind_of
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import Piece, Turning, TurnUpstream
 from stayfast.wire.encode import conversation
@@ -38,6 +39,8 @@ from stayfast.wire.trace_context import headers_of
 
 END_MARGIN_S = 0.025  # of the budget's own grace and clean-up, and a busy loop's timers
 MAX_KEPT = 1000
+MAX_KEPT_CHARS = 64_000_000  # of turns that have ended
+OBEYS_S = 1.0  # what a cancelled turn has to close what it holds before it is told of as abandoned
 _N_FRAMES = 3
 
 
@@ -50,15 +53,24 @@ class Kept:
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str | None, str], Turn] = {}
+        self._n_chars = 0
 
     def add(self, turn: "Turn") -> None:
         """Keep it; with too many, the oldest goes."""
-        before = self._turns.pop(turn.key, None)
+        before = self._turns.get(turn.key)
         if before is not None:
-            before.forgo()
+            self.drop(before)
         elif len(self._turns) >= MAX_KEPT:
-            self._turns.pop(next(iter(self._turns))).forgo()
+            self.drop(next(iter(self._turns.values())))
         self._turns[turn.key] = turn
+
+    def weigh(self, turn: "Turn") -> None:
+        """It has ended; with too much text, the oldest of those that have go."""
+        if self._turns.get(turn.key) is turn:
+            turn.n_chars = len(turn.answer.text)
+            self._n_chars += turn.n_chars
+        while self._n_chars > MAX_KEPT_CHARS:
+            self.drop(next(one for one in self._turns.values() if one.n_chars))
 
     def of(self, tenant: str | None, request_id: str) -> "Turn | None":
         """The one that this request comes back to."""
@@ -68,6 +80,7 @@ class Kept:
         """Its time is over."""
         if self._turns.get(turn.key) is turn:
             del self._turns[turn.key]
+            self._n_chars -= turn.n_chars
         turn.forgo()
 
     def __len__(self) -> int:
@@ -86,7 +99,7 @@ class Served(TurnUpstream):
         self._sink = sink
         self._resume_s = resume_s
         self._is_idempotent = is_idempotent
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[Turn] = set()
 
     async def begin(self, call: Call) -> Turning:
         """See `TurnUpstream`."""
@@ -94,7 +107,7 @@ class Served(TurnUpstream):
         if wish is not None and wish.after is not None:
             return await self._again(Sought(self.name, call.tenant, call.request_id, wish.after, wish.late))
         turn = self._begun(call)
-        return Reading(turn, turn.answer.read(late=wish is not None and wish.late))
+        return Reading(turn, turn.answer.read(late=wish is not None and wish.late), is_plain=wish is None)
 
     async def _again(self, sought: Sought) -> Turning:
         turn = self.kept.of(sought.tenant, sought.request_id)
@@ -134,19 +147,30 @@ class Served(TurnUpstream):
         wish = call.events
         is_kept = wish is not None and self._resume_s > 0
         turn = Turn(self.name, self.function, asked, is_idempotent=self._is_idempotent,
-                    waits=wish is not None and wish.late, stays_s=self._resume_s if is_kept else 0.0, drop=self.kept.drop)
+                    waits=wish is not None and wish.late, stays_s=self._resume_s if is_kept else 0.0, drop=self.kept.drop,
+                    abandon=self._abandoned)
         if is_kept:
             self.kept.add(turn)
-        self._running.add(turn.task)
+        self._running.add(turn)
         turn.task.add_done_callback(lambda _: self._ended(turn))
         return turn
 
+    def end(self) -> None:
+        """Cancel what runs, as the process ends."""
+        for turn in self._running:
+            turn.cancel()
+
     def _ended(self, turn: "Turn") -> None:
-        self._running.discard(turn.task)
+        self._running.discard(turn)
+        self.kept.weigh(turn)
         error = None if turn.task.cancelled() else turn.task.exception()
         if error is not None and not isinstance(error, Refused | OutOfTime | StepTimeout):
             where = str(error) if isinstance(error, BadAnswer) else _where(error)
-            self._sink.emit(TurnFailed(self.name, turn.asked.request_id, type(error).__name__, where))
+            self._sink.emit(TurnFailed(self.name, turn.asked.request_id, kind_of(error), where))
+
+    def _abandoned(self, turn: "Turn") -> None:
+        self._sink.emit(TurnFailed(self.name, turn.asked.request_id, "abandoned", f"{turn.name} was cancelled and goes on: "
+                                   "let asyncio.CancelledError through"))
 
     def __repr__(self) -> str:
         return f"<Served {self.name}: {self.function.name}, {len(self._running)} running, {len(self.kept)} kept>"
@@ -156,10 +180,11 @@ class Turn:
     """One turn, while it runs and while its client may come back."""
 
     def __init__(self, upstream: str, function: Function, asked: Asked, *, is_idempotent: bool, waits: bool, stays_s: float,
-                 drop: "Callable[[Turn], None]") -> None:
+                 drop: "Callable[[Turn], None]", abandon: "Callable[[Turn], None]") -> None:
         self.asked = asked
         self.answer = Answer()
         self.key = (asked.tenant, asked.request_id)
+        self.n_chars = 0  # of its text, once it has ended
         self.told_at = -inf  # when some reader was the last to tell of its steps
         self._upstream = upstream
         self._function = function
@@ -167,6 +192,8 @@ class Turn:
         self._waits = waits
         self._stays_s = stays_s
         self._drop = drop
+        self._abandon = abandon
+        self._is_cancelled = False
         self._n_readers = 0
         self._leaving: asyncio.TimerHandle | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -191,7 +218,7 @@ class Turn:
         if self._stays_s:
             self._leaving = asyncio.get_running_loop().call_later(self._stays_s, self._drop, self)
         else:
-            self.task.cancel()
+            self.cancel()
 
     def forgo(self) -> None:
         """Nobody can come back to it any more."""
@@ -200,7 +227,21 @@ class Turn:
             self._leaving.cancel()
             self._leaving = None
         if not self._n_readers:
-            self.task.cancel()
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        if self._is_cancelled or self.task.done():
+            return
+        self._is_cancelled = True
+        self.task.cancel()
+        alarm = asyncio.get_running_loop().call_later(OBEYS_S, self._abandon, self)
+        self.task.add_done_callback(lambda _: alarm.cancel())
+
+    @property
+    def name(self) -> str:
+        """Of its function."""
+        return self._function.name
 
     @property
     def is_ending(self) -> bool:
@@ -214,11 +255,16 @@ class Turn:
         return self._failed(error or asyncio.CancelledError())
 
     async def _run(self) -> None:
-        async with self.late:
-            async with self.answer as a:
-                await self._write(a)
-            if self._waits:
-                await a.settled()
+        try:
+            async with self.late:
+                async with self.answer as a:
+                    await self._write(a)
+                if self._waits:
+                    await a.settled()
+        except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
+                raise
+            raise Contained(f"{self.name} raised {type(error).__name__}, which ends nothing but the turn") from error
 
     async def _write(self, a: Answer) -> None:
         function, asked = self._function, self.asked
@@ -228,6 +274,7 @@ class Turn:
             async with aclosing(made) as pieces:
                 async for piece in pieces:
                     a.delta(_text(function, piece, "yielded"))
+                    await asyncio.sleep(0)  # one that awaits nothing would have the loop to itself
         else:
             said = await made
         if said is not None:
@@ -244,7 +291,7 @@ class Turn:
                 refused.status = 400
                 return refused
             case OutOfTime() | StepTimeout():
-                by = self.late.broken_by or next((b.broken_by for b in self.late.inner if b.broken_by), None)
+                by = self.late.broken_by or steps.broken_by(self.late)
                 failed = UpstreamFailed(self._upstream, Fault.TIMEOUT, f"the turn {self._upstream} ran out of time"
                                         + (f" in its step {by}" if by else ""), code="turn_out_of_time",
                                         kind="timeout_error")
@@ -253,7 +300,7 @@ class Turn:
                 failed = UpstreamFailed(self._upstream, Fault.RAISED, str(error), code="turn_without_answer")
             case _:
                 failed = UpstreamFailed(self._upstream, Fault.RAISED, f"the turn {self._upstream} failed with "
-                                        f"{type(error).__name__}; the gateway's log says where")
+                                        f"{kind_of(error)}; the gateway's log says where")
         failed.is_once = not self._is_idempotent
         return failed
 
@@ -264,9 +311,11 @@ class Turn:
 class Reading:
     """One client's way through a turn: a `Turning`. One task reads it."""
 
-    def __init__(self, turn: Turn, reader: Reader) -> None:
+    def __init__(self, turn: Turn, reader: Reader, *, is_plain: bool = False) -> None:
         self._turn = turn
         self._reader = reader
+        self._is_plain = is_plain
+        self._n_given = 0  # characters
         self._since = turn.told_at
         self._has_given = reader.seen > 0  # by this reading, or one before it
         self._failed: UpstreamFailed | None = None
@@ -285,7 +334,9 @@ class Reading:
             if not self._has_given:
                 raise self._failed
         self._has_given = True
-        return Piece(text_of(event), event.sse(), event.id)
+        text = text_of(event, self._n_given)
+        self._n_given += len(text)
+        return Piece(text, b"" if self._is_plain else event.sse(), event.id)
 
     def ready(self) -> bool:
         """Whether the next piece, or the end, is there."""
@@ -310,5 +361,6 @@ def _text(function: Function, piece: object, how: str) -> str:
 
 
 def _where(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)[-_N_FRAMES:]
+    raised = error.__cause__ if isinstance(error, Contained) else error
+    frames = traceback.extract_tb(raised.__traceback__ if raised is not None else None)[-_N_FRAMES:]
     return ", ".join(f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from functools import partial
+from numbers import Real
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
@@ -46,9 +47,9 @@ class Step:
         self.fallback = fallback
         self.breaker = breaker
         self.way = ASYNC if type(function) is FunctionType and function.__code__.co_flags & _IS_ASYNC else _way(function)
-        if cap_s is not None and not cap_s > 0:
-            raise ValueError(f"cap={cap_s}: a cap is the most seconds that the step may take, more than 0, as in cap=0.4; "
-                             "leave it out where the step may take all that is left")
+        if cap_s is not None and not is_above_0(cap_s):
+            raise wrong(f"cap={cap_s!r}: a cap is the most seconds that the step may take, more than 0, as in cap=0.4; "
+                        "leave it out where the step may take all that is left", cap_s)
         if hedge is not None:
             self._check_hedge(hedge)
         if breaker is not None and not isinstance(breaker, Breaker):
@@ -76,8 +77,27 @@ def step(function: Callable[..., Any] | Awaitable[Any], *args: Any, cap: float |
     return Step(function, args, cap, hedge=hedge, fallback=fallback, breaker=breaker)
 
 
-def name_of(function: object) -> str:
-    """A function's own name. Raises TypeError where it has none that says anything."""
+def is_above_0(seconds: Any) -> bool:
+    """Whether it is a number above 0, whatever it is."""
+    try:
+        return bool(seconds > 0)
+    except TypeError:
+        return False
+
+
+def wrong(says: str, value: object) -> Exception:
+    """What to raise of a number: TypeError where it is none, else ValueError."""
+    return ValueError(says) if isinstance(value, Real) else TypeError(says)
+
+
+def name_of(function: object, said: str | None = None) -> str:
+    """A step's name: what was said, or the function's own. Raises TypeError and ValueError where that says nothing."""
+    if said is not None:
+        if not isinstance(said, str):
+            raise TypeError(f"name={said!r:.80}: a step's name is text, as in b.run(find, question, name=\"kb\")")
+        if not said:
+            raise ValueError("name='': leave the name out where the function's own will do, or say one, as in name=\"kb\"")
+        return said
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__name__", None)

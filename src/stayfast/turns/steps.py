@@ -28,6 +28,13 @@ def seen(of: Budget, *, since: float = -inf, is_ending: bool = False) -> TurnSee
     return TurnSeen(steps, sum(step.cost_usd for step in steps if step.cost_usd) or None)
 
 
+def broken_by(of: Budget) -> str | None:
+    """The first step, in whichever budget inside, that used all the time that there was for it and not just its own cap."""
+    found: list[tuple[Running, Running | None]] = []
+    _walk(of, None, found)
+    return next((row.name for row, _ in found if row.how == "timeout" and not row.is_capped), None)
+
+
 def _walk(of: Budget, parent: Running | None, found: list[tuple[Running, Running | None]]) -> None:
     for inner in of.inner:
         _walk(inner, parent, found)

@@ -18,7 +18,7 @@ import msgspec
 from stayfast.turns.breaker import Breaker
 from stayfast.turns.cached import Cached
 from stayfast.turns.events import json_value
-from stayfast.turns.running import Running
+from stayfast.turns.running import Running, kind_of
 from stayfast.turns.scope import charge
 from stayfast.turns.step import Step
 
@@ -99,7 +99,7 @@ class Tool(Generic[P, T]):
         if kept is not None:
             return said | {"status": "stale", "why": said["status"]} | _fitted(json_value(kept))
         if running.how == "failed":
-            said["error"] = str(running.error) if isinstance(running.error, ToolError) else type(running.error).__name__
+            said["error"] = str(running.error) if isinstance(running.error, ToolError) else kind_of(running.error)
         return said
 
     def _checked(self, arguments: str) -> str:

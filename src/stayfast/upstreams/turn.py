@@ -21,7 +21,9 @@ from stayfast.wire.transcode import Transcoder, can_translate, transcoder
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """One thing that a turn has told. `text`: what a plain client is given of it, may be empty; `event`: the typed event."""
+    """One thing that a turn has told. `text`: what a plain client is given of it, may be empty; `event`: the typed event,
+    which plain clients have no use for.
+    """
 
     text: str
     event: bytes

@@ -1,0 +1,62 @@
+"""What an answer can be told, and what is refused where it is written, so that no reader breaks."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stayfast.turns.answer import Answer
+from stayfast.turns.events import Delta, Final
+from tests.turns.test_events import read_all
+
+
+@pytest.mark.parametrize(("write", "kind", "says"), [
+    (lambda a: a.delta(b"x"), TypeError, r"a\.delta: its text must be text, not bytes"),
+    (lambda a: a.delta(None), TypeError, "not NoneType"),
+    (lambda a: a.prefix([]), TypeError, r"a\.prefix: .* not list"),
+    (lambda a: a.progress("kb", object()), TypeError, r"a\.progress: its status must be text, .* a\.put\(name, value\)"),
+    (lambda a: a.cite(7), TypeError, r"a\.cite: its source must be text"),
+    (lambda a: a.cite("kb", "0"), ValueError, "start='0', end=None: they are characters of the text"),
+    (lambda a: a.cite("kb", 5, 2), ValueError, "start is not after end"),
+    (lambda a: a.degraded("kb", None), TypeError, r"a\.degraded: its reason must be text"),
+    (lambda a: a.put(5, 1), TypeError, r"a\.put: its name must be text"),
+    (lambda a: a.put("x", deep(101)), ValueError, "nested more than 100 deep"),
+    (lambda a: a.put("x", deep(5000)), ValueError, "cannot be said in JSON|nested more than 100 deep"),
+    (lambda a: a.later("x", None), TypeError, r"None is no straggler: write a\.later\('x', found\.late\['x'\]\)")])
+def test_what_cannot_be_told_is_refused_where_it_is_written(write: Callable[[Any], None], kind: type[Exception],
+                                                            says: str) -> None:
+    """With what to write; nothing of it is told, and what is written after it is."""
+    async def main() -> None:
+        async with Answer() as a:
+            with pytest.raises(kind, match=says):
+                write(a)
+            a.delta("x")
+        assert [event.told for event in await read_all(a)] == [Delta("x"), Final("ok")]
+        assert a.state == {}
+
+    asyncio.run(main())
+
+
+def deep(n: int) -> Any:
+    """So many lists in one another."""
+    value: Any = 1
+    for _ in range(n):
+        value = [value]
+    return value
+
+
+def test_half_of_a_pair_breaks_no_reader() -> None:
+    """Wherever a model's cut text ends up: it is a question mark."""
+    async def main() -> None:
+        async with Answer() as a:
+            a.progress("kb\ud83d", "\ud83d")
+            a.cite("\ud83d")
+            a.degraded("\ud83d", "\ud83d")
+            a.put("\ud83d", 1)
+            a.put("deep", deep(100))
+            a.put("deep", [deep(99), 1])
+        assert b"".join([event.sse() for event in await read_all(a)]).count(b"?") == 6 + 1  # `missing` names the part
+        assert a.state["?"] == 1
+
+    asyncio.run(main())
