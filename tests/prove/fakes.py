@@ -49,7 +49,7 @@ class Computing:
 
     async def run(self, conditions: Conditions) -> Finding:
         """Until the process ends."""
-        conditions.say("computing")
+        conditions.say("in a thread")
         await asyncio.to_thread(threading.Event().wait, 3600)
         return HOLDS
 

@@ -172,7 +172,7 @@ def test_a_signal_ends_all_servers_and_leaves_no_traceback(number: signal.Signal
 def test_a_signal_does_not_wait_for_a_thread_that_computes(number: signal.Signals, status: int, tmp_path: Path) -> None:
     """Virtual time takes minutes, and no signal reaches it."""
     with start("computing", folder=tmp_path) as process:
-        until_said(process, "computing")
+        until_said(process, "in a thread")
         process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
