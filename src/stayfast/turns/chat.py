@@ -28,7 +28,8 @@ class ChatModel:
     async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
                   max_tokens: int) -> Said:
         """See `Model`. Raises what the client raises."""
-        options = {"max_completion_tokens": max_tokens, "stream_options": {"include_usage": True}} | self._options
+        options: dict[str, Any] = {"max_completion_tokens": max_tokens, "stream_options": {"include_usage": True},
+                                   **self._options}
         in_time = sdk_options(timeout=options.pop("timeout", None), extra_headers=options.pop("extra_headers", None))
         choice = options.pop("tool_choice", "auto")
         if tools:

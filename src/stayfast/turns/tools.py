@@ -98,7 +98,7 @@ class Tool(Generic[P, T]):
         kept = self._kept.kept(self._checked(arguments)) if self._kept is not None else None
         if kept is not None:
             return said | {"status": "stale", "why": said["status"]} | _fitted(json_value(kept))
-        if running.how == "failed":
+        if running.how == "failed" and running.error is not None:
             said["error"] = str(running.error) if isinstance(running.error, ToolError) else kind_of(running.error)
         return said
 
