@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stayfast.server.backend import Current
@@ -114,13 +114,19 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_REQUESTS, min_size=1, max_size=6), _CUTS)
+@example([post(CHAT, "/v1/chat/completions", "x-request-timeout: 1")], [1])
 def test_no_bytes_break_the_edge(requests: list[bytes], sizes: list[int]) -> None:
-    """Requests good and bad, glued and cut anywhere: only 1xx, 2xx and 4xx answers, and every connection ends."""
-    sent, errors = run(lambda loop: talk(loop, cut(b"".join(requests), sizes)))
+    """Requests good and bad, glued and cut anywhere: only 1xx, 2xx and 4xx answers, and every connection ends.
+
+    The one 5xx is the client's own doing: 504, where it gave its request a second and sent it more slowly than that.
+    """
+    data = b"".join(requests)
+    sent, errors = run(lambda loop: talk(loop, cut(data, sizes)))
     assert errors == []
     statuses = [int(status) for status in _STATUS.findall(sent)]
-    assert all(status < 500 for status in statuses), statuses
-    assert len([status for status in statuses if status >= 200]) <= sum(map(len, requests)) // 16 + 1
+    ours = [status for status in statuses if not (status == 504 and b"x-request-timeout: 1" in data)]
+    assert all(status < 500 for status in ours), statuses
+    assert len([status for status in statuses if status >= 200]) <= len(data) // 16 + 1
 
 
 @settings(max_examples=200, deadline=None)
