@@ -12,7 +12,7 @@ from typing import Protocol
 from stayfast.core.events import Fact
 
 MOST = 64  # some twenty requests: about the time that one request takes
-WAIT_S = 0.02  # less than the log's thread sleeps
+WAIT_S = 0.1  # at a hundred requests a second, some thirty facts
 
 
 class Listener(Protocol):

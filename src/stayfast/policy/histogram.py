@@ -42,6 +42,9 @@ class LogHistogram:
     def merge(self, other: "LogHistogram") -> None:
         """Add another's counts."""
         counts = self.counts
+        if not counts:
+            counts.update(other.counts)
+            return
         for bucket, n in other.counts.items():
             counts[bucket] += n
 

@@ -6,7 +6,8 @@ forgotten. A question about the last `seconds` merges the slots that touch them,
 
     covered = seconds + at most one slot (5 s up to a minute back, 60 s beyond)
 
-Memory: at most 24 + 61 histograms a series, however much traffic there is.
+What the slots before the running one come to is kept from question to question: it changes with the slot, not before.
+Memory: at most 24 + 61 histograms a series and one for each of a few spans, however much traffic there is.
 When wrong: at the seams a slot counts as a whole, so "5 m" is 5 m to 6 m; rates must come from counters instead.
 """
 
@@ -15,18 +16,20 @@ from collections import deque
 from stayfast.policy.histogram import LogHistogram
 
 FINE_S, COARSE_S, KEPT_S = 5.0, 60.0, 3600.0
+_MOST_SPANS = 8  # that are asked for again and again
 
 
 class Window:
     """One series. Instants must not go back; not task-safe by itself, as nothing here awaits."""
 
-    __slots__ = ("_coarse", "_ends_at", "_fine", "_open")
+    __slots__ = ("_before", "_coarse", "_ends_at", "_fine", "_open")
 
     def __init__(self) -> None:
         self._fine: deque[tuple[float, LogHistogram]] = deque()  # (when the slot begins, its values), oldest first
         self._coarse: deque[tuple[float, LogHistogram]] = deque()
         self._ends_at = float("-inf")
         self._open = LogHistogram()
+        self._before: dict[float, tuple[float, LogHistogram]] = {}  # by span: in which slot it was asked, and the answer
 
     def add(self, seconds: float, now: float) -> None:
         """Count one value at the instant `now`."""
@@ -42,19 +45,33 @@ class Window:
 
     def add_last(self, seconds: float, now: float, whole: LogHistogram) -> None:
         """Add the values of the last `seconds` to those of `whole`."""
-        since = now - seconds
+        began_at = now // FINE_S * FINE_S
+        kept = self._before.get(seconds)
+        if kept is None or kept[0] != began_at:
+            if len(self._before) >= _MOST_SPANS:
+                self._before.clear()
+            self._before[seconds] = kept = (began_at, self._closed(began_at - seconds))
+        whole.merge(kept[1])
+        if self._fine and self._fine[-1][0] + FINE_S > began_at - seconds:
+            whole.merge(self._open)
+
+    def _closed(self, since: float) -> LogHistogram:
+        """The slots that touch what came after `since`, without the last one."""
+        whole = LogHistogram()
         for began_at, values in self._coarse:
             if began_at + COARSE_S > since:
                 whole.merge(values)
         for began_at, values in self._fine:
-            if began_at + FINE_S > since:
+            if began_at + FINE_S > since and values is not self._open:
                 whole.merge(values)
+        return whole
 
     def _turn(self, now: float) -> None:
         """Open the slot of `now`; fold away what is older than a minute, forget what is older than an hour."""
         began_at = now // FINE_S * FINE_S
         self._ends_at = began_at + FINE_S
         self._open = LogHistogram()
+        self._before.clear()
         fine, coarse = self._fine, self._coarse
         fine.append((began_at, self._open))
         while fine[0][0] + FINE_S + COARSE_S <= now:

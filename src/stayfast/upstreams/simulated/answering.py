@@ -9,6 +9,7 @@ import msgspec
 from stayfast.upstreams.simulated.ask import Ask
 from stayfast.upstreams.simulated.engine import Full, Sequence
 from stayfast.upstreams.simulated.faults import BEFORE_BODY, Broke, FaultRule, Kind
+from stayfast.upstreams.simulated.nap import Nap
 from stayfast.upstreams.simulated.plan import NEVER, Pace, chunks_until, plan, rest_s
 from stayfast.upstreams.simulated.prompt_cache import Looked
 from stayfast.upstreams.simulated.quota import Charge
@@ -362,13 +363,7 @@ class Answering:
         """`asyncio.sleep`, without asking which loop this is at every chunk."""
         delay_s = at - self._provider.clock.now()
         if delay_s > 0:
-            over: asyncio.Future[None] = asyncio.Future(loop=self._loop)
-            timer = self._loop.call_later(delay_s, _wake, over)
-            try:
-                await over
-            except asyncio.CancelledError:
-                timer.cancel()
-                raise
+            await Nap(delay_s, self._loop)
 
     async def _for_ever(self) -> None:
         """Until the caller's task is cancelled."""
@@ -376,9 +371,3 @@ class Answering:
 
     def __repr__(self) -> str:
         return f"<Answering {self._name}: {self.outcome or 'running'}, {self._n_said} tokens said>"
-
-
-def _wake(over: asyncio.Future[None]) -> None:
-    """A cancellation may come in the very turn of the loop in which the time is up."""
-    if not over.done():
-        over.set_result(None)
