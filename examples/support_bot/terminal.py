@@ -5,7 +5,7 @@ import sys
 
 from examples.support_bot.turn import LATE_S, Desk, support
 from stayfast.turns import Answer, Budget, budget
-from stayfast.turns.events import Citation, Degraded, Event, Final, Patch, Progress, text_of
+from stayfast.turns.events import Citation, Degraded, Event, Final, Patch, Progress, Snapshot, text_of
 
 
 async def turn(question: str, a: Answer, desk: Desk, total_s: float) -> Budget:
@@ -19,34 +19,48 @@ async def turn(question: str, a: Answer, desk: Desk, total_s: float) -> Budget:
 
 async def ask(question: str, desk: Desk, total_s: float) -> None:
     """Ask, and write what is said to standard output."""
-    a = Answer()
+    a, seen = Answer(), Seen()
     async with asyncio.TaskGroup() as running:
         asked = running.create_task(turn(question, a, desk, total_s))
-        notes: list[str] = []
         async for event in a.read(late=True):
-            notes += _shown(event, a)
-            if isinstance(event.told, Final):
-                _write("\n\n" + "\n".join(notes) + "\n")
+            _write(seen.of(event))
     _write(f"\n{asked.result().report()}\n")
 
 
-def _shown(event: Event, a: Answer) -> list[str]:
-    """Write what is to be seen at once; returns what is to be said at the end."""
-    match event.told:
-        case Progress(stage, status):
-            return [f"  {stage}: {status}"]
-        case Citation(source, start, end):
-            return [f"  source: {source}, characters {start} to {end}"]
-        case Degraded(part, reason):
-            return [f"  without {part}: {reason}"]
-        case Final(how, detail, _, pending):
-            waits = f"; still to come: {', '.join(pending)}" if pending else ""
-            return [f"  final: {how}{detail and f', {detail}'}{waits}"]
-        case Patch(operations) if a.final_id and event.id > a.final_id:
-            _write("".join(f"  patch: {one['op']} {one['path']} {one.get('value', '')}\n" for one in operations))
-        case _:
-            _write(text_of(event))
-    return []
+class Seen:
+    """What a terminal has shown of one answer. Give it each event in turn."""
+
+    def __init__(self) -> None:
+        self._n_given = 0  # characters of the text
+        self._notes: list[str] = []
+        self._is_final = False
+
+    def of(self, event: Event) -> str:
+        """What is to be written now: text as it comes, with the final event all notes, then what the late patches say."""
+        match event.told:
+            case Progress(stage, status):
+                self._notes.append(f"{stage}: {status}")
+            case Citation() | Degraded():
+                self._notes.append(_noted(event.told))
+            case Snapshot() as snapshot:  # of all up to here, for whoever fell behind
+                self._notes += [note for note in (*map(_noted, snapshot.citations), *map(_noted, snapshot.degraded))
+                                if note not in self._notes]
+            case Patch(operations) if self._is_final:
+                return "".join(f"  patch: {one['op']} {one['path']} {one.get('value', '')}\n" for one in operations)
+            case Final(how, detail, _, pending):
+                self._is_final = True
+                waits = f"; still to come: {', '.join(pending)}" if pending else ""
+                self._notes.append(f"final: {how}{detail and f', {detail}'}{waits}")
+                return "\n\n" + "".join(f"  {note}\n" for note in self._notes)
+        text = text_of(event, self._n_given)
+        self._n_given += len(text)
+        return text
+
+
+def _noted(told: Citation | Degraded) -> str:
+    if isinstance(told, Degraded):
+        return f"without {told.part}: {told.reason}"
+    return f"source: {told.source}, characters {told.start} to {told.end}"
 
 
 def _write(text: str) -> None:

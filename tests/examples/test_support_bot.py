@@ -17,6 +17,7 @@ import pytest
 from examples.support_bot.__main__ import arguments
 from examples.support_bot.desk import ROOT, Unavailable, meaning
 from examples.support_bot.passages import Passage, changes, passages
+from examples.support_bot.terminal import Seen
 from examples.support_bot.turn import TOTAL_S, Desk, Writer, fused, support
 from examples.support_bot.web import Site
 from examples.support_bot.words import Words
@@ -148,6 +149,33 @@ def test_other_budgets(total_s: float) -> None:
     _, came_at, a = told({"answer": 0.3}, total_s=total_s)
     assert came_at["final"] <= total_s + 0.01
     assert a.text.endswith("speaks: Set it.") is (total_s == 5.0)
+
+
+def test_a_terminal_that_fell_behind() -> None:
+    """Is given a snapshot, and shows what it has not shown: no text, source or shortfall twice."""
+    async def main(loop: SimLoop) -> str:
+        a, seen = Answer(n_kept=2), Seen()
+        shown = ""
+        async with a:
+            reader = a.read(late=True)
+            a.delta("One. ")
+            shown += seen.of(await anext(reader))
+            a.cite("docs/one.md", 0, 5)
+            shown += seen.of(await anext(reader))
+            for word in ("Two. ", "Three. ", "Four."):
+                a.delta(word)
+            a.degraded("meaning", "timeout")
+            a.put("changes", {"status": "pending"})
+            a.put("changes", {"status": "ok"})
+        names = []
+        async for event in reader:
+            names.append(event.told.name)
+            shown += seen.of(event)
+        assert names == ["snapshot", "patch", "patch", "final"]
+        return shown
+
+    assert run(main) == ("One. Two. Three. Four.\n\n  source: docs/one.md, characters 0 to 5\n  without meaning: timeout\n"
+                         "  final: ok\n")
 
 
 def test_what_is_not_installed_is_named() -> None:

@@ -20,22 +20,37 @@ WRONG: list[tuple[Body, type[Exception], str]] = [
     (lambda b: b.run("kb", name="kb"), TypeError, r"a step is a function and its arguments, b\.run\(find"),
     (lambda b: b.run(stream, name="s"), TypeError, "a step returns once, and an async generator does not"),
     (lambda b: b.run(stream(), name="s"), TypeError, "a step returns once"),
-    (lambda b: b.run(takes), TypeError, "missing 1 required positional argument"),
+    (lambda b: b.run(takes), TypeError, r"step 'takes': .* given 0 .*: 'seconds': write b\.run\(takes, seconds\)"),
+    (lambda b: b.run(plain), TypeError, r"write b\.run\(plain, name\), or plain=step\(plain, name\) in b\.gather"),
+    (lambda b: b.run(plain, "a", "b", "c", fallback=None), TypeError, "step 'plain': .* 3 argument.s., too many positional"),
+    (lambda b: b.run(partial(plain, day="today")), TypeError, "missing a required argument: 'name'"),
+    (lambda b: b.run(takes(1), 1, name="kb"), TypeError, r"a coroutine .* has its arguments: .* b\.run\(find\(question\)\)"),
+    (lambda b: b.run(takes, 1, fallback=takes(1)), TypeError, r"a fallback is a value .* as in fallback=\[\]"),
+    (lambda b: b.gather(good=takes(1), own=plain, other=takes(1)), TypeError, r"step 'own': .* own=step\(plain, name\)"),
+    (lambda b: b.gather(good=step(takes(1)), own=takes, other=step(takes(1))), TypeError, r"own=step\(takes, seconds\)"),
+    (lambda b: b.gather(own=5, other=takes(1)), TypeError, r"own=5: a step is a .*; here own=step\(find, question\)"),
     (lambda b: b.run(takes, 1, hedge=0.3), TypeError, r"search = Hedge\(\)"),
     (lambda b: b.run(takes, 1, breaker=True), TypeError, r"crm = Breaker\(\)"),
     (lambda b: b.run(step(takes, 1, cap=-1)), ValueError, r"cap=-1: .* more than 0, as in cap=0\.4"),
     (lambda b: b.gather(), TypeError, "nothing to run"),
     (lambda b: b.gather(takes, need=1), TypeError, r"a step without a name: .* b\.gather\(kb=step\(search, question\)"),
     (lambda b: b.gather(a=takes, need=2), ValueError, "need=2: of 1 steps"),
-    (lambda b: b.gather(a=takes, by=0), ValueError, r"by=0: .* as in by=0\.6"),
+    (lambda b: b.gather(a=takes(1), b=step(takes(1)), by=0), ValueError, r"by=0: .* as in by=0\.6"),
     (lambda b: b.run(takes, 1, cap="1"), TypeError, r"cap='1': .* as in cap=0\.4"),
     (lambda b: b.run(takes, 1, name=""), ValueError, "name='': leave the name out"),
     (lambda b: b.run(takes, 1, name=5), TypeError, 'name=5: a step\'s name is text, .* name="kb"'),
     (lambda b: b.gather(a=takes, by="0.6"), TypeError, r"by='0\.6': .* as in by=0\.6"),
     (lambda b: b.gather(a=takes, need="1"), TypeError, "need='1': .* as in need=1; no step can have this name"),
+    (lambda b: b.gather(a=takes, need=True), TypeError, "need=True: how many"),
+    (lambda b: b.gather(a=takes, need=-1), ValueError, "need=-1: of 1 steps, 0 to 1 can be needed"),
     (lambda b: b.gather(a=takes, late=takes), TypeError, "late=<function takes.*: the budget around this one, .* this name"),
     (lambda b: b.__aenter__(), RuntimeError, "entered once"),
 ]
+
+
+def plain(name: str, day: str = "today") -> str:
+    """What runs in a thread."""
+    return f"{name} {day}"
 
 
 async def stream() -> AsyncIterator[int]:
@@ -59,7 +74,10 @@ def test_wrong_steps(body: Body, kind: type[Exception], says: str) -> None:
     (lambda: budget(0), r"total=0: .* budget\(total=2\.5\)"), (lambda: budget(-1), "total=-1"),
     (lambda: budget(float("nan")), "total=nan"), (lambda: budget(1, {"answer": 0}), "reserve={'answer': 0}"),
     (lambda: budget(1, {"a": 0.5, "b": 0.5}), "reserve comes to 1 s, which leaves nothing of total=1"),
-    (lambda: Hedge(0), "budget must be more than 0"), (lambda: Hedge(after_s=-1), "race_after_s must be")])
+    (lambda: Hedge(0), r"share=0: .* Hedge\(share=0\.05\)"),
+    (lambda: Hedge(after_s=-1), r"after_s=-1: .* Hedge\(after_s=0\.2\)"),
+    (lambda: budget(1, patience=-1), r"patience=-1: .* leave it out"),
+    (lambda: budget(1, patience=float("nan")), "patience=nan")])
 def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
     """A budget or a hedge that cannot be is not made."""
     with pytest.raises(ValueError, match=says):
@@ -69,7 +87,9 @@ def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
 @pytest.mark.parametrize(("arguments", "says"), [
     (("2.5",), r"total='2\.5': .* budget\(total=2\.5\)"),
     ((1, ["answer"]), r"reserve=\['answer'\]: .* reserve={\"answer\": 1\.6}"),
-    ((1, {"answer": "0.5"}), r"reserve={'answer': '0\.5'}: .* as in reserve=")])
+    ((1, {"answer": "0.5"}), r"reserve={'answer': '0\.5'}: .* as in reserve="),
+    ((1, 0), r"reserve=0: .* reserve={\"answer\": 1\.6}"), ((1, {5: 0.5}), r"reserve={5: 0\.5}: .* by its name"),
+    ((True,), r"total=True: .* budget\(total=2\.5\)"), ((1, {"answer": True}), "reserve={'answer': True}")])
 def test_what_is_no_number(arguments: tuple[Any, ...], says: str) -> None:
     """Is a TypeError that says what to write."""
     with pytest.raises(TypeError, match=says):

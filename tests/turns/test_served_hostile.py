@@ -16,7 +16,7 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
 from stayfast.core.types import EventsWish
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Answer, Asked, current
+from stayfast.turns import Answer, Asked, Refused, current
 from stayfast.turns.served import OBEYS_S
 from tests.clients.gateway import started
 from tests.flow.rig import chat, read, said
@@ -147,6 +147,20 @@ def test_what_would_end_the_loop_ends_the_turn(function: Callable[..., Any], kin
     assert f"failed with {kind};" in failed.message
     first, _ = serving.failures
     assert (first.error, "test_served_hostile.py:" in first.where) == (kind, True)
+
+
+def test_a_refusal_without_words() -> None:
+    """Has some of ours."""
+    async def desk(asked: Asked) -> str:
+        raise Refused
+
+    async def main(loop: SimLoop) -> UpstreamFailed:
+        with pytest.raises(UpstreamFailed) as failed:
+            await Serving(loop, desk).ask()
+        return failed.value
+
+    failed = run(main)
+    assert (failed.status, failed.code, failed.message) == (400, "turn_refused", "this turn does not answer that")
 
 
 def test_a_turn_that_goes_on_is_told_of_as_abandoned() -> None:

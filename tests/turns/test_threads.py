@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stayfast.turns import StepSkipped, budget, remaining, step, threads
+from stayfast.compose.turns import Turns, thread_gauges
+from stayfast.core.clock import SystemClock
+from stayfast.testing import RecordingSink
+from stayfast.turns import Asked, StepSkipped, budget, remaining, step, threads
+from stayfast.turns.find import checked
+from stayfast.turns.served import Served
 
 
 @pytest.fixture
@@ -120,5 +125,26 @@ def test_there_are_not_more_than_so_many(gate: threading.Event, monkeypatch: pyt
                 await b.run(gate.wait, name=name, cap=0.02, fallback=None)
             with pytest.raises(StepSkipped, match="2 threads are busy, 2 of them abandoned, with crm, erp"):
                 await b.run(gate.wait, name="more")
+
+    asyncio.run(main())
+
+
+def test_they_are_counted_where_turns_are_served(gate: threading.Event) -> None:
+    """Those that somebody waits for, and those that nobody does; a gateway without turns has no such series."""
+    async def desk(asked: Asked) -> str:
+        return asked.text
+
+    turns = Turns()
+    assert thread_gauges(turns) == {}
+    turns.served = {"desk": Served("desk", checked("desk:answer", desk), SystemClock(), RecordingSink())}
+
+    async def main() -> None:
+        async with budget(5) as b:
+            await b.run(gate.wait, name="hangs", cap=0.02, fallback=None)
+
+            def look() -> object:
+                return thread_gauges(turns)
+
+            assert await b.run(look) == {"stayfast_turn_threads": [(("waited_for",), 1), (("abandoned",), 1)]}
 
     asyncio.run(main())

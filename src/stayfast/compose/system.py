@@ -16,7 +16,7 @@ from stayfast.compose.state import Looked, chosen, ejected, gauges, told, waitin
 from stayfast.compose.stores import Stores, held, stores
 from stayfast.compose.together import Together
 from stayfast.compose.traces import peers, tracing
-from stayfast.compose.turns import served, settle_turns
+from stayfast.compose.turns import served, settle_turns, thread_gauges
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.types import Api
@@ -196,7 +196,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         **gauges(registry), **ejected(gateway.router.routes, clock.now()),
         **errors(registry), **kept(gateway.router.routes), **held(kept_in),
         **prefix_gauges(gateway.router.routes, clock.now()),
-        **semantic_gauges(gateway.router.routes), RETRY_BUDGET.name: [
+        **semantic_gauges(gateway.router.routes), **thread_gauges(observers.together.turns), RETRY_BUDGET.name: [
         ((route.name,), route.hedging.budget.extra_share(clock.now())) for route in gateway.router.routes.values()]}
     observers.metrics.counted = lambda: {**chosen(gateway.router.routes), **prefix_counts(gateway.router.routes)}
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]

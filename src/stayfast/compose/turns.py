@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
+from stayfast.observe.families import TURN_THREADS
+from stayfast.observe.totals import Rows
 from stayfast.settings import Settings, TurnUpstream
+from stayfast.turns import threads
 from stayfast.turns.elsewhere import AskOthers, Heard, Sought
 from stayfast.turns.find import find
 from stayfast.turns.served import Served
@@ -26,6 +29,15 @@ class Turns:
         """Cancel what runs, as the process ends."""
         for served in self.served.values():
             served.end()
+
+
+def thread_gauges(turns: Turns) -> Rows:
+    """The threads of plain functions that steps run, as a metric. Where no turn is served there is no series."""
+    if not turns.served:
+        return {}
+    running = threads.running()
+    n_abandoned = sum(thread.is_abandoned for thread in running)
+    return {TURN_THREADS.name: [(("waited_for",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
 
 
 def served(name: str, its: TurnUpstream, sink: Sink, clock: Clock, ask_others: AskOthers) -> Served:

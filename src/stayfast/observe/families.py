@@ -86,6 +86,8 @@ SEMANTIC = _counter("semantic_requests", "Look-ups in other words: hit, why a mi
                     "route", "result")
 TURN_STEPS = _counter("turn_steps", "Steps of turns that are served as models, by how they ended.", "upstream", "step",
                       "result")
+TURN_THREADS = _gauge("turn_threads", "Threads of plain functions that turns have called: waited for, or abandoned by their "
+                      "step.", "state")
 LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
@@ -138,7 +140,7 @@ FAMILIES = (
     EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED,
     TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, CACHE_SAVED_S, CACHE_SAVED_USD,
     CACHE_RENEWALS, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE,
-    PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE, TURN_STEPS, LOST,
+    PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, LOST,
     TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS,
     HANDSHAKE, STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR,

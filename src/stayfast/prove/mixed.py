@@ -91,7 +91,7 @@ class Mixed:
                                (self.real_s, self.n_virtual, self.warmup_s))
         conditions.say(f"{n:,} requests in virtual time, and with each of the time-outs")
         plan = plan_of(self.virtual_rps, n / self.virtual_rps, warmup_s, seed)
-        rivals = Rivals(plan)
+        rivals = await asyncio.to_thread(Rivals, plan)  # for seconds, in which a signal is to be heard
         hedge = HedgeConfig(**{"budget": rivals.best.n_calls / rivals.n - 1, **self.hedge})
         twin = await asyncio.to_thread(in_virtual_time, plan, hedge)
         figures = [*rivals.figures("virtual time"), *rivals.against("virtual time", twin, SLACK_QUICK if is_quick else 1.0)]

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from stayfast.policy.window import Window
+from stayfast.turns.amounts import is_count, is_seconds, wrong
 from stayfast.turns.answer import Answer, whole
 from stayfast.turns.breaker import Breaker
 from stayfast.turns.budget import Budget, budget
@@ -66,10 +67,17 @@ class Agent:
         """`answer_s`: reserved for the answer. `step_s`: of a planning step, before it is known. `max_calls`: of a turn.
         `pace`: how fast `answer` is, to fit `max_tokens` into the time that is left.
         """
-        if not answer_s > 0 or not step_s > 0:
-            raise ValueError(f"answer_s={answer_s}, step_s={step_s}: both are seconds, more than 0")
-        if max_steps < 0 or max_calls < 0 or max_tokens < 1 or not apology:
-            raise ValueError("max_steps and max_calls must be 0 or more, max_tokens 1 or more, and apology some words")
+        for said, seconds in (("answer_s", answer_s), ("step_s", step_s)):
+            if not is_seconds(seconds):
+                raise wrong(f"{said}={seconds!r:.80}: seconds, more than 0, as in Agent(model, tools, {said}=1.5)", seconds)
+        for said, n, least in (("max_steps", max_steps, 0), ("max_calls", max_calls, 0), ("max_tokens", max_tokens, 1)):
+            if not is_count(n, least):
+                raise wrong(f"{said}={n!r:.80}: a whole number, {least} or more", n)
+        if not apology or type(apology) is not str:
+            raise ValueError(f"apology={apology!r:.80}: some words, for where there is no answer in time")
+        if pace is not None and not isinstance(pace, Pace):
+            raise TypeError(f"pace={pace!r:.80}: how fast the model answers, as in pace=Pace(\"large\", tokens_per_s=40)")
+        _check_tools(tools)
         for model in (answer, *(() if plan is None else (plan,))):
             if not callable(getattr(model, "ask", None)):
                 raise TypeError(f"{model!r:.80} is no model: it has no ask(...); for OpenAI's client that is "
@@ -92,8 +100,11 @@ class Agent:
 
     async def run(self, messages: Sequence[Json], a: Answer | None = None) -> Outcome:
         """One turn, inside the budget around it; `a` is told of text, tools and what is missing. Raises RuntimeError
-        where there is no budget.
+        where there is no budget, and TypeError for what are no messages.
         """
+        _check_messages(messages)
+        if a is not None and not isinstance(a, Answer):
+            raise TypeError(f"{a!r:.80} is no answer: write `async with Answer() as a:`, and agent.run(messages, a)")
         turn = _Turn(self, messages, a)
         async with budget(reserve={_ANSWER: self.answer_s}) as b:
             stopped_by = await turn.plan(b)
@@ -281,6 +292,19 @@ class _Turn:
         self._missing[part] = why
         if self._a is not None:
             self._a.degraded(part, why)
+
+
+def _check_tools(tools: Sequence[AnyTool]) -> None:
+    if not isinstance(tools, Sequence):
+        raise TypeError(f"tools={tools!r:.80}: a list of them, as in Agent(model, [weather, orders])")
+    for one in tools:
+        if not isinstance(one, Tool):
+            raise TypeError(f"{one!r:.80} is no tool: write @tool(timeout=0.8) above the function")
+
+
+def _check_messages(messages: Sequence[Json]) -> None:
+    if not all(isinstance(one, dict) for one in messages):  # text would be one letter after the other
+        raise TypeError('messages are those of the chat API, as in agent.run([{"role": "user", "content": question}])')
 
 
 async def _over(running: Running) -> Running:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from stayfast.turns import patch
+from stayfast.turns.amounts import is_count, wrong
 from stayfast.turns.budget import is_cut_off
 from stayfast.turns.errors import OutOfTime, StepTimeout
 from stayfast.turns.events import (
@@ -52,8 +53,8 @@ class Answer:
     """
 
     def __init__(self, n_kept: int = N_KEPT) -> None:
-        if n_kept < 1:
-            raise ValueError(f"n_kept={n_kept}: at least one event must be kept")
+        if not is_count(n_kept, 1):
+            raise wrong(f"n_kept={n_kept!r:.80}: how many events are kept, a whole number, 1 or more", n_kept)
         self._n_kept = n_kept
         self._events: deque[Event] = deque()
         self._n_told = 0
@@ -139,6 +140,8 @@ class Answer:
 
         Raises ValueError where no such event was told.
         """
+        if type(after) is not int:
+            raise TypeError(f"after={after!r:.80}: the id of an event, as in a.read(after=last_event_id(header))")
         if not 0 <= after <= self._n_told:
             raise ValueError(f"Last-Event-ID: {after} was not told yet; this turn is at {self._n_told}")
         return Reader(self, after, late=late)

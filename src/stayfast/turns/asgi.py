@@ -9,22 +9,29 @@ The caller says how long it waits in `x-stayfast-deadline-ms`, or any other head
 budget shorter, never longer. What is no number is answered by 400, a turn that outlives its time by 504, and a step that its
 breaker skips by 503, where it has no fallback. When the caller leaves, the endpoint is cancelled with all that it runs; not
 one that takes the `Request` itself, as only one can read from it. Needs Starlette.
-When wrong: what a `StreamingResponse` streams is asked for when the endpoint has returned, and the budget is over.
+
+What a `StreamingResponse`, or another one with a `body_iterator`, streams is a part of the turn: the budget is open, and
+`current()` and `remaining()` its own, until the body's end. When its time is over, or its reader leaves, the iterator is
+cancelled and closed. As the status has been sent by then, the connection breaks off: no client takes half of it for all.
 """
 
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, suppress
 from functools import wraps
 from math import inf
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from stayfast.core.errors import Rejected
-from stayfast.turns.budget import budget
+from stayfast.turns.amounts import is_seconds, wrong
+from stayfast.turns.budget import Budget, budget
 from stayfast.turns.errors import OutOfTime, StepSkipped, StepTimeout
 from stayfast.turns.running import CLEANUP_S
 from stayfast.wire.patience import patience_s
@@ -34,14 +41,18 @@ Endpoint = Callable[..., Coroutine[Any, Any, T]]
 _INJECTED = "stayfast_request"
 
 
+class _CallerLeft(Exception):
+    """Nobody waits any more."""
+
+
 def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) -> Callable[[Endpoint[T]], Endpoint[T]]:
     """Run an async endpoint in a budget of `total` seconds, or of what its caller has left. ValueError as of `budget`."""
+    if not is_seconds(total):
+        raise wrong(f"total={total!r:.80}: the most seconds that the endpoint may take, as in @within(total=4.0)", total)
     budget(total, reserve)
 
     def decorated(endpoint: Endpoint[T]) -> Endpoint[T]:
-        if not inspect.iscoroutinefunction(endpoint):
-            raise TypeError(f"{endpoint!r:.80} is a plain function that nobody can end: write `async def`, and what "
-                            "blocks as a step of it, await current().run(look_up, name)")
+        _check_endpoint(endpoint)
         signature = inspect.signature(endpoint, eval_str=True)
         name = next((name for name, its in signature.parameters.items() if _is_request(its)), None)
 
@@ -50,9 +61,18 @@ def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) ->
             request = kwargs.pop(_INJECTED) if name is None else signature.bind(*args, **kwargs).arguments[name]
             try:
                 patience = patience_s(dict(request.headers.raw))
-                async with budget(total, reserve, patience=inf if patience is None else patience):
+                async with AsyncExitStack() as opened:
+                    b = await opened.enter_async_context(
+                        budget(total, reserve, patience=inf if patience is None else patience))
                     work = endpoint(*args, **kwargs)
-                    return await (work if name is not None else _unless_left(request, work))
+                    made = await (work if name is not None else _unless_left(request.receive, work))
+                    if isinstance(made, Response) and hasattr(made, "body_iterator"):
+                        opened.pop_all()
+                        await b.suspend()
+                        return cast("T", _Streamed(made, b, watches=name is None))
+                    return made
+            except _CallerLeft:
+                raise HTTPException(499, "The caller has left.") from None
             except Rejected as error:
                 raise HTTPException(error.status, error.message) from error
             except (OutOfTime, StepTimeout) as error:
@@ -69,6 +89,15 @@ def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) ->
     return decorated
 
 
+def _check_endpoint(endpoint: object) -> None:
+    if inspect.isasyncgenfunction(endpoint):
+        raise TypeError(f"{endpoint!r:.80} yields: let the endpoint return StreamingResponse(pieces()), whose pieces are a "
+                        "part of its turn then")
+    if not inspect.iscoroutinefunction(endpoint):
+        raise TypeError(f"{endpoint!r:.80} is a plain function that nobody can end: write `async def`, and what "
+                        "blocks as a step of it, await current().run(look_up, name)")
+
+
 def _is_request(parameter: inspect.Parameter) -> bool:
     kind = parameter.annotation
     if kind is parameter.empty or kind is Any:  # as Starlette's endpoints may have it
@@ -76,15 +105,62 @@ def _is_request(parameter: inspect.Parameter) -> bool:
     return isinstance(kind, type) and issubclass(kind, Request)
 
 
-async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work returns; it is cancelled where the caller leaves."""
+class _Streamed(Response):
+    """A response that goes on in the turn of its endpoint, which it ends. Status, headers and background are its own."""
+
+    __slots__ = ("_of", "_turn", "_watches")
+
+    def __init__(self, of: Response, turn: Budget, *, watches: bool) -> None:
+        self.__dict__ = of.__dict__  # what is changed here is changed there
+        self._of = of
+        self._turn = turn
+        self._watches = watches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        background, self.background = self.background, None  # that is no part of the turn
+        async with AsyncExitStack() as opened:
+            await self._turn.resume()
+            opened.push_async_exit(self._turn)
+            opened.push_async_callback(_close, self._of)
+            try:
+                if self._watches:
+                    await _unless_left(receive, self._of(scope, _nothing, send))
+                else:
+                    await self._of(scope, receive, send)
+            except _CallerLeft:
+                pass
+            except ClientDisconnect as error:
+                if isinstance(error.__context__, TimeoutError):  # which is an OSError, and so taken for a reader that left
+                    raise error.__context__ from None
+                raise
+        if background is not None:
+            await background()
+
+
+async def _nothing() -> Message:
+    nothing: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await nothing
+
+
+async def _close(response: Any) -> None:
+    """Let a generator that was left in the middle close what it holds."""
+    pieces = response.body_iterator
+    if inspect.isasyncgen(pieces) and not pieces.ag_running:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLEANUP_S):
+                await pieces.aclose()
+
+
+async def _unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What the work returns; it is cancelled where the caller leaves. Raises _CallerLeft then."""
     loop = asyncio.get_running_loop()
-    working, leaving = loop.create_task(work), loop.create_task(_left(request))
+    working, leaving = loop.create_task(work), loop.create_task(_left(receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             leaving.result()  # where the server could not say
-            raise HTTPException(499, "The caller has left.")
+            raise _CallerLeft
         return working.result()
     finally:
         leaving.cancel()
@@ -93,6 +169,6 @@ async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait((working,), timeout=CLEANUP_S)
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass

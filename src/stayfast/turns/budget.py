@@ -18,15 +18,16 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 from stayfast.core.clock import SystemClock
+from stayfast.turns.amounts import is_amount, is_seconds, wrong
 from stayfast.turns.breaker import Breaker
 from stayfast.turns.errors import OutOfTime, StepCancelled
 from stayfast.turns.gather import Gathering
 from stayfast.turns.hedge import Hedge
 from stayfast.turns.partial import Partial
-from stayfast.turns.report import written
+from stayfast.turns.report import blamed, written
 from stayfast.turns.running import CLEANUP_S, Running
 from stayfast.turns.scope import Scope, here
-from stayfast.turns.step import RAISE, AsyncStep, Step, is_above_0, name_of, wrong
+from stayfast.turns.step import RAISE, AsyncStep, Step, name_of
 from stayfast.turns.threads import StartThread, start_thread
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ F = TypeVar("F")
 BODY_GRACE_S = 0.01
 LEAST_CLEANUP_S = 0.001
 _SAME_INSTANT_S = 1e-3  # uvloop rounds its timers to milliseconds
+_NO_RESERVE: Mapping[str, float] = MappingProxyType({})
 
 
 class Budget:
@@ -94,6 +96,19 @@ class Budget:
         self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S if self.deadline_at < inf else None)
         await self._timeout.__aenter__()
         return self
+
+    async def suspend(self) -> None:
+        """Its body is left, to go on elsewhere by `resume`: until then its steps go on, and none begins."""
+        self._is_open = False
+        here.set(self._outer)
+        await self._timeout.__aexit__(None, None, None)
+
+    async def resume(self) -> None:
+        """Its body goes on here, in whichever task this is, which is to leave it by `__aexit__`."""
+        self._is_open = True
+        here.set(self._root)
+        self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S if self.deadline_at < inf else None)
+        await self._timeout.__aenter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         where: TracebackType | None) -> None:
@@ -206,9 +221,10 @@ class Budget:
     @property
     def broken_by(self) -> str | None:
         """The first step that used all that the turn had for it, not just its own cap; also of a budget inside that would
-        have had more time of its own.
+        have had more time of its own. EVENT_LOOP where it was that which did not run: whoever blocked it, in this turn or
+        another, a step that merely waited meanwhile is not to blame.
         """
-        own = next((row.name for row in self.rows if row.how == "timeout" and not row.is_capped), None)
+        own = blamed(self.rows)
         if own is not None:
             return own
         by = (inner.broken_by for inner in self._inside() if inner.deadline_at < inner.began_at + (inner._total_s or inf))
@@ -265,13 +281,13 @@ class Budget:
         """End the steps whose time is over, and set the alarm for the others."""
         self._alarm, self._alarm_at = None, inf
         now = self.now()
+        if now > self.deadline_at and self._is_open and not self._timeout.expired():
+            self._timeout.reschedule(now + BODY_GRACE_S)  # a loop that was blocked rings both bells at once
         for running in list(self.tasks.values()):
-            if running.is_over:
+            if running.is_over or all(call.done() for call in running.calls):  # its result is there, if not told of yet
                 continue
             if running.ends_at <= now + _SAME_INSTANT_S:
                 running.expire(now)
-                if now > self.deadline_at and self._is_open and not self._timeout.expired():
-                    self._timeout.reschedule(now + BODY_GRACE_S)  # a loop that was blocked rings both bells at once
             else:
                 self.watch(running.ends_at)
 
@@ -312,7 +328,7 @@ class Budget:
         return f"<Budget: {len(self.rows)} steps, {left}>"
 
 
-def budget(total: float | None = None, reserve: Mapping[str, float] = MappingProxyType({}), *,
+def budget(total: float | None = None, reserve: Mapping[str, float] = _NO_RESERVE, *,
            patience: float = inf, threads: StartThread | None = None) -> Budget:
     """A turn of `total` seconds, with `reserve` kept for stages by name, in their order: `budget(2.5, {"answer": 1.6})`.
 
@@ -320,10 +336,16 @@ def budget(total: float | None = None, reserve: Mapping[str, float] = MappingPro
     waits; they make it shorter, and every reserve in proportion. `threads` starts the plain functions; tests in virtual time
     give their own. Raises ValueError and TypeError for what cannot be.
     """
-    if total is not None and not (is_above_0(total) and total < inf):
-        raise wrong(f"total={total!r}: a budget is some seconds, as in budget(total=2.5)", total)
-    if reserve:
+    if total is not None and not is_seconds(total):
+        raise wrong(f"total={total!r:.80}: a budget is some seconds, as in budget(total=2.5)", total)
+    if reserve is not _NO_RESERVE:
         _check_reserve(reserve, inf if total is None else total)
+    if patience != inf and not is_amount(patience):
+        raise wrong(f"patience={patience!r:.80}: the seconds that the caller waits, 0 or more, as in "
+                    "budget(2.5, patience=1.0); leave it out where nobody says", patience)
+    if threads is not None and not callable(threads):
+        raise TypeError(f"threads={threads!r:.80}: what starts plain functions, as in threads=VirtualThreads(), in tests; "
+                        "without it each has a thread of its own")
     return Budget(total, reserve, patience, threads)
 
 
@@ -337,8 +359,11 @@ def _check_reserve(reserve: Mapping[str, float], total_s: float) -> None:
         raise TypeError(f"reserve={reserve!r:.80}: say how many seconds are kept for which stage, as in "
                         'reserve={"answer": 1.6}')
     for name, reserve_s in reserve.items():
-        if not is_above_0(reserve_s):
-            raise wrong(f"reserve={{{name!r}: {reserve_s!r}}}: a reserve is seconds, kept for the step of that name, "
+        if not name or type(name) is not str:
+            raise TypeError(f"reserve={{{name!r:.80}: {reserve_s!r:.80}}}: say which step it is kept for by its name, as in "
+                            'reserve={"answer": 1.6}')
+        if not is_seconds(reserve_s):
+            raise wrong(f"reserve={{{name!r}: {reserve_s!r:.80}}}: a reserve is seconds, kept for the step of that name, "
                         'as in reserve={"answer": 1.6}', reserve_s)
     if sum(reserve.values()) >= total_s:
         raise ValueError(f"reserve comes to {sum(reserve.values()):g} s, which leaves nothing of total={total_s:g}")

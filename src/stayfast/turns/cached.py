@@ -33,6 +33,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.policy.cache import FRESH, SPARE, STALE, CacheConfig, use_of
 from stayfast.policy.s3fifo import OVERHEAD_BYTES, S3Fifo
 from stayfast.stores.base import Kept, Store
+from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
 from stayfast.turns.budget import Budget
 from stayfast.turns.scope import Scope, here
 
@@ -100,12 +101,25 @@ class Cached(Generic[P, T]):
                  store: Store | None = None, name: str | None = None, kind: Any = Any) -> None:
         """`keep`: whether a value may be given again; all may without one. `renew_within_s`: time for a call in the
         background. With a `store` values are written as MessagePack, under `name`, and read back as `kind`. Raises
-        ValueError.
+        ValueError and TypeError.
         """
+        if not callable(function):
+            raise TypeError(f"Cached({function!r:.80}): give it the function itself, not what a call of it brings, as in "
+                            "Cached(find, ttl_s=300)")
+        for said, of in (("key", key), ("keep", keep)):
+            if of is not None and not callable(of):
+                raise TypeError(f"{said}={of!r:.80}: a function, of the arguments for `key` and of the result for `keep`")
+        for said, seconds in (("ttl_s", ttl_s), ("stale_while_revalidate_s", stale_while_revalidate_s),
+                              ("stale_if_error_s", stale_if_error_s)):
+            if not is_amount(seconds):
+                raise wrong(f"{said}={seconds!r:.80}: seconds, as in Cached(find, ttl_s=300)", seconds)
         self._config = CacheConfig("exact", ttl_s, stale_while_revalidate_s=stale_while_revalidate_s,
                                    stale_if_error_s=stale_if_error_s)
-        if max_entries < 1 or renew_within_s <= 0:
-            raise ValueError("max_entries and renew_within_s must be more than 0")
+        if not is_count(max_entries, 1):
+            raise wrong(f"max_entries={max_entries!r:.80}: how many are kept, a whole number, 1 or more", max_entries)
+        if not is_seconds(renew_within_s):
+            raise wrong(f"renew_within_s={renew_within_s!r:.80}: seconds for a call in the background, more than 0",
+                        renew_within_s)
         if store is not None and not name:
             raise ValueError("with a store it needs a name of its own, as in name=\"acme search\": others keep theirs there")
         its_own: str = getattr(function, "__name__", type(function).__name__)

@@ -1,32 +1,25 @@
 """A fan-out while it runs: several steps side by side, and when enough of them are done."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.errors import StepCancelled, StepFailed, StepTimeout
 from stayfast.turns.partial import Missing, Partial
 from stayfast.turns.running import Running
-from stayfast.turns.step import Step, is_above_0, wrong
+from stayfast.turns.step import Step
 
 if TYPE_CHECKING:
     from stayfast.turns.budget import Budget
 
 
 class Gathering:
-    """One fan-out. Its task owns it. `need` and `by_s` as `Budget.gather` says. Raises ValueError for what cannot be."""
+    """One fan-out. Its task owns it. `need` and `by_s` as `Budget.gather` says."""
 
     __slots__ = ("_by_s", "_is_due", "_late", "_need", "_of", "_steps", "_waiter")
 
     def __init__(self, of: "Budget", need: int, by_s: float | None, late: "Budget | None") -> None:
-        if by_s is not None and not is_above_0(by_s):
-            raise wrong(f"by={by_s!r}: gather waits for by seconds from now, more than 0, as in by=0.6", by_s)
-        if not isinstance(need, int):
-            raise TypeError(f"need={need!r:.80}: how many steps are enough, a whole number, as in need=1; no step can have "
-                            "this name")
-        if late is not None and not isinstance(late, type(of)):
-            raise TypeError(f"late={late!r:.80}: the budget around this one, under which steps may go on; no step can "
-                            "have this name")
         self._of = of
         self._need = need
         self._by_s = by_s
@@ -36,15 +29,14 @@ class Gathering:
         self._waiter: asyncio.Future[None] | None = None
 
     async def result(self, calls: Mapping[str, Any]) -> Partial:
-        """Run them; see `Budget.gather`."""
-        if not 0 <= self._need <= len(calls):
-            raise ValueError(f"need={self._need}: of {len(calls)} steps, 0 to {len(calls)} can be needed")
+        """Run them; see `Budget.gather`. Raises ValueError and TypeError for what cannot be."""
         loop, of = asyncio.get_running_loop(), self._of
         timers: list[asyncio.TimerHandle] = []
         try:
+            self._check(len(calls))
             for name, call in calls.items():
-                made = call if isinstance(call, Step) else Step(call, ())
-                self._steps[name] = of.begun(made, name, self._look, self._late)
+                self._steps[name] = of.begun(call if type(call) is Step else _made(name, call), name, self._look,
+                                             self._late)
             if not self._is_enough():
                 self._waiter = waiter = loop.create_future()
                 if self._by_s is not None:
@@ -53,6 +45,7 @@ class Gathering:
                     timers.append(loop.call_later(of.remaining(), self._stop))
                 await waiter
         except BaseException:
+            _discard([calls[name] for name in calls.keys() - self._steps.keys()])
             await self._cut("cancelled", "the turn was cancelled")
             raise
         finally:
@@ -64,6 +57,19 @@ class Gathering:
             else:
                 await self._cut("cancelled", "others were enough")
         return self._partial()
+
+    def _check(self, n_calls: int) -> None:
+        need, by_s, late = self._need, self._by_s, self._late
+        if by_s is not None and not is_seconds(by_s):
+            raise wrong(f"by={by_s!r:.80}: gather waits for by seconds from now, more than 0, as in by=0.6", by_s)
+        if type(need) is not int:
+            raise TypeError(f"need={need!r:.80}: how many steps are enough, a whole number, as in need=1; no step can have "
+                            "this name")
+        if late is not None and not isinstance(late, type(self._of)):
+            raise TypeError(f"late={late!r:.80}: the budget around this one, under which steps may go on; no step can "
+                            "have this name")
+        if not 0 <= need <= n_calls:
+            raise ValueError(f"need={need}: of {n_calls} steps, 0 to {n_calls} can be needed")
 
     def _look(self) -> None:
         """A step is over."""
@@ -112,3 +118,18 @@ class Gathering:
                 own = None if isinstance(error, StepFailed) else error
                 missing[name] = Missing(running.how, running.detail, running.spent_s, own)
         return Partial(done, missing, late)
+
+
+def _made(name: str, call: Any) -> Step:
+    try:
+        return Step(call, ())
+    except TypeError as error:
+        raise TypeError(f"{name}={call!r:.80}: {error}; here {name}=step(find, question)") from None
+
+
+def _discard(calls: Iterable[Any]) -> None:
+    """They were not begun, as another one is wrong: nobody is to be told that they were never awaited."""
+    for call in calls:
+        made = call.function if isinstance(call, Step) else call
+        if asyncio.iscoroutine(made):
+            made.close()

@@ -12,21 +12,29 @@ from math import inf
 from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.hedge import NEVER, FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
 from stayfast.policy.retry import RetryConfig
+from stayfast.turns.amounts import is_amount, is_seconds, wrong
 
 REFRESHED_S = 1.0  # how old a plan may be: making one takes a tenth of a millisecond
 _WEIGHT = 1.0  # all calls of a step are alike
+_MAX_AFTER_S = 60.0
 
 
 class Hedge:
     """Of one step; share it among turns, not among steps. Changed on one loop, nothing here awaits.
 
     `share`: of the calls, how many may be made a second time. `after_s`: a fixed delay; None: learned, and none before 32
-    calls are known. Raises ValueError for what is out of range.
+    calls are known. Raises ValueError and TypeError for what cannot be.
     """
 
     __slots__ = ("_budget", "_is_fixed", "_lately", "_of", "_plan", "_refresh_at", "_share")
 
     def __init__(self, share: float = 0.05, *, after_s: float | None = None) -> None:
+        if not is_seconds(share) or share > 1:
+            raise wrong(f"share={share!r:.80}: how many of all calls may be made twice, more than 0 and at most 1, as in "
+                        "Hedge(share=0.05)", share)
+        if after_s is not None and (not is_amount(after_s) or after_s > _MAX_AFTER_S):
+            raise wrong(f"after_s={after_s!r:.80}: seconds before the second call, 0 to {_MAX_AFTER_S:g}, as in "
+                        "Hedge(after_s=0.2); leave it out where it is to be learned", after_s)
         self._is_fixed = after_s is not None
         config = HedgeConfig(budget=share, race_after_s=0.0 if after_s is None else after_s)
         self._share = share

@@ -14,6 +14,7 @@ from stayfast.stores.base import Store
 from stayfast.stores.door import Door
 from stayfast.stores.shared import Shared, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
+from stayfast.turns.amounts import is_count, is_seconds, wrong
 
 _REDIS = ("redis://", "rediss://", "unix://")
 
@@ -24,8 +25,11 @@ def store_at(where: str, *, max_bytes: int = 1 << 30, timeout_s: float = 0.05) -
     Nothing is opened yet; nothing it does raises: a place that is slow or gone has nothing. Needs `pip install
     '.[redis]'` in Stayfast's checkout for a server. Raises ValueError for values out of bounds.
     """
-    if max_bytes < 1:
-        raise ValueError(f"max_bytes must be more than 0, not {max_bytes}")
+    if not is_count(max_bytes, 1):
+        raise wrong(f"max_bytes={max_bytes!r:.80}: how large the file may get, a whole number, 1 or more", max_bytes)
+    if not is_seconds(timeout_s):
+        raise wrong(f"timeout_s={timeout_s!r:.80}: seconds that one look may take, more than 0, as in timeout_s=0.05",
+                    timeout_s)
     clock = SystemClock()
     if where.startswith(_REDIS):
         door: Door = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)

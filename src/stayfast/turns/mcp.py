@@ -19,6 +19,7 @@ import msgspec
 from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CallToolResult
 
+from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.tools import Tool, ToolError
 
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
@@ -33,8 +34,11 @@ async def mcp_tools(server: Any, *, timeout: float = 5.0, trust: bool = False, p
     `timeout`: the most seconds of one call. `trust`: tools that the server calls read-only or idempotent may be called
     twice and, if read-only, be begun while the model still writes. `prefix`: of their names, where two servers have the
     same. `environment`: more variables for a command. `opens_in`: the most seconds until it has told its tools. Raises
-    ConnectionError where it has not, or cannot be reached or started, and ValueError for what can be no server.
+    ConnectionError where it has not, or cannot be reached or started, ValueError and TypeError for what cannot be.
     """
+    for said, seconds in (("timeout", timeout), ("opens_in", opens_in)):
+        if not is_seconds(seconds):
+            raise wrong(f"{said}={seconds!r:.80}: seconds, more than 0, as in mcp_tools(server, {said}=5.0)", seconds)
     named = _named(server)
     if isinstance(server, Sequence) and not isinstance(server, str):
         server = StdioServerParameters(command=server[0], args=list(server[1:]), env=dict(environment))

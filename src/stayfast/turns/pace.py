@@ -13,11 +13,14 @@ When wrong: the percentiles are added, which is late for both only where they ar
 """
 
 from collections.abc import Sequence
+from math import isnan
 
 from stayfast.policy.window import Window
+from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
 
 MIN_ANSWERS = 5
 LAST_S = 300.0
+_LEAST_TPOT_S = 1e-9  # of answers that came in one piece
 QUANTILE = 0.95
 
 
@@ -27,8 +30,10 @@ class Pace:
     __slots__ = ("_assumed_tpot_s", "_assumed_ttft_s", "_tpots", "_ttfts", "name")
 
     def __init__(self, name: str, *, ttft_s: float = 1.0, tokens_per_s: float = 50.0) -> None:
-        if not ttft_s > 0 or not tokens_per_s > 0:
-            raise ValueError(f"ttft_s and tokens_per_s must be more than 0, not {ttft_s} and {tokens_per_s}")
+        for said, value in (("ttft_s", ttft_s), ("tokens_per_s", tokens_per_s)):
+            if not is_seconds(value):
+                raise wrong(f"{said}={value!r:.80}: a number, more than 0, as in "
+                            "Pace(\"large\", ttft_s=0.8, tokens_per_s=40)", value)
         self.name = name
         self._assumed_ttft_s = ttft_s
         self._assumed_tpot_s = 1.0 / tokens_per_s
@@ -37,9 +42,12 @@ class Pace:
 
     def answered(self, ttft_s: float, whole_s: float, n_tokens: int, now: float) -> None:
         """An answer of so many tokens came: its first after `ttft_s`, its last after `whole_s`. `now`: as `Budget.now()`."""
+        if not is_amount(ttft_s) or not is_amount(whole_s):
+            raise ValueError(f"ttft_s={ttft_s!r:.80}, whole_s={whole_s!r:.80}: seconds from the question to the first token "
+                             "and to the last, as in answered(0.4, 1.6, n_tokens=190, now=b.now())")
         self._ttfts.add(ttft_s, now)
         if n_tokens > 1:
-            self._tpots.add((whole_s - ttft_s) / (n_tokens - 1), now)
+            self._tpots.add(max(0.0, whole_s - ttft_s) / (n_tokens - 1), now)
 
     def seconds(self, n_tokens: int, now: float) -> float:
         """How long an answer of so many tokens takes, 19 times of 20."""
@@ -47,8 +55,12 @@ class Pace:
 
     def max_tokens(self, seconds: float, at_most: int, now: float) -> int:
         """How many tokens come within `seconds`, 1 to `at_most`."""
-        n_fit = (seconds - self._ttft_s(now)) / self._tpot_s(now)
-        return max(1, min(at_most, int(n_fit)))
+        if not is_count(at_most, 1):
+            raise wrong(f"at_most={at_most!r:.80}: tokens, a whole number, 1 or more", at_most)
+        if isnan(seconds):
+            raise ValueError("seconds=nan: how long there is, as in max_tokens(b.remaining(), 800, b.now())")
+        n_fit = (seconds - self._ttft_s(now)) / max(self._tpot_s(now), _LEAST_TPOT_S)
+        return int(max(1, min(at_most, n_fit)))  # where no time is left, and where there is no end of it
 
     def _ttft_s(self, now: float) -> float:
         return slow_s(self._ttfts, now) or self._assumed_ttft_s

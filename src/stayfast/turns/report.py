@@ -1,5 +1,6 @@
 """A turn told after the fact, as a waterfall in text: what each step took of its time, what it cost, what was cut."""
 
+from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ if TYPE_CHECKING:
     from stayfast.turns.budget import Budget
     from stayfast.turns.running import Running
 
+EVENT_LOOP = "the event loop"
 N_COLUMNS = 40
 _NAME_WIDTH = 16
 
@@ -26,6 +28,21 @@ def written(of: "Budget") -> str:
     return "\n".join(lines)
 
 
+def blamed(rows: Iterable["Running"]) -> str | None:
+    """Who used all the time that the turn had, of these steps in their order, or EVENT_LOOP; None where nobody did."""
+    late: str | None = None  # that had no time to begin: whoever was before it is to blame, if that can be said
+    for row in rows:
+        if row.is_capped:
+            continue
+        if row.blocked_s:
+            return EVENT_LOOP
+        if row.how == "timeout":
+            if row.n_calls:
+                return row.name
+            late = late or row.name
+    return late
+
+
 def _lines(of: "Budget", since: float, whole_s: float, depth: int) -> list[str]:
     lines = []
     for inner in of.inner:
@@ -42,7 +59,7 @@ def _line(row: "Running", since: float, whole_s: float, depth: int) -> str:
     first = min(N_COLUMNS - 1, int((row.began_at - since) / whole_s * N_COLUMNS))
     n_filled = max(1, round((end_at - row.began_at) / whole_s * N_COLUMNS))
     bar = (" " * first + "#" * n_filled)[:N_COLUMNS].ljust(N_COLUMNS)
-    words = [f"{_said(end_at - row.began_at)} of {_said(row.ends_at - row.began_at)}", row.how]
+    words = [f"{_said(end_at - row.began_at)} of {_said(max(0.0, row.ends_at - row.began_at))}", row.how]
     if row.n_calls > 1:
         words.append(f"{row.n_calls} calls")
     if row.cost_usd:
@@ -51,6 +68,8 @@ def _line(row: "Running", since: float, whole_s: float, depth: int) -> str:
         words.append("fallback used")
     if row.detail:
         words.append(row.detail)
+    elif row.blocked_s:
+        words.append(f"ended {_said(row.blocked_s)} late, as the event loop was blocked")
     return f"{'  ' * depth}{row.name:<{_NAME_WIDTH}} |{bar}| {', '.join(words)}"
 
 

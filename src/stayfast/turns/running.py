@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from stayfast.turns.errors import StepCancelled, StepFailed, StepSkipped, StepTimeout
 from stayfast.turns.scope import Scope, here
-from stayfast.turns.step import ASYNC, RAISE, READY, THREAD, Step
+from stayfast.turns.step import ASYNC, RAISE, THREAD, Step, fits_at_a_glance, misfit
 from stayfast.turns.threads import TooManyThreads
 
 if TYPE_CHECKING:
     from stayfast.turns.budget import Budget
 
 CLEANUP_S = 0.005  # what a cancelled call has to close what it holds before it is abandoned
+BLOCKED_S, BLOCKED_SHARE = 0.05, 0.1  # an event loop that is late by both, in seconds and of a step's time, was blocked
 
 
 class Contained(RuntimeError):
@@ -121,15 +122,35 @@ class Running(Scope):
 
     def expire(self, now: float) -> None:
         """Its time is over."""
-        seconds = self.ends_at - self.began_at
-        self._end("timeout", StepTimeout(self.name, f"not done within its cap of {seconds:.3g} s" if self.is_capped else
-                                         f"not done within the {seconds:.3g} s that the turn had for it"), now)
+        seconds, blocked_s = self.ends_at - self.began_at, self._blocked_s(now)
+        why = (f"not done within its cap of {seconds:.3g} s" if self.is_capped else
+               f"not done within the {seconds:.3g} s that the turn had for it")
+        if blocked_s:
+            why += f", at whose end the event loop was blocked for {blocked_s:.3g} s"
+        self._end("timeout", StepTimeout(self.name, why), now)
+
+    @property
+    def blocked_s(self) -> float:
+        """How long its end was held up by an event loop that did not run; 0 where a busy one is no less late."""
+        return self._blocked_s(self.ended_at) if self.is_over else 0.0
+
+    def _blocked_s(self, at: float) -> float:
+        late_s = at - self.ends_at
+        is_blocked = late_s >= BLOCKED_S and late_s >= BLOCKED_SHARE * (self.ends_at - self.began_at)
+        return late_s if is_blocked and self.n_calls else 0.0
 
     def _call(self) -> "asyncio.Task[Any]":
         step, budget = self._step, self.budget
         if step.way is ASYNC:
-            made = step.function(*step.args)
+            try:
+                made = step.function(*step.args)
+            except TypeError as error:
+                raise (misfit(self.name, step) or error) from None
         elif step.way is THREAD:
+            if not fits_at_a_glance(step.function, len(step.args)):
+                wrong = misfit(self.name, step)
+                if wrong is not None:
+                    raise wrong
             made = self._in_thread()
         else:
             made = step.function
@@ -161,15 +182,16 @@ class Running(Scope):
         """A call has ended."""
         del self.budget.tasks[task]
         self.calls.remove(task)
-        if task.cancelled() and asyncio.iscoroutine(made):
+        is_cancelled = task.cancelled()
+        if is_cancelled and asyncio.iscoroutine(made):
             made.close()  # it may not have begun
-        error = None if task.cancelled() else task.exception()
+        error = None if is_cancelled else task.exception()
         if self.is_over:
             if error is not None:
                 self.detail = f"{self.detail}; {kind_of(error)} when it was cancelled".removeprefix("; ")
             return
         hedge, now = self._step.hedge, self.budget.now()
-        if error is None and not task.cancelled():
+        if error is None and not is_cancelled:
             if hedge is not None:
                 hedge.took(task, now)
             self._value = task.result()
@@ -212,14 +234,14 @@ class Running(Scope):
         self.error = error
         self.detail = error.why if isinstance(error, StepFailed) else kind_of(error)
         self.used_fallback = step.fallback is not RAISE
-        if not self.n_calls and step.way is READY and asyncio.iscoroutine(step.function):
-            step.function.close()
+        if not self.n_calls:
+            step.discard()
 
     def _teach(self, now: float) -> None:
         """Tell breaker and hedge."""
         step = self._step
         if self._mark >= 0 and step.breaker is not None:
-            is_bad = self.how == "failed" or (self.how == "timeout" and self.is_capped)
+            is_bad = self.how == "failed" or (self.how == "timeout" and self.is_capped and not self.blocked_s)
             step.breaker.ended(self._mark, now, is_good=True if self.how == "ok" else False if is_bad else None)
         if step.hedge is not None:
             for task in self.calls:

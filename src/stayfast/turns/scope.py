@@ -4,6 +4,8 @@ from contextvars import ContextVar
 from math import inf
 from typing import TYPE_CHECKING
 
+from stayfast.turns.amounts import is_amount, wrong
+
 if TYPE_CHECKING:
     from stayfast.turns.budget import Budget
 
@@ -44,10 +46,10 @@ def remaining() -> float:
 def charge(usd: float) -> None:
     """What the step that runs here has just cost, in dollars, for the report; nothing without a budget.
 
-    Raises ValueError for what is no amount: it is summed up, and one such sum would spoil all that come after it.
+    Raises ValueError and TypeError for what is no amount: it is summed up, and one such sum would spoil all that come after.
     """
-    if not 0 <= usd < inf:
-        raise ValueError(f"charge({usd!r}): what a step cost is dollars, 0 or more, as in charge(0.0004)")
+    if not is_amount(usd):
+        raise wrong(f"charge({usd!r:.80}): what a step cost is dollars, 0 or more, as in charge(0.0004)", usd)
     scope = here.get()
     if scope is not None:
         scope.cost_usd += usd

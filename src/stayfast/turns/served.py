@@ -30,6 +30,7 @@ from stayfast.turns.elsewhere import AskOthers, Elsewhere, Heard, Sought, heard
 from stayfast.turns.errors import OutOfTime, Refused, StepTimeout
 from stayfast.turns.events import Final, text_of
 from stayfast.turns.find import Function
+from stayfast.turns.report import EVENT_LOOP
 from stayfast.turns.running import Contained, kind_of
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import Piece, Turning, TurnUpstream
@@ -286,15 +287,16 @@ class Turn:
     def _failed(self, error: BaseException) -> UpstreamFailed:
         match error:
             case Refused():
-                refused = UpstreamFailed(self._upstream, Fault.STATUS, str(error), upstream_status=400, is_final=True,
+                words = str(error) or "this turn does not answer that"
+                refused = UpstreamFailed(self._upstream, Fault.STATUS, words, upstream_status=400, is_final=True,
                                          code="turn_refused", kind="invalid_request_error")
                 refused.status = 400
                 return refused
             case OutOfTime() | StepTimeout():
                 by = self.late.broken_by or steps.broken_by(self.late)
-                failed = UpstreamFailed(self._upstream, Fault.TIMEOUT, f"the turn {self._upstream} ran out of time"
-                                        + (f" in its step {by}" if by else ""), code="turn_out_of_time",
-                                        kind="timeout_error")
+                where = "" if not by else ", as the event loop was blocked" if by == EVENT_LOOP else f" in its step {by}"
+                failed = UpstreamFailed(self._upstream, Fault.TIMEOUT, f"the turn {self._upstream} ran out of time{where}",
+                                        code="turn_out_of_time", kind="timeout_error")
                 failed.status = 504
             case BadAnswer():
                 failed = UpstreamFailed(self._upstream, Fault.RAISED, str(error), code="turn_without_answer")

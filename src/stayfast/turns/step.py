@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from functools import partial
-from numbers import Real
-from types import FunctionType
-from typing import Any, Final, TypeVar
+from types import CoroutineType, FunctionType
+from typing import Any, Final, Never, TypeVar
 
+from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.breaker import Breaker
 from stayfast.turns.hedge import Hedge
 
@@ -47,22 +47,38 @@ class Step:
         self.fallback = fallback
         self.breaker = breaker
         self.way = ASYNC if type(function) is FunctionType and function.__code__.co_flags & _IS_ASYNC else _way(function)
-        if cap_s is not None and not is_above_0(cap_s):
+        if cap_s is not None and not is_seconds(cap_s):
             raise wrong(f"cap={cap_s!r}: a cap is the most seconds that the step may take, more than 0, as in cap=0.4; "
                         "leave it out where the step may take all that is left", cap_s)
+        if args and self.way is READY:
+            self._refuse("a coroutine that was made already has its arguments: give the function and what it takes, as in "
+                         "b.run(find, question), or the coroutine alone, b.run(find(question))")
+        if fallback is not RAISE and type(fallback) is CoroutineType:
+            fallback.close()
+            self._refuse("fallback=a coroutine: a fallback is a value that is there already, as in fallback=[]; a step that "
+                         "is to run instead is run where this one has brought nothing")
         if hedge is not None:
             self._check_hedge(hedge)
         if breaker is not None and not isinstance(breaker, Breaker):
             raise TypeError(f"breaker={breaker!r}: make a breaker once, beside the function, crm = Breaker(), and give it "
                             "to each call, breaker=crm: it learns from all of them")
 
+    def discard(self) -> None:
+        """It will never run."""
+        if self.way is READY and type(self.function) is CoroutineType:
+            self.function.close()
+
+    def _refuse(self, says: str) -> Never:
+        self.discard()
+        raise TypeError(says)
+
     def _check_hedge(self, hedge: Hedge) -> None:
         if not isinstance(hedge, Hedge):
             raise TypeError(f"hedge={hedge!r}: make a hedge once, beside the function, search = Hedge(), and give it to "
                             "each call, hedge=search: it learns from all of them; Hedge(after_s=0.2) has a fixed delay")
         if self.way is READY:
-            raise TypeError("a coroutine that was made already can run only once: to hedge it, give the function and its "
-                            "arguments, as in step(find, question, hedge=search)")
+            self._refuse("a coroutine that was made already can run only once: to hedge it, give the function and its "
+                         "arguments, as in step(find, question, hedge=search)")
 
 
 _IS_ASYNC = inspect.CO_COROUTINE
@@ -77,17 +93,30 @@ def step(function: Callable[..., Any] | Awaitable[Any], *args: Any, cap: float |
     return Step(function, args, cap, hedge=hedge, fallback=fallback, breaker=breaker)
 
 
-def is_above_0(seconds: Any) -> bool:
-    """Whether it is a number above 0, whatever it is."""
-    try:
-        return bool(seconds > 0)
-    except TypeError:
+def fits_at_a_glance(function: object, n_args: int) -> bool:
+    """Whether a function certainly takes so many arguments, all by their place; what is not certain `misfit` finds out."""
+    if type(function) is not FunctionType:
         return False
+    code = function.__code__
+    return code.co_argcount == n_args and not code.co_kwonlyargcount
 
 
-def wrong(says: str, value: object) -> Exception:
-    """What to raise of a number: TypeError where it is none, else ValueError."""
-    return ValueError(says) if isinstance(value, Real) else TypeError(says)
+def misfit(name: str, step: Step) -> TypeError | None:
+    """What to raise where the arguments do not fit the function; None where they do, or nobody can say."""
+    try:
+        signature = inspect.signature(step.function)
+    except ValueError:  # of some that are written in C
+        return None
+    try:
+        signature.bind(*step.args)
+    except TypeError as error:
+        called = getattr(step.function, "__name__", "function")
+        wanted = ", ".join([called, *[one.name for one in signature.parameters.values() if one.default is one.empty
+                                      and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]])
+        return TypeError(f"step {name!r}: {called}{signature} was given {len(step.args)} argument(s), {error}: write "
+                         f"b.run({wanted}), or {name}=step({wanted}) in b.gather; keyword arguments go in by "
+                         "functools.partial")
+    return None
 
 
 def name_of(function: object, said: str | None = None) -> str:

@@ -4,6 +4,7 @@ from math import inf
 
 from stayfast.core.steps import StepDone, TurnSeen
 from stayfast.turns.budget import Budget
+from stayfast.turns.report import blamed
 from stayfast.turns.running import Running
 
 MAX_STEPS = 200
@@ -32,7 +33,7 @@ def broken_by(of: Budget) -> str | None:
     """The first step, in whichever budget inside, that used all the time that there was for it and not just its own cap."""
     found: list[tuple[Running, Running | None]] = []
     _walk(of, None, found)
-    return next((row.name for row, _ in found if row.how == "timeout" and not row.is_capped), None)
+    return blamed(row for row, _ in found)
 
 
 def _walk(of: Budget, parent: Running | None, found: list[tuple[Running, Running | None]]) -> None:
@@ -47,5 +48,6 @@ def _walk(of: Budget, parent: Running | None, found: list[tuple[Running, Running
 def _step(row: Running, now: float, parent: int, left: str) -> StepDone:
     detail = f"{row.detail}, goes on all the same" if row.is_abandoned else row.detail
     cost_usd = row.cost_usd + sum(inner.cost_usd for inner in row.inner or ())
+    is_excused = row.is_capped or row.blocked_s > 0  # it is not what broke the budget
     return StepDone(row.name[:MAX_NAME], row.began_at, min(row.ended_at, now), row.ends_at - row.began_at,
-                    row.how if row.is_over else left, detail, row.is_capped, cost_usd or None, parent)
+                    row.how if row.is_over else left, detail, is_excused, cost_usd or None, parent)

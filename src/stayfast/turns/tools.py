@@ -11,10 +11,11 @@ kept of it (`kept_s`, for tools whose result depends on nothing but their argume
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Never, ParamSpec, TypeVar
 
 import msgspec
 
+from stayfast.turns.amounts import is_amount, is_seconds, wrong
 from stayfast.turns.breaker import Breaker
 from stayfast.turns.cached import Cached
 from stayfast.turns.events import json_value
@@ -47,10 +48,15 @@ class Tool(Generic[P, T]):
                  parse: Callable[[str], Json], timeout: float, idempotent: bool = False, speculative: bool = False,
                  cost: float = 0.0, kept_s: float = 0.0, breaker: Breaker | None = None) -> None:
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-        if not timeout > 0:
-            raise ValueError(f"{name}: timeout={timeout}: the most seconds that a call may take, more than 0")
-        if not cost >= 0 or not kept_s >= 0:
-            raise ValueError(f"{name}: cost (dollars a call) and kept_s (seconds) must be 0 or more")
+        if not is_seconds(timeout):
+            raise wrong(f"{name}: timeout={timeout!r:.80}: the most seconds that a call may take, more than 0, as in "
+                        "@tool(timeout=0.8)", timeout)
+        for said, amount, unit in (("cost", cost, "dollars a call"), ("kept_s", kept_s, "seconds that a result is kept")):
+            if not is_amount(amount):
+                raise wrong(f"{name}: {said}={amount!r:.80}: {unit}, 0 or more", amount)
+        if breaker is not None and not isinstance(breaker, Breaker):
+            raise TypeError(f"{name}: breaker={breaker!r:.80}: a tool has its own; for one that several share, "
+                            "breaker=Breaker()")
         if (speculative or kept_s) and not idempotent:
             raise ValueError(f"{name}: only what may be called twice can be speculative or kept: say idempotent=True, if it "
                              "changes nothing")
@@ -121,14 +127,17 @@ class Tool(Generic[P, T]):
         return f"<Tool {self.name}: {self.breaker!r}>"
 
 
-def tool(*, timeout: float, idempotent: bool = False, speculative: bool = False, cost: float = 0.0, kept_s: float = 0.0,
-         breaker: Breaker | None = None) -> Callable[[Callable[P, T]], Tool[P, T]]:
+def tool(*unnamed: Never, timeout: float, idempotent: bool = False, speculative: bool = False, cost: float = 0.0,
+         kept_s: float = 0.0, breaker: Breaker | None = None) -> Callable[[Callable[P, T]], Tool[P, T]]:
     """Make a tool of a function. `timeout`: the most seconds a call may take; `cost`: dollars a call, for the report.
 
     `idempotent`: it may be called twice. `speculative`: it is begun as soon as its arguments are written, while the model
     may still go on. `kept_s`: for how long a result is given again, and, however old, where the tool fails; whoever asks,
     so the result must depend on the arguments alone. Raises TypeError and ValueError, saying what to write.
     """
+    if unnamed:
+        raise TypeError(f"tool({unnamed[0]!r:.80}): write @tool(timeout=0.8) above the function")
+
     def made(function: Callable[P, T]) -> Tool[P, T]:
         name = getattr(function, "__name__", type(function).__name__)
         description = inspect.getdoc(function)

@@ -1,0 +1,152 @@
+"""An event loop that was blocked is said to be what it was; no step that merely waited meanwhile is blamed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+
+import pytest
+import uvloop
+
+from stayfast.core.errors import UpstreamFailed
+from stayfast.testing import SimLoop, run
+from stayfast.turns import Asked, Breaker, Budget, Hedge, StepTimeout, budget, step, steps
+from tests.turns.served_rig import Serving
+from tests.turns.test_budget import takes
+
+
+def in_turn(body: Callable[[Budget, SimLoop], Awaitable[object]], total: float = 1.0) -> Budget:
+    """A turn of so many seconds, over."""
+    async def main(loop: SimLoop) -> Budget:
+        async with budget(total) as b:
+            await body(b, loop)
+        return b
+
+    return run(main)
+
+
+async def blocks(seconds: float, then_s: float = 0.0) -> str:
+    """What computes on the loop, and then waits."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    loop.stall(seconds)
+    await asyncio.sleep(then_s)
+    return "computed"
+
+
+@pytest.mark.parametrize("then_s", [0.0, 9.0])
+def test_beside_a_step_that_blocks(then_s: float) -> None:
+    """Whoever waited beside it has a time-out that says so, and the report blames the loop."""
+    async def body(b: Budget, loop: SimLoop) -> None:
+        await b.gather(slow=step(blocks, 1.5, then_s), innocent=takes(60))
+
+    b = in_turn(body)
+    innocent = b.rows[1]
+    assert (innocent.how, innocent.detail) == (
+        "timeout", "not done within the 1 s that the turn had for it, at whose end the event loop was blocked for 0.5 s")
+    assert b.broken_by == steps.broken_by(b) == "the event loop"
+    assert b.report().endswith("broke the budget: the event loop")
+
+
+def test_after_a_step_that_blocks() -> None:
+    """The one that came too late to begin is not to blame; the one that ended late says why."""
+    async def body(b: Budget, loop: SimLoop) -> None:
+        async def computes() -> None:
+            loop.stall(1.5)
+
+        await b.run(computes)
+        assert await b.run(takes, 0.1, name="answer", fallback="late") == "late"
+
+    b = in_turn(body)
+    assert b.broken_by == "the event loop"
+    assert "ok, ended 500 ms late, as the event loop was blocked" in b.report()
+    assert "0 ms of 0 ms, timeout, fallback used, no time was left for it to begin" in b.report()
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
+def test_what_is_there_when_the_bell_rings_late(runner: Callable[[Coroutine[object, object, None]], None]) -> None:
+    """Is given, on either loop, and the body is not cut off for having waited for it."""
+    async def computes() -> str:
+        sum(range(int(2e7)))  # takes 0.2 s or more
+        return "computed"
+
+    async def main() -> None:
+        async with budget(0.05) as b:
+            assert await b.run(computes) == "computed"
+            assert await b.run(takes, 1.0, name="answer", fallback="late") == "late"
+        assert [row.how for row in b.rows] == ["ok", "timeout"]
+        assert b.broken_by == "the event loop"
+
+    runner(main())
+
+
+def test_a_second_call_is_ended_all_the_same() -> None:
+    """Where the first one of two failed just as the time ran out, the other goes on no longer."""
+    search = Hedge(after_s=0.1)
+    n_calls = 0
+
+    async def main(loop: SimLoop) -> None:
+        async def read() -> None:
+            nonlocal n_calls
+            n_calls += 1
+            if n_calls == 1:
+                await asyncio.sleep(0.9)
+                loop.stall(0.5)
+                raise LookupError
+            await asyncio.sleep(60)
+
+        async with budget(1.0) as b:
+            assert await b.run(read, hedge=search, fallback="none") == "none"
+        assert loop.now() < 1.5
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+    assert n_calls == 2
+
+
+@pytest.mark.parametrize(("stall_s", "blamed"), [(0.03, "waits"), (0.09, "waits"), (0.2, "the event loop")])
+def test_a_busy_loop_is_no_excuse(stall_s: float, blamed: str) -> None:
+    """A step that took its second is to blame for it, if the bell was late by some milliseconds, or by a few of its own."""
+    async def body(b: Budget, loop: SimLoop) -> None:
+        loop.call_at(0.999, loop.stall, stall_s)
+        await b.run(takes, 60, name="waits", fallback=None)
+
+    assert in_turn(body).broken_by == blamed
+
+
+def test_a_breaker_learns_nothing_of_it() -> None:
+    """A cap that ran out while the loop was blocked is no failure of the step."""
+    crm = Breaker()
+
+    async def main(loop: SimLoop) -> None:
+        async with budget(100) as b:
+            for _ in range(9):
+                loop.call_at(loop.now() + 0.099, loop.stall, 0.3)
+                with pytest.raises(StepTimeout, match=r"its cap of 0\.1 s, at whose end the .* blocked for 0\.299"):
+                    await b.run(takes, 60, cap=0.1, breaker=crm)
+            assert await b.run(takes, 0.01, "well", breaker=crm) == "well"
+        assert b.broken_by is None
+
+    run(main)
+
+
+def test_a_served_turn_says_so() -> None:
+    """Its client's 504 blames no step, and neither do the facts of its steps."""
+    async def desk(asked: Asked) -> str:
+        asyncio.get_running_loop().call_later(0.45, stalls)
+        async with budget(0.5) as b:
+            await b.run(takes, 60, name="search")
+        return "never"
+
+    def stalls() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        loop.stall(0.3)
+
+    async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
+        serving = Serving(loop, desk)
+        with pytest.raises(UpstreamFailed) as failed:
+            await serving.ask()
+        return failed.value, serving
+
+    failed, serving = run(main)
+    assert failed.message.endswith("ran out of time, as the event loop was blocked")
+    assert [(one.name, one.how, one.broke_budget) for one in serving.attempts[0].steps] == [("search", "timeout", False)]
