@@ -55,7 +55,7 @@ class Rig:
                       (tuple(targets[n_own:]),) if n_fallback else ())
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        router = Router({MODEL: route}, Terms(), loop, rng)
+        self.router = router = Router({MODEL: route}, Terms(), loop, rng)
         caller = Caller(loop, rng, self.sink, admit.is_shedding if isinstance(admit, Admission) else None)
         self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), AsSent(), router, caller,
                                Template(loop, self.sink), Relay(loop, settle.done), settle)

@@ -7,14 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.errors import DeadlineExceeded, Shed
+from stayfast.compose.foresight import foresee
+from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Stage
-from stayfast.policy.admission import TenantConfig
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.admit import Admission
+from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.limits import LimitConfig
 from stayfast.policy.priority import Tier, Urgency
+from stayfast.policy.queue import QueueConfig
 from stayfast.testing import SimLoop, Wait, run
 from tests.flow.admission_rig import ANSWER, Admitting, anybody, soon
-from tests.flow.rig import chat
+from tests.flow.rig import Rig, chat, read
 
 
 def test_a_place_is_taken_until_the_end() -> None:
@@ -259,6 +264,33 @@ def test_overload_takes_two_signs() -> None:
         it.assert_empty()
 
     run(main)
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_a_queue_at_an_upstreams_limit_is_a_sign(is_limited: bool) -> None:
+    """Where half of those that are in wait for their upstream, a long queue before the gateway is the second sign."""
+    async def main(loop: SimLoop) -> list[str]:
+        admission = Admission(AdmissionConfig(4, QueueConfig(max_wait_s=100, target_wait_s=50, max_queue=4), hold_back=0.0),
+                              {}, loop, Random(3))
+        rig = Rig(loop, [ANSWER], admit=admission, limit=LimitConfig("fixed", 1, 1) if is_limited else None)
+        foresee(admission.places, rig.router, rig.registry)
+
+        async def ask(urgency: Urgency) -> str:
+            try:
+                reply = await rig.gateway.serve(chat(), Arrival("req_1", loop.now(), total_s=60.0, urgency=urgency))
+                await read(reply)
+            except StayfastError as error:
+                return f"{error.status} {error.code}"
+            return "served"
+
+        before = [asyncio.ensure_future(ask(Urgency.PLAIN)) for _ in range(6)]  # four are in, two wait for a place
+        await asyncio.sleep(0.1)
+        asked = [asyncio.ensure_future(ask(urgency)) for urgency in (Urgency.BATCH, Urgency.PLAIN)]
+        said = await asyncio.gather(*asked)
+        assert set(await asyncio.gather(*before)) == {"served"}
+        return said
+
+    assert run(main) == ["503 overloaded" if is_limited else "served", "served"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,4 @@
-"""Where requests queue, what a first token will take is foreseen: nobody waits for a place that would come too late."""
+"""What the queue is told of the upstreams behind it: what a first token will take, and how many wait at their limits."""
 
 from stayfast.observe.families import PREDICTOR_ERROR
 from stayfast.observe.totals import Rows
@@ -9,7 +9,7 @@ from stayfast.upstreams.registry import Registry
 
 
 def foresee(places: Places, router: Router, registry: Registry) -> None:
-    """Have every upstream's first tokens learned, and the queue know of them."""
+    """Have every upstream's first tokens learned, and the queue know of them, and of the queues behind it."""
     for member in registry:
         member.predictor = member.predictor or Predictor()
     routes = router.routes
@@ -25,7 +25,10 @@ def foresee(places: Places, router: Router, registry: Registry) -> None:
                 least_s = seconds
         return least_s
 
-    places.predict = predict
+    def n_held() -> int:
+        return sum(member.n_waiting for member in registry)
+
+    places.predict, places.n_held = predict, n_held
 
 
 def errors(registry: Registry) -> Rows:

@@ -72,11 +72,12 @@ class Refused(Exception):
 class Places:
     """All places of one gateway. One loop's; only `wait` awaits, and giving back never does.
 
-    `predict`, where it is set, says how long a first token will take; None: not known.
+    `predict`, where it is set, says how long a first token will take; None: not known. `n_held`, how many of those that are
+    in wait at the limits of their upstreams.
     """
 
     __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "common", "lanes",
-                 "n_taken", "predict", "queue", "strain")
+                 "n_held", "n_taken", "predict", "queue", "strain")
 
     def __init__(self, config: AdmissionConfig, clock: Clock) -> None:
         self._clock = clock
@@ -85,9 +86,10 @@ class Places:
         self.n_taken = 0
         self._first_s = 0.0  # about how long a request that is in waits for its first token
         self.strain = Strain()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # set as long as anybody waits
         self._timer_at = 0.0
         self.predict: Callable[[Asked], float | None] | None = None
+        self.n_held: Callable[[], int] | None = None
         self.queue: Queue[Call] = Queue(config.queue)
         self.lanes: Lanes[Call] | None = None  # where there are, `queue` is the short one's
         self.configure(config)
@@ -141,11 +143,11 @@ class Places:
         else:
             asked.lane = lane = lanes.of(band, asked.n_read, asked.n_output)
             queue = lane.queue
-            if lanes.n_waiting:
+            if self._timer is not None and lanes.n_waiting:
                 least = lanes.least_served()
-            lane.hold.seen(band, now)
+            lane.hold.seen_at[band] = now
         self._sharing.arrive(share, now, least)
-        self._hold.seen(band, now)
+        self._hold.seen_at[band] = now
         has_room = self._has_room(lane, band, share, now)
         if has_room and not queue.n:
             self._take(share, asked, now)
@@ -173,14 +175,14 @@ class Places:
             why = await call.told
         except asyncio.CancelledError:
             if call.is_in:
-                self.give_back(waiting.share, call.asked, 0.0, None)
+                self.give_back(waiting.share, call.asked, 0.0, None, self._clock.now())
             elif not call.is_out:
                 self._queue_of(call.asked).remove(waiting)
             raise
         if why is not None:
             raise Refused(why, self._predicted_s(call.asked, waiting.share))
 
-    def give_back(self, share: Share, asked: Asked, tokens: float, took_s: float | None) -> None:
+    def give_back(self, share: Share, asked: Asked, tokens: float, took_s: float | None, now: float) -> None:
         """A place is free again, after `took_s` (None: it was not used) and so many weighted tokens."""
         self.n_taken -= 1
         if self.common is not None:
@@ -189,19 +191,20 @@ class Places:
         lane, lanes = asked.lane, self.lanes
         if lane is not None and lanes is not None:
             if asked.is_prefilling:
-                self.first_token(asked)
-            lanes.leave(lane, self._clock.now())
+                asked.is_prefilling = False
+                lanes.first_token(lane)
+            lanes.leave(lane, now)
         if took_s is not None:
             (self.queue if lane is None else lane.queue).served(took_s)
-        if self.queue.n if lanes is None else lanes.n_waiting:
-            self._let_in(self._clock.now())
+        if self._timer is not None and self.n_waiting:
+            self._let_in(now)
 
     def first_token(self, asked: Asked) -> None:
         """A request in a lane has its first token; only the first call counts."""
         if asked.is_prefilling and self.lanes is not None and asked.lane is not None:
             asked.is_prefilling = False
             self.lanes.first_token(asked.lane)
-            if self.lanes.n_waiting:
+            if self._timer is not None and self.lanes.n_waiting:
                 self._let_in(self._clock.now())
 
     def learn_first(self, seconds: float) -> None:
@@ -216,13 +219,15 @@ class Places:
         return self.queue if asked.lane is None else asked.lane.queue
 
     def _has_room(self, lane: Lane[Call] | None, band: int, share: Share, now: float) -> bool:
-        n_places, lanes = self._hold.n_places, self.lanes
-        n_kept = self._sharing.n_kept(share, n_places, now)
-        ceiling = self._hold.ceiling(band, now)
+        hold, lanes = self._hold, self.lanes
+        n_places = hold.n_places
         n_taken = self.n_taken if self.common is None else self.common.n_seen(self.n_taken, n_places)
+        n_taken += self._sharing.n_kept(share, n_places, now)
         if lane is None or lanes is None:
-            return n_taken + n_kept < ceiling
-        return lanes.has_room(lane, band, n_places - n_taken - n_kept, n_places - ceiling, now)
+            return n_taken < hold.sure[band] or n_taken < hold.ceiling(band, now)
+        if n_taken < n_places and lanes.is_sure(lane, band):
+            return True
+        return lanes.has_room(lane, band, n_places - n_taken, n_places - hold.ceiling(band, now), now)
 
     @property
     def _n_serving(self) -> int:
@@ -250,7 +255,8 @@ class Places:
         latest_at = min(asked.ends_at, asked.deadline_at - (self._first_s if first_s is None else first_s))
         if wait_s > queue.config.max_wait_s or now + wait_s > latest_at:
             raise Refused(Why.PREDICTED_WAIT, wait_s)
-        if not self._config.spares(asked.band, queue.config, queue.n, wait_s, self.strain):
+        held_share = self.n_held() / self.n_taken if self.n_held is not None and self.n_taken else 0.0
+        if not self._config.spares(asked.band, queue.config, queue.n, wait_s, self.strain, held_share=held_share):
             raise Refused(Why.OVERLOADED, wait_s)
 
     def _let_in(self, now: float) -> None:

@@ -1,14 +1,14 @@
 """The terms on which requests come in, and which of them overload spares.
 
 Problem: a gateway that sheds by one sign of overload sheds by accident: a burst makes a long queue, a slow disk a late
-loop, a few long answers a long predicted wait, a reload a busy core. Rule: four signs are looked at, and bands are refused
-before they queue by two of them (low and batch) or by three (all but premium and realtime, for which somebody waits in
-person):
+loop, a few long answers a long predicted wait, a reload a busy core, one slow upstream a queue at its limit. Rule: five
+signs are looked at, and bands are refused before they queue by two of them (low and batch) or by three (all but premium and
+realtime, for which somebody waits in person):
 
-    queue half full,   predicted wait >= target_wait,   event loop later than lag,   this process's core busier than `busy`
+    queue half full,   predicted wait >= target_wait_s,   event loop later than lag_s,   this process busier than `busy`,
+    half of those that are in wait for a place at an upstream whose limit is reached
 
-Lateness and busyness are looked at while anybody waits, every half target_wait; half of a past lateness still counts.
-    queue half full,   predicted wait >= target_wait,   event loop later than lag_s,   this process busier than `busy`
+Lateness and busyness are looked at while anybody waits, every half target_wait_s; half of a past lateness still counts.
 When wrong: behind a balancer that does not see them, refused requests come back at once, from clients without a back-off.
 """
 
@@ -19,7 +19,9 @@ from stayfast.policy.priority import BANDS, MAX_POINTS, Points, Tier
 from stayfast.policy.queue import QueueConfig
 from stayfast.policy.quota import QuotaConfig
 
-_FIRST_REFUSED = {2: BANDS.index("low"), 3: BANDS.index("standard"), 4: BANDS.index("standard")}  # by the number of signs
+_FIRST_REFUSED = (len(BANDS), len(BANDS), BANDS.index("low"), *(BANDS.index("standard"),) * 3)  # by the number of signs
+
+HELD_SHARE = 0.5
 
 
 class Strain:
@@ -78,11 +80,14 @@ class AdmissionConfig:
             raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, "
                              f"not {self.max_in_flight}")
 
-    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: Strain) -> bool:
-        """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`."""
+    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: Strain, *,
+               held_share: float = 0.0) -> bool:
+        """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`, while this share of
+        those that are in wait at an upstream's limit.
+        """
         n_signs = ((n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s)
-                   + (strain.late_s >= self.lag_s) + (strain.busy >= self.busy))
-        return band < _FIRST_REFUSED.get(n_signs, len(BANDS))
+                   + (strain.late_s >= self.lag_s) + (strain.busy >= self.busy) + (held_share >= HELD_SHARE))
+        return band < _FIRST_REFUSED[n_signs]
 
 
 @dataclass(frozen=True, slots=True)

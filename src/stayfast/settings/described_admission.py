@@ -40,7 +40,7 @@ ADMISSION = {
     "queue": About("The queue before the places.", is_inline=True),
     "hold_back": About("The share of the places that is kept free for each band above, while that has traffic.",
                        minimum=0, maximum=0.2),
-    "lag_s": About("An event loop as late as this is one of four signs of overload.", minimum=0.001, maximum=10),
+    "lag_s": About("An event loop as late as this is one of five signs of overload.", minimum=0.001, maximum=10),
     "busy": About("A process that uses this share of a core is another one.", minimum=0.1, maximum=1),
     "points": About("What a request's properties are worth; their sum decides who goes first."),
     "lanes": About("Shares of the places for short, long and batch requests. null: all share all."),

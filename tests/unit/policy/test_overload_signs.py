@@ -8,7 +8,7 @@ from stayfast.policy.queue import QueueConfig
 
 
 def test_bands_by_the_number_of_signs() -> None:
-    """One sign refuses nobody, two the lower bands, three and four all but those for whom somebody waits in person."""
+    """One sign refuses nobody, two the lower bands, three and more all but those for whom somebody waits in person."""
     config, queue = AdmissionConfig(10), QueueConfig(max_queue=10)
     late, busy, both = Strain(), Strain(), Strain()
     late.look(0.0, 1.0, 0.0)
@@ -16,12 +16,15 @@ def test_bands_by_the_number_of_signs() -> None:
     both.look(0.0, 1.0, 1.0)
     low, standard, realtime = (BANDS.index(name) for name in ("low", "standard", "realtime"))
 
-    def spared(n_waiting: int, wait_s: float, strain: Strain) -> list[bool]:
-        return [config.spares(band, queue, n_waiting, wait_s, strain) for band in (low, standard, realtime)]
+    def spared(n_waiting: int, wait_s: float, strain: Strain, held_share: float = 0.0) -> list[bool]:
+        return [config.spares(band, queue, n_waiting, wait_s, strain, held_share=held_share)
+                for band in (low, standard, realtime)]
 
     assert spared(0, 0.0, late) == spared(0, 0.0, busy) == [True, True, True]
     assert spared(0, 0.0, both) == spared(5, 0.0, busy) == [False, True, True]
-    assert spared(5, 0.0, both) == spared(5, 60.0, both) == [False, False, True]
+    assert spared(0, 0.0, Strain(), 1.0) == spared(0, 0.0, late, 0.4) == [True, True, True]
+    assert spared(0, 0.0, late, 0.5) == [False, True, True]
+    assert spared(5, 0.0, both) == spared(5, 60.0, both) == spared(5, 60.0, both, 1.0) == [False, False, True]
 
 
 def test_busyness_is_of_the_time_since_the_last_look() -> None:
