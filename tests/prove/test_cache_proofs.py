@@ -12,7 +12,7 @@ from stayfast.prove.claim import Conditions, SetUpFailed
 from stayfast.prove.coalesce import Coalesce
 from stayfast.prove.lookup import Extent, Lookup
 from stayfast.prove.parents import FILES, Conversation, below_others, conversations
-from stayfast.wire.canonical import Asked, scope_of
+from stayfast.wire.canonical import Asked, terms_of
 
 
 def test_nothing_crosses() -> None:
@@ -30,9 +30,9 @@ def test_nothing_crosses_in_other_words() -> None:
 def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
     """Keys know nothing of the tenant, or of the rest of the body."""
     def forgetful(asked: Asked, tenant: str | None, *who: str) -> bytes:
-        return scope_of(asked, *who) if forgotten == "tenant" else scope_of(Asked(), tenant, *who)
+        return terms_of(asked, *who) if forgotten == "tenant" else terms_of(Asked(), tenant, *who)
 
-    monkeypatch.setattr(cache, "scope_of", forgetful)
+    monkeypatch.setattr(cache, "terms_of", forgetful)
 
 
 @pytest.mark.parametrize("is_semantic", [False, True])

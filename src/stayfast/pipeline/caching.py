@@ -43,10 +43,11 @@ class Caching:
     origin: all that decides an answer and stands in no request: the route, its upstreams, their models, the epoch.
     """
 
-    __slots__ = ("config", "flights", "model", "origin", "prices", "renewing", "semantic", "store")
+    __slots__ = ("config", "flights", "keep_s", "model", "origin", "prices", "renewing", "semantic", "store")
 
     def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: "Semantic | None" = None) -> None:
         self.config = config
+        self.keep_s = config.keep_s  # how long an answer may be of use
         self.origin = origin
         self.store = store
         self.semantic = semantic

@@ -43,14 +43,14 @@ RELAY = Stage.RELAY
 AHEAD_BYTES = 256 * 1024
 MAX_BYTES = 8 * 1024 * 1024  # streamed, 30,000 tokens
 Begin = Callable[[Exchange, Plan], Coroutine[Any, Any, Started]]
-Keep = Callable[["Flight"], Awaitable[None] | None]  # what it returns is to be waited for
+Keep = Callable[["Flight"], Coroutine[Any, Any, None] | None]  # what it returns is to be waited for, and closes it
 
 
 class Flight:
     """One call and its listeners. Changed on one loop; listeners come and go."""
 
     __slots__ = ("_attempts", "_call", "_chunks", "_clock", "_is_apart", "_is_reading", "_keep", "_leader", "_left",
-                 "_listeners", "_n_gone", "_n_kept", "_quickest", "_resume", "_source", "_stream", "_table", "_task",
+                 "_listeners", "_n_bytes_gone", "_n_gone", "_quickest", "_resume", "_source", "_stream", "_table", "_task",
                  "_tasks", "_waiting", "degraded", "failure", "is_over", "key", "n_bytes", "upstream")
 
     def __init__(self, key: FlightKey, table: "dict[FlightKey, Flight]", keep: "Keep", tasks: Tasks, clock: Clock) -> None:
@@ -75,7 +75,7 @@ class Flight:
         self._chunks: list[Chunk] = []
         self._n_gone = 0  # chunks at the front that are kept no more
         self.n_bytes = 0  # of all that came
-        self._n_kept = 0  # of `_chunks`
+        self._n_bytes_gone = 0  # of those
         self._quickest = 0  # bytes that the quickest listener has read
         self._listeners: dict[Listener, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
@@ -114,12 +114,12 @@ class Flight:
             if is_apart:
                 ex.upstream, ex.degraded = call.upstream, call.degraded
         self._has_begun(started)
-        if not is_stream and len(self._listeners) == 1 and started.stream.sight.is_complete:
+        if not is_stream and started.stream.sight.is_complete and len(self._listeners) == 1:
             self.is_over, self._leader = True, None
             self._listeners.clear()
-            await self._land()
+            if (told := self._land()) is not None:
+                await told
             return started
-        leader.has_read(started.lead)
         leader.begin(started.source, self._clock.now(), is_own=True)
         if len(self._listeners) > 1 or type(started.source) is not Attempt:
             self._fly()
@@ -127,10 +127,10 @@ class Flight:
 
     async def read(self, leader: Leader) -> Chunk | None:
         """The leader's next part, for itself and for whoever joins meanwhile."""
-        assert self._stream is not None
-        is_stream, self._is_reading = self._call.request.stream, True
+        stream, is_stream, self._is_reading = self._stream, self.key[1], True
+        assert stream is not None
         try:  # of a whole answer all has come: there is no wait to be taken over
-            chunk = await (carry(self._stream.next(), self) if is_stream else self._stream.next())
+            chunk = await (carry(stream.next(), self) if is_stream else stream.next())
         except StayfastError as failed:
             self._end(failed)
             raise
@@ -139,12 +139,11 @@ class Flight:
         if chunk is None:
             self._end()
             if is_stream:  # who waits for its end first: putting a stream together takes longer
-                self._tasks.spawn(self._land())
-            else:
-                await self._land()
+                asyncio.get_running_loop().call_soon(self._land_later)
+            elif (told := self._land()) is not None:
+                await told
             return None
         self._add(chunk)
-        leader.has_read(chunk)
         if len(self._listeners) > 1:
             self._fly()
         return chunk
@@ -257,6 +256,8 @@ class Flight:
         if begun is None and not self._is_apart:
             self._is_apart, self._call = True, self._call.again(self._call.watch)
         source = self._source
+        if self._leader is not None:
+            self._leader.is_at(self._n_gone + len(self._chunks), self.n_bytes)
         if source is not None and self._call.request.stream and self._leader is not None:
             source.cadence = source.cadence.handed_on()  # the leader's relay has that one, and reads at its own pace
         self._task = self._tasks.spawn(self._run(begun, part, watch))
@@ -282,15 +283,23 @@ class Flight:
             raise
         finally:
             ex.watch.stop()
-            await self._land()
-
-    async def _land(self) -> None:
-        """After its end: what may be given again is kept, and until then found here."""
-        try:
-            if self.failure is None and self.degraded is None and (told := self._keep(self)) is not None:
+            if (told := self._land()) is not None:
                 await told
+
+    def _land(self) -> Coroutine[Any, Any, None] | None:
+        """After its end: what may be given again is kept, and until then found here. Returns what is to be waited for."""
+        told = None
+        try:
+            if self.failure is None and self.degraded is None:
+                told = self._keep(self)
         finally:
-            self.close()
+            if told is None:
+                self.close()
+        return told
+
+    def _land_later(self) -> None:
+        if (told := self._land()) is not None:
+            self._tasks.spawn(told)
 
     async def _read(self, ex: Exchange, part: Awaitable[Chunk | None] | None) -> None:
         """To the end of the answer. Raises what ended it, and has told its source so."""
@@ -342,14 +351,12 @@ class Flight:
             watch.disarm()
 
     def _add(self, chunk: Chunk) -> None:
-        n_bytes = len(chunk.data)
         self._chunks.append(chunk)
-        self.n_bytes += n_bytes
-        self._n_kept += n_bytes
-        if self._n_kept > MAX_BYTES:
+        self.n_bytes = n_bytes = self.n_bytes + len(chunk.data)
+        if n_bytes - self._n_bytes_gone > MAX_BYTES:
             self.close()
-            while self._n_kept > MAX_BYTES:
-                self._n_kept -= len(self._chunks.pop(0).data)
+            while n_bytes - self._n_bytes_gone > MAX_BYTES:
+                self._n_bytes_gone += len(self._chunks.pop(0).data)
                 self._n_gone += 1
         if self._waiting:
             self._wake()

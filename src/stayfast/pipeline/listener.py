@@ -40,12 +40,6 @@ class Listener:
         self.cadence = Cadence("", "", SILENT)
         self.cadence.begin(now if first_at is None else max(first_at, self.ex.arrival.accepted_at))
 
-    def has_read(self, chunk: Chunk) -> None:
-        """The next one, which it was given as it came."""
-        self._at += 1
-        self._n_bytes += len(chunk.data)
-        self._flight.has_read(self._n_bytes)
-
     @property
     def sight(self) -> Sight:
         """What has been seen of the answer; by the time that all is read, all of it."""
@@ -93,6 +87,12 @@ class Leader(Listener):
     """The one who makes the call, as long as nobody else wants it. One task reads it."""
 
     __slots__ = ()
+
+    def is_at(self, n_chunks: int, n_bytes: int) -> None:
+        """So much it was given as it came; from here on it reads what is written down."""
+        self._at = n_chunks
+        self._n_bytes = n_bytes
+        self._flight.has_read(n_bytes)
 
     def next(self) -> Coroutine[Any, Any, Chunk | None]:
         """The next part. Raises what the call failed with."""

@@ -31,10 +31,11 @@ class Sized:
 
     def admit(self, ex: Exchange) -> Coroutine[Any, Any, Ticket]:
         """See `Admit`. Raises Rejected (413) for a prompt that is too long."""
-        if ex.terms.size is None:
+        size = ex.terms.size
+        if size is None or not may_be_over(ex.request.body, size.least):
             return self.inner.admit(ex)
         n_tokens, most = self._over(ex)
-        offline = ex.terms.size.offline
+        offline = size.offline
         if n_tokens and offline:
             self._send_to(ex, offline)
             ex.notes.append(f"sent to route {offline}: about {n_tokens:,} tokens of prompt, and the route takes {most:,}")

@@ -6,21 +6,24 @@ A route with none of them has no Picking, and costs nothing here.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from stayfast.core.events import Ejected, Fanout, Sink
-from stayfast.core.types import Request, Sight
+from stayfast.core.types import Api, Request, Sight
 from stayfast.policy.affinity import BLOCK_BYTES as BLOCK
 from stayfast.policy.affinity import BYTES_A_TOKEN, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
 from stayfast.policy.balance import Load, in_turn
 from stayfast.policy.eject import EjectConfig, Outliers
 from stayfast.policy.pick import choose, weighted
 from stayfast.upstreams.registry import Member
-from stayfast.wire.prompt import Asked, asked
+from stayfast.wire.prompt import Asked, asked, asked_by
 
 MAX_RESPONSES = 20_000  # whose upstream is remembered: a response can be gone on from only where it is stored
 SESSION_HEADER = "x-session-id"
 _NOTHING = Asked(b"", b"", "")
+_RESPONSES_API = Api.RESPONSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,11 @@ class Offer(Protocol):
         ...
 
 
-class _Peers(NamedTuple):
+class _Peers(Struct, frozen=True):
     offers: Sequence[Offer]
     members: list[Member]
     names: list[str]
-    weights: list[float]  # none where the route has none
+    weights: list[float]  # over their mean; none where the route has none
 
 
 MAX_PEERS = 16  # sets of them: by API, and by reload
@@ -87,21 +90,23 @@ class Picking:
 
         `session`: what its headers say of it; the body is read where they say nothing.
         """
-        config, outliers = self.config, self._outliers
-        said = asked(request.body) if self._has_affinity else _NOTHING
-        blocks = blocks_of(said.prompt, request.model) if self._sees_prefix else []
-        aim = Aim(self, request, blocks, len(said.prompt))
+        config, outliers, body, model = self.config, self._outliers, request.body, request.model
+        n_body, blocks = len(body), list[int]()
+        if self._sees_prefix and n_body >= BLOCK:
+            said = asked(body)
+            blocks = blocks_of(said.prompt, model)
+        else:
+            said = asked_by(body) if self._sees_sessions else _NOTHING
+        aim = Aim(self, n_body, blocks, len(said.prompt), request.api is _RESPONSES_API)
         peers = self._peers.get(id(offers))
         if peers is None or peers.offers is not offers:
             peers = self._met(offers)
-        _, members, names, weights = peers
-        model = request.model
+        names, weights = peers.names, peers.weights
         loads = [offer.member.load(now, offer.model or model) for offer in offers]
         notes: list[str] = []
-        if outliers is not None:
+        if outliers is not None and (now >= outliers.look_at or not outliers.is_quiet):
             loads = self._without(outliers, loads, names, now)
-            if not outliers.is_quiet:
-                notes = [f"left out {name}: {why}" for name, why in outliers.out(now).items() if name in names]
+            notes = [f"left out {name}: {why}" for name, why in outliers.out(now).items() if name in names]
         if config.in_turn:
             return in_turn(loads, rng), aim, notes
         made_at = self._responses.get(hash(said.previous)) if said.previous else None
@@ -111,9 +116,8 @@ class Picking:
         session = (session or said.session) if self._sees_sessions else b""
         new_shares = self._new_shares(aim, session, names, loads, now) if blocks or session else []
         if weights:
-            work = [member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0) for member in members]
-            loads = weighted(loads, work, weights)
-        waits_s = _waits_s(members, new_shares, aim.n_body) if new_shares else []
+            _weigh(loads, peers)
+        waits_s = _waits_s(peers.members, new_shares, aim.n_body) if new_shares else []
         found = choose(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
         if self._has_affinity:
             self._count(names[found[0]], found[0], new_shares)
@@ -126,7 +130,8 @@ class Picking:
             self._peers.clear()
         members, weights = [offer.member for offer in offers], self.config.weights
         names = [member.upstream.name for member in members]
-        peers = _Peers(offers, members, names, [weights.get(name, 1.0) for name in names] if weights else [])
+        its = [weights.get(name, 1.0) for name in names] if weights else []
+        peers = _Peers(offers, members, names, [weight * len(its) / sum(its) for weight in its])
         self._peers[id(offers)] = peers
         return peers
 
@@ -187,13 +192,13 @@ class Picking:
             tokens[name, kind] = tokens.get((name, kind), 0) + n_bytes // BYTES_A_TOKEN
         return n_known
 
-    def answered(self, name: str, ttft_s: float, n_body: int, sight: Sight, *, is_whole: bool) -> None:
-        """A first token came."""
+    def answered(self, name: str, ttft_s: float, n_body: int, response_id: str | None, *, is_whole: bool) -> None:
+        """A first token came. response_id: of what can be gone on from."""
         if self._outliers is not None:
             self._outliers.answered(name, ttft_s, n_body, is_whole=is_whole)
-        if sight.response_id is not None and self._sees_sessions:
+        if response_id is not None and self._sees_sessions:
             responses = self._responses
-            responses[hash(sight.response_id)] = name
+            responses[hash(response_id)] = name
             if len(responses) > MAX_RESPONSES:
                 del responses[next(iter(responses))]
 
@@ -218,6 +223,13 @@ def _reason(names: Sequence[str], first: int, loads: Sequence[Load], new_shares:
             f"{names[other]}: {n_known_there}, {loads[other].seconds:.2g} s")
 
 
+def _weigh(loads: list[Load], peers: _Peers) -> None:
+    for index, member in enumerate(peers.members):
+        n_before = member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0)
+        if n_before:
+            loads[index] = weighted(loads[index], n_before, peers.weights[index])
+
+
 def _waits_s(members: Sequence[Member], new_shares: Sequence[float], n_body: int) -> list[float]:
     """What the first token of such a body would take at each, of which so much is new to it; nothing unless known of all."""
     waits_s = []
@@ -230,28 +242,26 @@ def _waits_s(members: Sequence[Member], new_shares: Sequence[float], n_body: int
     return waits_s
 
 
-class Aim:
+class Aim(Struct):
     """What one request looked like to its route's Picking, for what is told of its attempts."""
 
-    __slots__ = ("_picking", "blocks", "n_body", "n_prompt")
-
-    def __init__(self, picking: Picking, request: Request, blocks: list[int], n_prompt: int) -> None:
-        self._picking = picking
-        self.blocks = blocks
-        self.n_body = len(request.body)  # bytes
-        self.n_prompt = n_prompt  # bytes
+    picking: Picking
+    n_body: int  # bytes
+    blocks: list[int]
+    n_prompt: int  # bytes; 0 where nobody looks at it
+    is_stored: bool  # the answer can be gone on from, where it is
 
     def sent(self, name: str, now: float) -> int:
         """See `Picking.sent`."""
-        return self._picking.sent(self, name, now)
+        return self.picking.sent(self, name, now)
 
     def answered(self, name: str, ttft_s: float, sight: Sight, *, is_whole: bool) -> None:
         """See `Picking.answered`."""
-        self._picking.answered(name, ttft_s, self.n_body, sight, is_whole=is_whole)
+        self.picking.answered(name, ttft_s, self.n_body, sight.response_id if self.is_stored else None, is_whole=is_whole)
 
     def ended(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
         """See `Picking.ended`."""
-        self._picking.ended(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
+        self.picking.ended(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
 
 
 def session_of(headers: Sequence[tuple[str, str]]) -> bytes:

@@ -77,9 +77,9 @@ class AffinityConfig:
 
 def blocks_of(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> list[int]:
     """The identities of a prompt's whole blocks, each of all bytes up to its end. `seed`: of the model."""
-    n = min(len(prompt) // block_bytes, MAX_BLOCKS)
-    if not n:
+    if len(prompt) < block_bytes:
         return []
+    n = min(len(prompt) // block_bytes, MAX_BLOCKS)
     block, view = crc32(seed.encode()), memoryview(prompt)
     return [block := crc32(view[at:at + block_bytes], block) for at in range(0, n * block_bytes, block_bytes)]
 

@@ -69,10 +69,10 @@ class Standing:
         self.out_until = float("-inf")
         self.why = ""
 
-    def failed(self, is_failure: bool) -> None:
-        """A call ended, so or so."""
+    def failed(self) -> None:
+        """A call failed."""
         self.n = n = self.n + 1
-        self.failing += (is_failure - self.failing) * (WEIGHT if n > _N_MEAN else 1 / n)
+        self.failing += (1.0 - self.failing) * (WEIGHT if n > _N_MEAN else 1 / n)
 
     def took(self, log_ratio: float) -> None:
         """A first token came after so many times the usual."""
@@ -83,25 +83,30 @@ class Standing:
 class Outliers:
     """Of one route. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
 
-    __slots__ = ("_config", "_looked_at", "_of", "_usual", "is_quiet", "news")
+    __slots__ = ("_config", "_of", "_usual", "is_quiet", "look_at", "news")
 
     def __init__(self, config: EjectConfig) -> None:
         self._config = config
         self.news: list[tuple[str, bool, str]] = []  # who went out (True) or came back, and why; for its owner to take
         self._of: dict[str, Standing] = {}
-        self._usual: dict[tuple[bool, int], tuple[int, float]] = {}  # kind and size of prompts: n, mean ln(ttft_s)
-        self._looked_at = float("-inf")
+        self._usual: dict[tuple[bool, int], list[float]] = {}  # kind and size of prompts: n, mean ln(ttft_s)
+        self.look_at = float("-inf")  # when `shares` is to be asked again, even by who is quiet
         self.is_quiet = True  # nobody is out, nor on the way back
 
     def answered(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
         """A first token came, for a prompt of `n_bytes`."""
-        one = self._one(upstream)
-        one.failed(is_failure=False)
+        one = self._of.get(upstream) or self._one(upstream)
+        one.n = n = one.n + 1
+        one.failing -= one.failing * (WEIGHT if n > _N_MEAN else 1 / n)
         size, log_s = (is_whole, n_bytes.bit_length()), log(max(ttft_s, _LEAST_S))
-        n, mean = self._usual.get(size, (0, log_s))
+        usual = self._usual.get(size)
+        if usual is None:
+            usual = self._usual[size] = [0, log_s]
+        n_known, mean = usual
         one.took(log_s - mean)
-        n = min(n + 1, N_SIZE)
-        self._usual[size] = (n, mean + (log_s - mean) / n)
+        if n_known < N_SIZE:
+            usual[0] = n_known = n_known + 1
+        usual[1] = mean + (log_s - mean) / n_known
 
     def outlasted(self, upstream: str, seconds: float, n_bytes: int, *, is_whole: bool) -> None:
         """A call was given up for a quicker one after so long: it would have taken more."""
@@ -111,12 +116,12 @@ class Outliers:
 
     def failed(self, upstream: str) -> None:
         """A call failed by the endpoint's fault."""
-        self._one(upstream).failed(is_failure=True)
+        self._one(upstream).failed()
 
     def shares(self, upstreams: Sequence[str], now: float) -> list[float]:
         """Of the requests that would prefer each, the share that may: 0 while it is out, 1 when it is well."""
-        if now - self._looked_at >= LOOK_EVERY_S:
-            self._looked_at = now
+        if now >= self.look_at:
+            self.look_at = now + LOOK_EVERY_S
             self._look(upstreams, now)
             self.is_quiet = not any(one.n_out for one in self._of.values())
         if self.is_quiet:

@@ -12,7 +12,7 @@ stand for itself. It is not looked up, nor kept for others, where
     language    nobody has a list of the words that would tell it from its opposite (policy/lexicon.py)
 
 What must be equal to the letter, the tenant, the system prompt, the tools, the format and all earlier turns, is the scope,
-and no matter of likeness (`wire.canonical.scope_of`).
+and no matter of likeness (`wire.canonical.terms_of`).
 When wrong: these are word lists. "Which of the two is better?" points back, and passes.
 """
 

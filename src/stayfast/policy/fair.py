@@ -42,7 +42,7 @@ def weighted(n_input: float, n_output: float) -> float:
 class Share:
     """One tenant's part. Changed by `Sharing`, and by the queue that its requests wait in."""
 
-    __slots__ = ("_n_most", "_n_most_before", "due", "n_running", "n_waiting", "name", "seen_at", "served", "turns_at",
+    __slots__ = ("_n_most_before", "due", "n_most_now", "n_running", "n_waiting", "name", "seen_at", "served", "turns_at",
                  "weight")
 
     def __init__(self, name: str, weight: float = 1.0) -> None:
@@ -53,21 +53,15 @@ class Share:
         self.n_waiting = 0
         self.n_running = 0
         self.seen_at = float("-inf")
-        self._n_most = self._n_most_before = 0  # running at a time, in the half of the time that ends next, and before it
+        self.n_most_now = self._n_most_before = 0  # running at a time, in the half of the time that ends next; before it
         self.turns_at = float("-inf")  # when that ends
 
     def n_most(self, now: float) -> int:
         """The most that it has run at a time of late."""
         if now >= self.turns_at:
-            self._n_most_before = self._n_most if now < self.turns_at + _TURNS_EVERY_S else self.n_running
-            self._n_most, self.turns_at = self.n_running, now + _TURNS_EVERY_S
-        return max(self._n_most, self._n_most_before)
-
-    def begin(self) -> None:
-        """One more runs."""
-        self.n_running += 1
-        if self.n_running > self._n_most:
-            self._n_most += 1
+            self._n_most_before = self.n_most_now if now < self.turns_at + _TURNS_EVERY_S else self.n_running
+            self.n_most_now, self.turns_at = self.n_running, now + _TURNS_EVERY_S
+        return max(self.n_most_now, self._n_most_before)
 
     @property
     def claim(self) -> float:
@@ -107,7 +101,9 @@ class Sharing:
     def start(self, share: Share, thought: float) -> None:
         """One of its requests goes on; it is thought to take so much (`weighted`)."""
         self.started_last = share.served
-        share.begin()
+        share.n_running = n = share.n_running + 1
+        if n > share.n_most_now:
+            share.n_most_now += 1
         share.due += thought / share.weight
 
     def end(self, share: Share, thought: float, took: float) -> None:

@@ -111,9 +111,9 @@ class Lane(Generic[T]):
         """One more runs."""
         if now >= self._turns_at:
             self.n_most(now)
-        self.n_running += 1
+        self.n_running = n = self.n_running + 1
         self.n_prefilling += 1
-        if self.n_running > self._n_most:
+        if n > self._n_most:
             self._n_most += 1
 
     def __repr__(self) -> str:
@@ -176,6 +176,10 @@ class Lanes(Generic[T]):
             return True
         n_own_held = lane.n_entitled - lane.n_running  # of its own, for higher bands
         return n_open > max(n_held, n_own_held) + self._n_left_to_others(lane, now)
+
+    def is_sure(self, lane: Lane[T], band: int) -> bool:
+        """Whether one more may run as soon as any place is open, whoever else there is: `has_room` need not be asked."""
+        return lane is self.short and lane.n_running < lane.hold.sure[band] and not self._config.apart
 
     def enter(self, lane: Lane[T], now: float) -> None:
         """One of a lane goes on."""

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stayfast.policy.affinity import score_s
-from stayfast.policy.balance import Load, able, less_of_two, probes_first
+from stayfast.policy.balance import Load, able, less_of_two, order, probes_first
 
 if TYPE_CHECKING:
     from random import Random
 
 KEEPS_UP = 2.0
+_ONE_FIRST, _OTHER_FIRST = [0, 1], [1, 0]
 
 
 def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float], *,
@@ -28,6 +29,10 @@ def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence
     """The candidates' indices, best first. `weights`, `new_shares` of the prompt: by candidate, or empty if all are equal;
     `waits_s` for the first token, or empty where they are not known of all.
     """
+    if len(loads) == 2 and not new_shares:
+        one, other = loads
+        if one.share >= 1.0 and other.share >= 1.0 and not (one.wants_probe or other.wants_probe):
+            return _of_two(one, other, weights, rng) if weights else order(loads, rng)
     those = able(loads, rng)
     first = _drawn(loads, weights, those, rng)
     scores_s: list[float] = []
@@ -46,14 +51,20 @@ def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence
     return probes_first(loads, found)
 
 
-def weighted(loads: Sequence[Load], work: Sequence[float], weights: Sequence[float]) -> list[Load]:
-    """The loads, with each upstream's work taken by its weight."""
-    mean = sum(weights) / len(weights)
-    return [Load(load.seconds * (n * mean / weight + 1) / (n + 1), load.share, load.wants_probe)
-            for load, n, weight in zip(loads, work, weights, strict=True)]
+def weighted(load: Load, work: float, weight: float) -> Load:
+    """The load of one upstream, with the work that it has taken by its weight, over the mean of all weights."""
+    return Load(load.seconds * (work / weight + 1) / (work + 1), load.share, load.wants_probe)
 
 
-def _drawn(loads: Sequence[Load], weights: Sequence[float], those: list[int], rng: "Random") -> int:
+def _of_two(one: Load, other: Load, weights: Sequence[float], rng: "Random") -> list[int]:
+    """The order of two that are well."""
+    weight = weights[0]
+    if rng.random() * (weight + weights[1]) < weight:
+        return _ONE_FIRST[:] if one.seconds <= KEEPS_UP * other.seconds else _OTHER_FIRST[:]
+    return _OTHER_FIRST[:] if other.seconds <= KEEPS_UP * one.seconds else _ONE_FIRST[:]
+
+
+def _drawn(loads: Sequence[Load], weights: Sequence[float], those: Sequence[int], rng: "Random") -> int:
     if len(those) == 1:
         return those[0]
     if not weights:

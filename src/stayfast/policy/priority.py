@@ -107,24 +107,24 @@ class Repeats:
 class HoldBack:
     """The ceilings of all bands over one set of places. Pure state; instants never go back."""
 
-    __slots__ = ("_seen_at", "n_places", "share")
+    __slots__ = ("n_places", "seen_at", "share", "sure")
 
     def __init__(self, n_places: int, share: float) -> None:
         self.n_places = n_places
         self.share = share
-        self._seen_at = [float("-inf")] * len(BANDS)
-
-    def seen(self, band: int, now: float) -> None:
-        """A request of this band came."""
-        self._seen_at[band] = now
+        self.seen_at = [float("-inf")] * len(BANDS)  # when a request of each band came last
+        self.sure = tuple([min(n_places, self._ceiling(band)) for band in range(len(BANDS))])  # ceilings at their lowest
 
     def ceiling(self, band: int, now: float) -> int:
         """The most places that may be taken once a request of this band is in; never less than one."""
-        seen_at, since = self._seen_at, now - WITH_TRAFFIC_S
+        seen_at, since = self.seen_at, now - WITH_TRAFFIC_S
         n_higher = 0
         for higher in _HIGHER[band]:
             if seen_at[higher] > since:
                 n_higher += 1
+        return self._ceiling(n_higher)
+
+    def _ceiling(self, n_higher: int) -> int:
         if not n_higher:
             return self.n_places
         return max(1, int(self.n_places * (1.0 - self.share * n_higher) + _ROUNDING))

@@ -79,7 +79,7 @@ class Quota:
     is left, and one that was lowered leaves less, but no debt.
     """
 
-    __slots__ = ("_limits", "_shown", "config")
+    __slots__ = ("_are_own", "_buckets", "_limits", "_shown", "config")
 
     def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket,
                  before: "Quota | None" = None) -> None:
@@ -99,24 +99,45 @@ class Quota:
                         bucket.take_over(was, now)
                 found.append(_Limit(field.name, KINDS.index(kind), bucket))
         self._limits: tuple[_Limit, ...] = tuple(found)
+        self._buckets = tuple([(limit.kind, limit.bucket) for limit in found])
+        self._are_own = all(type(limit.bucket) is Bucket for limit in found)
         by_kind = [(kind, tuple(limit.bucket for limit in found if KINDS[limit.kind] == kind)) for kind in KINDS]
         self._shown = tuple((kind, buckets[0], buckets[1:]) for kind, buckets in by_kind if buckets and kind != "cost")
 
     def reserve(self, amount: Amount, now: float) -> Refusal | None:
         """Take it from every bucket, or from none and say which holds too little, the one with the longest wait."""
-        for n_taken, (_, kind, bucket) in enumerate(self._limits):
+        are_own = self._are_own
+        for kind, bucket in self._buckets:
             wanted, most = amount[kind], bucket.capacity
-            is_taken = bucket.take(wanted, now) if wanted <= most else bucket.take(most, now)
-            if not is_taken:
-                return self._refuse(amount, n_taken, now)
+            if are_own:  # `take`, written out: each request takes from several, and pays for each call
+                left = bucket.was_left + (now - bucket.looked_at) * bucket.per_s
+                if left >= most:
+                    bucket.was_left = most - wanted if wanted < most else 0.0
+                elif wanted <= left:
+                    bucket.was_left = left - wanted
+                else:
+                    return self._refuse(amount, bucket, now)
+                bucket.looked_at = now
+            elif not bucket.take(min(wanted, most), now):
+                return self._refuse(amount, bucket, now)
         return None
 
     def reconcile(self, reserved: Amount, used: Amount, now: float) -> None:
         """Charge what was really used in place of what was reserved."""
-        for _, kind, bucket in self._limits:
+        are_own = self._are_own
+        for kind, bucket in self._buckets:
             held, most = reserved[kind], bucket.capacity
             more = used[kind] - held if held <= most else used[kind] - most
-            if more:
+            if not more:
+                continue
+            if are_own:
+                left = bucket.was_left + (now - bucket.looked_at) * bucket.per_s
+                if left >= most:
+                    bucket.was_left = most - more if more > 0 else most
+                else:
+                    bucket.was_left = min(most, left - more)
+                bucket.looked_at = now
+            else:
                 bucket.charge(more, now)
 
     def bucket(self, limit: str) -> Bucket:
@@ -139,8 +160,11 @@ class Quota:
             found.append(Allowance(kind, int(capacity), int(left) if left > 0 else 0, (capacity - left) / bucket.per_s))
         return tuple(found)
 
-    def _refuse(self, amount: Amount, n_taken: int, now: float) -> Refusal:
-        for _, kind, bucket in self._limits[:n_taken]:
+    def _refuse(self, amount: Amount, by: Bucket, now: float) -> Refusal:
+        """Put back what was taken before this bucket was asked."""
+        for kind, bucket in self._buckets:
+            if bucket is by:
+                break
             bucket.charge(-min(amount[kind], bucket.capacity), now)
         short = []
         for name, kind, bucket in self._limits:

@@ -21,22 +21,22 @@ _ROUNDING = 1e-6  # of the capacity: instants of a machine that has been up for 
 class Bucket:
     """One limit. Pure state, starting full; changed only by its owner. Instants are seconds and never go backwards."""
 
-    __slots__ = ("_at", "_level", "capacity", "per_s")
+    __slots__ = ("capacity", "looked_at", "per_s", "was_left")
 
     def __init__(self, capacity: float, per_s: float, now: float) -> None:
         if not (capacity > 0 and per_s > 0):
             raise ValueError(f"capacity and per_s must be more than 0, not {capacity} and {per_s}")
         self.capacity = capacity
         self.per_s = per_s
-        self._level = capacity
-        self._at = now
+        self.was_left = capacity  # when it was last looked at
+        self.looked_at = now
 
     def level(self, now: float) -> float:
         """What is there; negative while a debt is paid off."""
-        if now > self._at:
-            self._level = min(self.capacity, self._level + (now - self._at) * self.per_s)
-            self._at = now
-        return self._level
+        if now > self.looked_at:
+            self.was_left = min(self.capacity, self.was_left + (now - self.looked_at) * self.per_s)
+            self.looked_at = now
+        return self.was_left
 
     def has(self, cost: float, now: float) -> bool:
         """Whether `cost` could be taken."""
@@ -44,17 +44,14 @@ class Bucket:
 
     def take(self, cost: float, now: float) -> bool:
         """Take `cost` (0 or more) if it is there; whether it was."""
-        if now > self._at:  # `level`, written out: each request takes from several
-            self._level = min(self.capacity, self._level + (now - self._at) * self.per_s)
-            self._at = now
-        if cost > self._level:
+        if cost > self.level(now):
             return False
-        self._level -= cost
+        self.was_left -= cost
         return True
 
     def charge(self, cost: float, now: float) -> None:
         """Correct an estimate: take `cost` whether it is there or not; what is negative comes back, up to the capacity."""
-        self._level = min(self.capacity, self.level(now) - cost)
+        self.was_left = min(self.capacity, self.level(now) - cost)
 
     def wait_s(self, cost: float, now: float) -> float | None:
         """Seconds until `cost` will be there if nothing else is taken; None: it never will, it is above the capacity."""
@@ -68,14 +65,14 @@ class Bucket:
 
     def take_over(self, before: "Bucket", now: float) -> None:
         """It stands in the place of one with another capacity: what was used of that counts on, but is no debt here."""
-        self._level, self._at = self._level_after(before, now), now
+        self.was_left, self.looked_at = self._level_after(before, now), now
 
     def _level_after(self, before: "Bucket", now: float) -> float:
         level = before.level(now)
         return min(self.capacity, max(level + self.capacity - before.capacity, min(level, 0.0)))
 
     def __repr__(self) -> str:
-        return f"<Bucket {self._level:g} of {self.capacity:g}, {self.per_s:g}/s>"
+        return f"<Bucket {self.was_left:g} of {self.capacity:g}, {self.per_s:g}/s>"
 
 
 class CommonBucket(Bucket):

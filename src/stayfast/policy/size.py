@@ -41,6 +41,12 @@ class SizeConfig:
         """Whether there is any bound."""
         return self.max_input_tokens is not None or bool(self.max_input_by_tier)
 
+    @property
+    def least(self) -> int:
+        """What is no longer than so many tokens is not too long for anybody."""
+        most = self.max_input_tokens if self.max_input_tokens is not None else _MOST
+        return min(most, *self.max_input_by_tier.values()) if self.max_input_by_tier else most
+
     def most(self, tier: Tier) -> int | None:
         """The most tokens for one tier; None: any number."""
         return self.max_input_by_tier.get(tier, self.max_input_tokens)

@@ -6,7 +6,7 @@ that are known not to touch the answer (`_NO_MATTER`) and the marks for a provid
 
     scope    = SHA-256 of (who asks, through which route) and of all members but the question
     question = the text of the last user message
-    key      = SHA-256 of (scope, question)
+    key      = SHA-256 of (the same, question)
 
 Normalised: the order of members and of tools, white space between them, numbers (0.20, 2e-1; of sampling 1.0 and 1 as well),
 line ends, Unicode's composed form, white space around the question and around the system prompt, and members that are known
@@ -153,7 +153,9 @@ def _of_lines(body: bytes) -> Asked | None:
     said.stream = said.stream_options = UNSET
     if said.user is None:
         said.user = UNSET
-    said.temperature = temperature = _settled(said.temperature)
+    temperature = said.temperature
+    if temperature is not UNSET:
+        said.temperature = temperature = _settled(temperature)
     if not (said.seed is said.top_p is said.presence_penalty is said.frequency_penalty is UNSET):
         said.seed, said.top_p = _settled(said.seed), _settled(said.top_p)
         said.presence_penalty, said.frequency_penalty = _settled(said.presence_penalty), _settled(said.frequency_penalty)
@@ -171,17 +173,22 @@ def _settled(number: _Number) -> int | float | UnsetType:
     return number
 
 
-def scope_of(asked: Asked, *who: str | None) -> bytes:
-    """The digest of everything that two requests must share before one may have the other's answer, but the question.
+def terms_of(asked: Asked, *who: str | None) -> bytes:
+    """Everything that two requests must share before one may have the other's answer, but the question: two JSON documents.
 
     who: names that the body does not say: tenant, route and the like.
     """
-    return sha256(_encode(who) + asked.scope).digest()
+    return _encode(who) + asked.scope
 
 
-def key_of(scope: bytes, asked: Asked) -> bytes:
+def scope_of(terms: bytes) -> bytes:
+    """The digest of what two requests must share: 32 bytes."""
+    return sha256(terms).digest()
+
+
+def key_of(terms: bytes, asked: Asked) -> bytes:
     """The digest under which an answer is remembered: 32 bytes."""
-    return sha256(scope + asked.question).digest()
+    return sha256(terms + asked.question).digest()
 
 
 def _settle(said: Json, name: str) -> None:

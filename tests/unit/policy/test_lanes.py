@@ -50,7 +50,10 @@ class Hall:
 
     def has_room(self, lane: Lane[int], band: int = BAND) -> bool:
         """As the places ask."""
-        return self.lanes.has_room(lane, band, self.n_places - len(self.running), 0, self.now)
+        n_open = self.n_places - len(self.running)
+        has_room = self.lanes.has_room(lane, band, n_open, 0, self.now)
+        assert has_room or n_open <= 0 or not self.lanes.is_sure(lane, band)
+        return has_room
 
     def first_token(self, index: int) -> None:
         """Of one that runs."""
@@ -251,10 +254,11 @@ def test_its_repr_is_for_people() -> None:
 def test_places_held_back_for_higher_bands_are_not_lent() -> None:
     """In the short lane of 13 of 20 two are held back; a lower band goes on beyond them with what is idle, but for two."""
     lanes: Lanes[int] = Lanes(LanesConfig(), QUEUE, 20, 0.1)
-    lanes.short.hold.seen(0, 0.0)
+    lanes.short.hold.seen_at[0] = 0.0
     lane = lanes.short
     assert (lane.n_entitled, lane.hold.ceiling(1, 0.0)) == (13, 11)
     for n_taken in range(20):
         assert lanes.has_room(lane, 0, 20 - n_taken, 0, 0.0)
         assert lanes.has_room(lane, 1, 20 - n_taken, 2, 0.0) is (n_taken < 18)
+        assert lanes.is_sure(lane, 1) is (n_taken < 11)
         lanes.enter(lane, 0.0)

@@ -59,7 +59,7 @@ def test_where_it_is_as_quick_the_cheaper_goes_first() -> None:
 @pytest.mark.parametrize(("weights", "share"), [([9.0, 1.0], 0.9), ([1.0, 1.0], 0.5)])
 def test_shares_are_the_weights(weights: list[float], share: float) -> None:
     """As long as everybody keeps up."""
-    rng, loads = Random(1), weighted([Load(0.2), Load(0.2)], [0, 0], weights)
+    rng, loads = Random(1), [Load(0.2), Load(0.2)]
     firsts = Counter(choose(loads, weights, [], [], max_load=6, rng=rng)[0] for _ in range(4000))
     assert firsts[0] / 4000 == pytest.approx(share, abs=0.02)
 
@@ -67,7 +67,7 @@ def test_shares_are_the_weights(weights: list[float], share: float) -> None:
 def test_who_does_not_keep_up_is_passed_over() -> None:
     """Whatever its weight; work counts by weight, so nine in flight at weight nine are no more than one at weight one."""
     weights = [9.0, 1.0]
-    slow = weighted([Load(2.0), Load(0.2)], [0, 0], weights)
+    slow = [Load(2.0), Load(0.2)]
     assert {choose(slow, weights, [], [], max_load=6, rng=Random(seed))[0] for seed in range(50)} == {1}
-    even = weighted([Load(0.2 * 10), Load(0.2 * 2)], [9, 1], weights)
-    assert even[0].seconds == pytest.approx(even[1].seconds)
+    nine, one = weighted(Load(0.2 * 10), 9, weights[0]), weighted(Load(0.2 * 2), 1, weights[1])
+    assert nine.seconds == pytest.approx(one.seconds)

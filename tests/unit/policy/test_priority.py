@@ -46,8 +46,7 @@ def test_places_are_held_back_only_for_bands_with_traffic() -> None:
     """A tenth for each band above that had a request of late; alone, every band may fill all."""
     hold = HoldBack(100, 0.1)
     assert [hold.ceiling(band, 0.0) for band in range(5)] == [100] * 5
-    hold.seen(0, 0.0)
-    hold.seen(2, 10.0)
+    hold.seen_at[0], hold.seen_at[2] = 0.0, 10.0
     assert [hold.ceiling(band, 20.0) for band in range(5)] == [100, 90, 90, 80, 80]
     assert [hold.ceiling(band, WITH_TRAFFIC_S) for band in range(5)] == [100, 100, 100, 90, 90]
 
@@ -57,8 +56,8 @@ def test_a_ceiling_is_never_below_one_nor_above_all(n_places: int, share: float,
     """Nobody is held back for ever, and a lower band never has more room than a higher one."""
     hold = HoldBack(n_places, share)
     for each in seen:
-        hold.seen(each, 0.0)
-    assert 1 <= hold.ceiling(band, 1.0) <= n_places
+        hold.seen_at[each] = 0.0
+    assert 1 <= hold.sure[band] <= hold.ceiling(band, 1.0) <= n_places
     assert all(hold.ceiling(each, 1.0) >= hold.ceiling(band, 1.0) for each in range(band))
 
 

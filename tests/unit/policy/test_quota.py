@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.policy.quota import NOTHING, Quota, QuotaConfig
+from stayfast.policy.rate import Bucket
 
 
 def test_all_limits_are_taken_or_none() -> None:
@@ -109,3 +110,26 @@ def test_a_debt_stays_a_debt() -> None:
     before = Quota(QuotaConfig(tokens_per_day=2000), 0.0)
     before.reconcile(NOTHING, (1, 2100, 0), 0.0)
     assert Quota(QuotaConfig(tokens_per_day=1000), 0.0, before=before).bucket("tokens_per_day").level(0.0) == -100
+
+
+class Slow(Bucket):
+    """One that a quota asks by its methods, as it does those of several processes."""
+
+    __slots__ = ()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 400)), max_size=40))
+def test_what_is_written_out_is_what_the_buckets_do(steps: list[tuple[int, int, int, int]]) -> None:
+    """The same is refused, charged and left as by `take` and `charge`; instants and rates are exact in binary."""
+    config, now = QuotaConfig(requests_per_minute=60, tokens_per_minute=6000, cost_per_minute=60), 0.0
+    quick, slow = Quota(config, now), Quota(config, now, lambda _, capacity, per_s, at: Slow(capacity, per_s, at))
+    for n, reserved, used, quarters in steps:
+        now += quarters / 4
+        amount = (float(n), float(reserved), float(n))
+        refusal = quick.reserve(amount, now)
+        assert refusal == slow.reserve(amount, now)
+        if refusal is None:
+            for quota in (quick, slow):
+                quota.reconcile(amount, (1.0, float(used), 2.0), now + 0.25)
+        assert quick.left(now + 0.25) == slow.left(now + 0.25)
+        assert quick.allowances(now + 0.25) == slow.allowances(now + 0.25)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire.decode import decode
-from stayfast.wire.prompt import asked
+from stayfast.wire.prompt import Asked, asked, asked_by
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=5),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -56,6 +56,7 @@ def test_whatever_is_accepted_can_be_asked(fields: dict[str, object]) -> None:
     found = asked(body(**fields))
     assert isinstance(found.previous, str)
     assert isinstance(found.session, bytes)
+    assert asked_by(body(**fields)) == Asked(b"", found.session, found.previous)
 
 
 @given(api=st.sampled_from([Api.CHAT, Api.RESPONSES, Api.MESSAGES]), user_id=st.text(min_size=1))

@@ -178,7 +178,7 @@ class _Admitted(msgspec.Struct):
         if n_read is not None:
             tenant.learn_read(self.n_input, n_read)
         took_s = now - self.began_at if is_used else None
-        self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s)
+        self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s, now)
 
     def _used(self) -> tuple[float, float, float, float | None, int | None]:
         """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it. What none has
@@ -192,10 +192,11 @@ class _Admitted(msgspec.Struct):
                 continue
             ttft_s = done.ttft_s if done.ttft_s is not None else ttft_s
             cost_usd += done.cost_usd or 0.0
-            if done.usage is not None:
-                n_read = done.usage.uncached
-                n_input += done.usage.input_total
-                n_output += done.usage.output
+            usage = done.usage
+            if usage is not None:
+                n_read = usage.uncached
+                n_input += usage.input_total
+                n_output += usage.output
             elif done.ttft_s is not None and attempt.stream is not None:
                 n_output += attempt.stream.sight.n_content
             was_left = done.outcome is IGNORED and done.fault is None

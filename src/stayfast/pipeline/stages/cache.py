@@ -23,7 +23,7 @@ from stayfast.pipeline.semantic import Asking, Likeness, Semantic
 from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.memory import MemoryStore
-from stayfast.wire.canonical import Asked, asked, key_of, scope_of
+from stayfast.wire.canonical import Asked, asked, key_of, scope_of, terms_of
 from stayfast.wire.replay import in_events, keepable
 
 MAX_RENEWING = 64  # answers of one route that are made again at the same time
@@ -81,17 +81,16 @@ class ExactCache:
             if control is not None:
                 _refuse_others(control)
             return None
-        flight_key, what, scope = sought
-        ex.cache_key = flight_key[0]
+        flight_key, what, terms = sought
+        ex.cache_key = key = flight_key[0]
         if control is None or not control.no_cache:
             store = caching.store
-            key = flight_key[0]
             kept = store.look(key) if isinstance(store, MemoryStore) else await self._look(ex, store, key)
             if kept is not None and (started := self._given(ex, caching, flight_key, control, kept)) is not None:
                 return started
             if caching.semantic is not None and flight_key not in caching.flights:
                 started = await self._in_other_words(ex, caching, caching.semantic, flight_key, control,
-                                                     what=what, scope=scope)
+                                                     what=what, terms=terms)
                 if started is not None:
                     return started
             if control is not None:
@@ -175,11 +174,11 @@ class ExactCache:
         return Started(known, known, Chunk(body, 1))
 
     async def _in_other_words(self, ex: Exchange, caching: Caching, semantic: Semantic, key: FlightKey,
-                              control: CacheControl | None, *, what: Asked, scope: bytes) -> Started | None:
+                              control: CacheControl | None, *, what: Asked, terms: bytes) -> Started | None:
         """An answer to a question that means the same; on a miss `ex.asking` knows what was found out."""
         now, max_age_s = self._clock.now(), fresh_for_s(caching.config, control)
         until = now + min(semantic.config.within_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
-        why, found = await semantic.find(ex.request, what, scope, max_age_s, until, tenant=ex.arrival.tenant)
+        why, found = await semantic.find(ex.request, what, scope_of(terms), max_age_s, until, tenant=ex.arrival.tenant)
         if isinstance(found, Likeness):
             started = self._hit(ex, found.kept, max_age_s, found)
             is_only_cached = control is not None and control.only_if_cached  # then nobody pays for a call
@@ -242,23 +241,28 @@ class ExactCache:
             ex.cached = COALESCED
         return started
 
-    def _keep(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight) -> Awaitable[None] | None:
+    def _keep(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight
+              ) -> Coroutine[Any, Any, None] | None:
         """Keep the answer of a call that came to a clean end, where it may be given again. Returns what is to wait for."""
         kept, store, key = self._kept(caching, ex, control, flight), caching.store, flight.key[0]
         if not isinstance(store, MemoryStore):
-            return self._tell(caching, ex, key, kept)
+            return self._tell(caching, ex, flight, kept)
         if kept is not None:
             store.keep(key, kept)
             if ex.asking is not None and caching.semantic is not None:
                 caching.semantic.answered(ex.asking, ex.request, key, kept)
         return None
 
-    async def _tell(self, caching: Caching, ex: Exchange, key: bytes, kept: Kept | None) -> None:
-        if kept is not None:
-            await caching.store.put(key, kept)
-            if ex.asking is not None and caching.semantic is not None:
-                caching.semantic.answered(ex.asking, ex.request, key, kept)
-        caching.store.led(key)
+    async def _tell(self, caching: Caching, ex: Exchange, flight: Flight, kept: Kept | None) -> None:
+        key = flight.key[0]
+        try:
+            if kept is not None:
+                await caching.store.put(key, kept)
+                if ex.asking is not None and caching.semantic is not None:
+                    caching.semantic.answered(ex.asking, ex.request, key, kept)
+            caching.store.led(key)
+        finally:
+            flight.close()
 
     def _kept(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight) -> Kept | None:
         data = flight.whole()
@@ -270,7 +274,7 @@ class ExactCache:
             if ex.asking is not None and caching.semantic is not None and _is_whole(sight):
                 caching.semantic.unkept(ex.asking)
             return None
-        kept_at, keep_s = self._clock.wall(), caching.config.keep_s
+        kept_at, keep_s = self._clock.wall(), caching.keep_s
         if control is None:
             return Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + keep_s, ex.route or "", ex.arrival.tenant)
         if control.keep_s is not None:
@@ -280,7 +284,7 @@ class ExactCache:
 
 
 def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tuple[FlightKey, Asked, bytes] | str:
-    """Where the answer is kept, what was asked, and within which scope; a word for why no cache may have a part in it."""
+    """Where the answer is kept, what was asked, and on which terms; a word for why no cache may have a part in it."""
     request = ex.request
     if control is not None and control.no_store:
         return "no-store"
@@ -294,8 +298,8 @@ def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tup
     who = _who(ex, caching)
     if control is not None and control.namespace:
         who.append(f"namespace: {control.namespace}")
-    scope = scope_of(what, *who)
-    return (key_of(scope, what), request.stream, request.include_usage), what, scope
+    terms = terms_of(what, *who)
+    return (key_of(terms, what), request.stream, request.include_usage), what, terms
 
 
 def _is_whole(sight: Sight) -> bool:
