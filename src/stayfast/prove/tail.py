@@ -26,7 +26,8 @@ GOALS: Mapping[float, Mapping[str, float]] = {
     0.10: {"p95_s": 0.68, "p99_s": 0.92, "past_5_s": 0.0001, "calls": 1.10},
     0.25: {"p95_s": 0.50, "p99_s": 0.72},
 }
-SLACK_QUANTILES = 1.05  # over sockets: 10,000 answers and timers of a busy machine
+SHARE = 0.10  # of the claim in one number; the other is run more briefly
+SLACK_QUANTILES = 1.05  # over sockets: 30,000 answers and timers of a busy machine
 SLACK_QUICK = 1.5
 SLACK_QUICK_VIRTUAL = 1.15
 QUANTILES = ("p95_s", "p99_s")
@@ -38,7 +39,7 @@ class Tail:
     """See the module. `hedge`: what the routes have beside the budget."""
 
     rate_rps: float = 100.0
-    real_s: float = 100.0
+    real_s: float = 300.0  # in 100 s these seeds draw 9.1 % past 0.55 s, and the mixture has 8.4
     real_quick_s: float = 8.0
     n_virtual: int = 1_000_000
     n_virtual_quick: int = 10_000
@@ -56,13 +57,14 @@ class Tail:
         spoiled = None
         for share, goals in GOALS.items():
             config = {"mode": "auto", "budget": share, **self.hedge}
-            n = n_virtual if share == 0.10 or is_quick else n_virtual // 5
-            conditions.say(f"budget {share:.0%}: {real_s:g} s over sockets, {n:,} requests in virtual time")
+            if share != SHARE and not is_quick:
+                real_s, n_virtual = self.real_s / 3, self.n_virtual // 5
+            conditions.say(f"budget {share:.0%}: {real_s:g} s over sockets, {n_virtual:,} requests in virtual time")
             load = Load(real_s, self.rate_rps, n_output=2, warmup_s=10.0)
             real = await over_sockets({name: {**PROVIDER, "seed": number} for number, name in enumerate("ab")}, config, load,
                                       seed)
             spoiled = spoiled or why_spoiled({"gateway": real})
-            load = Load(n / VIRTUAL_RPS, VIRTUAL_RPS, n_output=2, warmup_s=10.0)
+            load = Load(n_virtual / VIRTUAL_RPS, VIRTUAL_RPS, n_output=2, warmup_s=10.0)
             twin = await asyncio.to_thread(in_virtual_time, {name: _provider(number) for number, name in enumerate("ab")},
                                            HedgeConfig(**config), load, seed)
             slack = SLACK_QUICK if is_quick else SLACK_QUANTILES
