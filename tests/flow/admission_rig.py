@@ -11,6 +11,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit import Admission
 from stayfast.pipeline.tenants import Tenant
 from stayfast.policy.admission import ANY_TENANT, AdmissionConfig, TenantConfig
+from stayfast.policy.price import Price
 from stayfast.policy.priority import Urgency
 from stayfast.policy.queue import QueueConfig
 from stayfast.policy.quota import QuotaConfig
@@ -29,11 +30,11 @@ class Admitting:
     """The rig, and what a test does with it."""
 
     def __init__(self, loop: SimLoop, places: int | None = None, tenants: Mapping[str, TenantConfig] | None = None,
-                 script: Script = ANSWER, hold_back: float = 0.0, **queue: Any) -> None:
+                 script: Script = ANSWER, hold_back: float = 0.0, *, price: Price | None = None, **queue: Any) -> None:
         self.loop = loop
         config = AdmissionConfig(places, QueueConfig(**queue), hold_back=hold_back)
         self.admission = Admission(config, tenants or {}, loop, Random(3))
-        self.rig = Rig(loop, [script], admit=self.admission)
+        self.rig = Rig(loop, [script], admit=self.admission, price=price)
         self._n = 0
 
     @property

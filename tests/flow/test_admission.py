@@ -1,6 +1,7 @@
 """Admission: who comes in, who waits, who is turned away, and that nothing is left behind whatever happens."""
 
 import asyncio
+from collections import Counter
 from random import Random
 
 import pytest
@@ -12,14 +13,16 @@ from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.handoffs import Route, Target
 from stayfast.pipeline.stages.admit import Admission
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
 from stayfast.policy.limits import LimitConfig
+from stayfast.policy.price import Price
 from stayfast.policy.priority import Tier, Urgency
 from stayfast.policy.queue import QueueConfig
 from stayfast.testing import SimLoop, Wait, run
 from tests.flow.admission_rig import ANSWER, Admitting, anybody, soon
-from tests.flow.rig import Rig, chat, read
+from tests.flow.rig import MODEL, Rig, chat, read
 
 
 def test_a_place_is_taken_until_the_end() -> None:
@@ -200,6 +203,36 @@ def test_a_quota_is_kept_to_the_token() -> None:
         assert shed.value.allowances[0].limit == 600
         await asking
         it.assert_empty()
+
+    run(main)
+
+
+@pytest.mark.parametrize(("max_tokens", "n_passed"), [(2, 10), (4, 5), (None, 1)])
+def test_a_first_burst_costs_no_more_than_it_may(max_tokens: int | None, n_passed: int) -> None:
+    """A tenant that is new asks a hundred times at once, for a hundredth of its limit each: what these may cost passes.
+
+    Of what was not used the next ones get their part at once, and in the end the books are right.
+    """
+    async def main(loop: SimLoop) -> None:
+        it = Admitting(loop, None, anybody(cost_per_day=20.0), price=Price(0.0, 1e6))  # a dollar a token: two an answer
+        request = chat() if max_tokens is None else chat(max_tokens=max_tokens)
+        got = await asyncio.gather(*[it.outcome("a", request) for _ in range(100)])
+        assert Counter(got) == {"1": n_passed, "429 cost_per_day at 0": 100 - n_passed}
+        left = it.tenant("a").quota.left(loop.now())["cost_per_day"][0]
+        assert left == pytest.approx(20.0 - 2 * n_passed, abs=0.001)
+        assert await it.outcome("a", chat(max_tokens=2)) == ("429 cost_per_day at 1" if n_passed == 10 else "2")
+        it.assert_empty()
+
+    run(main)
+
+
+def test_who_may_answer_instead_counts_by_its_price() -> None:
+    """A fallback's price, by the model's name there: it is known before anything is asked."""
+    async def main(loop: SimLoop) -> None:
+        one, other = Rig(loop, [ANSWER], [ANSWER]).registry
+        dear, cheap = Price(1.0, 1e6), Price(2.0, 3.0)
+        route = Route(MODEL, (Target(one, prices={MODEL: cheap}),), fallback=((Target(other, "big", {"big": dear}),),))
+        assert route.terms.dearest == {MODEL: Price(2.0, 1e6)}
 
     run(main)
 

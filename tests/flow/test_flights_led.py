@@ -49,6 +49,33 @@ def test_who_joins_late_outlives_the_leader(leaves_after_s: float) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("who_leaves", ["nobody", "other", "leader"])
+def test_a_whole_answer_is_everybody_s_who_waits(who_leaves: str) -> None:
+    """Whoever leaves before it is there: one call, which is kept, and nothing is left of it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+
+        async def ask() -> bytes:
+            return await read(await rig.ask(chat(stream=False)))
+
+        leader = asyncio.create_task(ask())
+        await asyncio.sleep(0.1)
+        other = asyncio.create_task(ask())
+        await asyncio.sleep(0.1)
+        leaving = {"other": other, "leader": leader}.get(who_leaves)
+        if leaving is not None:
+            leaving.cancel()
+        given = await asyncio.gather(leader, other, return_exceptions=True)
+        has_it = [isinstance(body, bytes) and b'"Hello"' in body for body in given]
+        assert has_it == [who_leaves != "leader", who_leaves != "other"]
+        assert b'"Hello"' in await ask()
+        assert (rig.n_calls, len(rig.caching.flights)) == (1, 0)
+        rig.check_clean()
+
+    run(main)
+
+
 def test_a_whole_answer_is_kept_when_it_is_there() -> None:
     """Not when it has been read: its client leaves, and the next one gets it all the same. Nobody leads any more."""
 

@@ -100,6 +100,70 @@ def test_when_both_fail_the_request_fails_once() -> None:
     run(main)
 
 
+HANGS: Script = [Wait(60.0), Say("at last")]
+FAILS: Script = [Wait(0.3), Fail(Fault.STATUS, 500)]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("scripts", "asked"), [
+    (([FAILS], [HANGS], [QUICK]), [("up0", False), ("up1", True), ("up2", False)]),  # the first one fails, its hedge hangs
+    (([HANGS], [[Wait(0.2), Fail(Fault.STATUS, 429)]], [QUICK]), [("up0", False), ("up1", True), ("up2", False)]),
+    (([FAILS], [HANGS], [FAILS], [QUICK]), [("up0", False), ("up1", True), ("up2", False), ("up3", False)]),
+])
+def test_who_fails_beside_one_that_hangs_is_replaced(stream: bool, scripts: tuple[list[Script], ...],
+                                                     asked: list[tuple[str, bool]]) -> None:
+    """By somebody who was not asked, at once, from the budget of retries; whoever hangs is closed with the answer."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, *scripts, retry=RetryConfig(max_attempts=3))
+        for upstream in rig.scripted:
+            upstream.always_streams = stream  # else it is not asked twice for whole answers
+        reply = await rig.serve(chat(stream=stream))
+        assert loop.now() == pytest.approx(0.3 * (len(scripts) - 2) + 0.2)
+        assert b"quick" in await read(reply)
+        (request,) = rig.sink.of(RequestDone)
+        assert [(attempt.upstream, attempt.is_hedge) for attempt in request.attempts] == asked
+        assert [attempt.is_lost for attempt in request.attempts].count(True) == 1
+        assert rig.gateway.router.routes[MODEL].hedging.budget.taken > 0
+        assert sum("retried at" in note for note in request.notes) == len(scripts) - 2
+        await asyncio.sleep(0)
+        _assert_nothing_left(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("retry", "n_retries"), [(RetryConfig(max_attempts=1), 0), (RetryConfig(max_attempts=2), 1)])
+def test_a_race_makes_no_more_retries_than_are_allowed(retry: RetryConfig, n_retries: int) -> None:
+    """Three fail one after the other beside one that hangs until its time is up."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [FAILS], [HANGS], [FAILS], [FAILS], retry=retry, timeouts=Timeouts(total_s=10, first_token_s=2))
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.serve()
+        assert failed.value.upstream == "up0"
+        assert [upstream.n_asked for upstream in rig.scripted] == [1, 1, n_retries, 0]
+        await asyncio.sleep(0)
+        _assert_nothing_left(rig)
+
+    run(main)
+
+
+def test_a_hedge_that_is_all_there_may_be_is_replaced_too() -> None:
+    """`auto`, with `max_extra: 1` spent on one that hangs: the first one's failure is not waited out beside it."""
+    async def main(loop: SimLoop) -> None:
+        script: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]]
+        rig = _rig(loop, script, script, [QUICK], config=HedgeConfig(budget=0.2, max_extra=1),
+                   retry=RetryConfig(max_attempts=2))
+        for _ in range(300):
+            await read(await rig.serve())
+            await asyncio.sleep(0.05)
+        rig.scripted[0]._scripts = [[Wait(2.0), Fail(Fault.STATUS, 500)]]
+        rig.scripted[1]._scripts = [HANGS]
+        began_at = loop.now()
+        assert (await rig.serve()).upstream == "up2"
+        assert loop.now() - began_at == pytest.approx(2.2)
+
+    run(main)
+
+
 def test_a_stateful_request_is_sent_once() -> None:
     """`store: true` must not be stored twice."""
     async def main(loop: SimLoop) -> None:
@@ -201,20 +265,21 @@ def test_an_empty_retry_budget_is_the_failure_itself() -> None:
     run(main)
 
 
-STEPS = (Say("a"), Cut(), Fail(status=503), Fail(status=429), Fail(Fault.RESET))
+STEPS = (Say("a"), Cut(), Fail(status=503), Fail(status=429), Fail(Fault.RESET), Fail(status=429, retry_after_s=0.2))
 
 
 def _script(rng: Random) -> Script:
     """A wait, and whatever comes after it."""
-    steps = [Wait(rng.choice((0.0, 0.05, 0.1, 0.2, rng.random()))), rng.choice(STEPS)]
+    steps = [Wait(rng.choice((0.0, 0.05, 0.1, 0.2, rng.random(), 60.0))), rng.choice(STEPS)]
     return [*steps, Wait(rng.random() / 10), Say("b")] if isinstance(steps[-1], Say) else steps
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(seed=st.integers(0, 2**48))
 def test_nothing_leaks(seed: int) -> None:
     """Random upstreams, five requests each, clients that leave at random instants: before, beside and after second attempts,
-    in back-off, in the fallback. Nothing is left, and every attempt has had one end; some end before they are sent.
+    and those in place of who failed, in back-off, in the fallback. Nothing is left, none is sent more often than it may be,
+    and every attempt has had one end; some end before they are sent.
     """
     rng = Random(seed)
 
@@ -232,9 +297,10 @@ def test_nothing_leaks(seed: int) -> None:
 
     async def main(loop: SimLoop) -> None:
         config = HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))
-        scripts = [[_script(rng) for _ in range(3)] for _ in range(3)]
+        scripts = [[_script(rng) for _ in range(3)] for _ in range(4)]
+        n_fallback = rng.choice((0, 1))
         rig = _rig(loop, *scripts, config=config, retry=RetryConfig(max_attempts=3, base_s=0.05),
-                   n_fallback=rng.choice((0, 1)), timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
+                   n_fallback=n_fallback, timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
         async with asyncio.TaskGroup() as group:
             for _ in range(5):
                 group.create_task(visit(rig))
@@ -244,6 +310,8 @@ def test_nothing_leaks(seed: int) -> None:
         assert len(rig.sink.of(RequestDone)) == 5
         told = [attempt for done in rig.sink.of(RequestDone) for attempt in done.attempts]
         assert len(told) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_asked for upstream in rig.scripted)
+        for done in rig.sink.of(RequestDone):
+            assert sum(not attempt.is_hedge for attempt in done.attempts) <= 3 * (1 + n_fallback)
 
     run(main)
 

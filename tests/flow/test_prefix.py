@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.errors import StayfastError
+from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.prefixing import Prefixing
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.prefix import PrefixConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
+from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import FaultRule, Kind, Mixture, PromptCacheModel
 from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
 
@@ -313,6 +314,51 @@ def test_what_is_hot_is_asked_for_again_before_it_is_forgotten(budget: int, is_r
             assert opening["max_tokens"] == 0
             assert n_marks(opening) == 1
             assert opening["messages"] == [{"role": "user", "content": "."}]
+
+    run(main)
+
+
+def test_many_that_end_together_are_all_asked_for_in_time() -> None:
+    """A hundred and twenty applications, whose prompts all end within a minute: none is written anew, now or later."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=100_000_000))
+        assert rig.system.warmer is not None
+        systems = [f"You are number {n}. {LONG}" for n in range(120)]
+        for turn in range(3):
+            await asyncio.gather(*[rig.ask(system, f"question {turn}") for system in systems])
+        task = asyncio.create_task(rig.system.warmer.run())
+        await asyncio.sleep(1500)
+        task.cancel()
+        n_warmed = rig.state["requests"]["up0 warmed"]
+        assert n_warmed >= 5 * 120
+        assert "up0 warm_failed" not in rig.state["requests"]
+
+    run(main)
+
+
+def test_one_that_failed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is there; and what failed is not taken for warm."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=100_000))
+        for n in range(3):
+            await rig.ask(LONG, f"question {n}")
+        upstream = next(iter(rig.system.registry)).upstream
+        opened, failing = upstream.open, [True]
+
+        async def open_once(call: Call) -> Stream:
+            if failing:
+                failing.pop()
+                raise UpstreamFailed("up0", Fault.STATUS, "busy", upstream_status=529)
+            return await opened(call)
+
+        monkeypatch.setattr(upstream, "open", open_once)
+        assert rig.system.warmer is not None
+        task = asyncio.create_task(rig.system.warmer.run())
+        await asyncio.sleep(320)
+        task.cancel()
+        requests = rig.state["requests"]
+        assert (requests["up0 warm_failed"], requests["up0 warmed"]) == (1, 1)
+        assert (await rig.ask(LONG, "still there?")).cached_read > 2000
 
     run(main)
 

@@ -28,6 +28,17 @@ ASKED = ("What does a {kilos} kilogram parcel cost to send", "How much is it to 
 ENDS = ("", " please", " within the country", " by standard service", " in your shop", " if I drop it off",
         " for a customer", " at your counter", " as a private person", " to a friend")
 
+FABRICS = {"cotton": "hot", "linen": "warm", "silk": "ice", "wool": "cold", "velvet": "dry"}
+FORM = (
+    "Thank you for asking. A {fabric} shirt of ours should be given the {programme} programme of the machine, whatever "
+    "its colour and cut. Turn it inside out before that, close its buttons, and do not put more than a handful of other "
+    "things in beside it. Let it dry on a hanger in the shade, and iron it from the inside while it is a little damp; then "
+    "it keeps its shape for years.")
+WASHED = ("How should a {} shirt be washed", "Which programme is right for a {} shirt", "How do people wash a shirt of {}",
+          "What is the right way to wash a {} shirt", "What programme does a {} shirt need in the machine",
+          "How to clean a {} shirt in the machine", "Which setting of the machine is for a shirt of {}",
+          "How is a shirt made of {} to be washed")
+
 WAYS = ("How can I reset the password of the account", "How could one reset the password of the account",
         "What is the way to reset the password of the account", "How do people reset the password of the account",
         "How should I reset the password of the account", "Where can I reset the password of the account",
@@ -65,6 +76,32 @@ def test_prices_in_one_template_stay_apart(weights: Weights) -> None:
         asker.close()
         assert wrong == []
         assert len(PRICES) <= its.n_answers <= 2 * len(PRICES)
+        assert its.n_labels > 100
+
+    uvloop.run(main())
+
+
+def test_words_in_one_template_stay_apart(weights: Weights) -> None:
+    """Five programmes for five fabrics in a letter of sixty-five words, asked in four hundred ways: what is given is what
+    was asked for, and no two of them are one answer.
+    """
+    assert len(FORM.split()) > N_SHORT_WORDS
+
+    async def main() -> None:
+        asker = Asker(weights[0], SemanticConfig("1%"))
+        rights = [FORM.format(fabric=fabric, programme=programme) for fabric, programme in FABRICS.items()]
+        rows = await asker.embedding.behind.embed(rights) if asker.embedding.behind is not None else None
+        assert rows is not None
+        assert (rows @ rows.T)[0, 1:].max() > 0.9  # by the vectors alone they are one
+        questions = [(form.format(fabric) + end + "?", right)
+                     for form, end, (fabric, right) in product(WASHED, ENDS, zip(FABRICS, rights, strict=True))]
+        Random(3).shuffle(questions)
+        given = [(await asker.ask(question, right, "acme"), right) for question, right in questions]
+        its = asker.semantic.stats()
+        asker.close()
+        hits = [said == right for said, right in given if said]
+        assert hits.count(False) <= 0.01 * len(hits)
+        assert len(FABRICS) <= its.n_answers <= 2 * len(FABRICS)
         assert its.n_labels > 100
 
     uvloop.run(main())
@@ -128,7 +165,7 @@ def test_it_gives_what_is_right_once_it_is_sure(weights: Weights) -> None:
 @pytest.mark.parametrize(("one", "other", "expected"), [
     ("It costs 12 euros in total.", "It costs 120 euros in total.", False),
     ("Yes, you can.", "No, you can not.", False),
-    ("Press the red button at the back for five seconds.", "Hold the red button at the back for five seconds.", True),
+    ("Press the red button at the back for five seconds.", "Press the green button at the back for five seconds.", False),
     ("The capital of France is Paris.", "Paris is the capital city of France.", True),
     ("Open the settings and choose your language.", "Our shops are open until eight in the evening.", False)])
 def test_the_judge(one: str, other: str, expected: bool, weights: Weights) -> None:

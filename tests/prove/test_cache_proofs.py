@@ -1,18 +1,20 @@
 """The proofs about answers that are kept: they hold in short runs, and fail where the thing on trial is missing."""
 
+from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
 import uvloop
 
+from stayfast.pipeline import caching
 from stayfast.pipeline.stages import cache
 from stayfast.prove import isolation
 from stayfast.prove.claim import Conditions, SetUpFailed
 from stayfast.prove.coalesce import Coalesce
-from stayfast.prove.lookup import Extent, Lookup
+from stayfast.prove.lookup import Extent, Lookup, Meter
 from stayfast.prove.parents import FILES, Conversation, below_others, conversations
-from stayfast.wire.canonical import Asked, terms_of
+from stayfast.wire.canonical import Asked, said_of, terms_of
 
 
 def test_nothing_crosses() -> None:
@@ -29,10 +31,10 @@ def test_nothing_crosses_in_other_words() -> None:
 
 def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
     """Keys know nothing of the tenant, or of the rest of the body."""
-    def forgetful(asked: Asked, tenant: str | None, *who: str) -> bytes:
-        return terms_of(asked, *who) if forgotten == "tenant" else terms_of(Asked(), tenant, *who)
-
-    monkeypatch.setattr(cache, "terms_of", forgetful)
+    if forgotten == "tenant":
+        monkeypatch.setattr(caching, "said_of", lambda _, *who: said_of(*who))
+    else:
+        monkeypatch.setattr(cache, "terms_of", lambda _, who: terms_of(Asked(), who))
 
 
 @pytest.mark.parametrize("is_semantic", [False, True])
@@ -80,6 +82,16 @@ def test_many_are_one_call() -> None:
     assert finding.holds
     without = uvloop.run(Coalesce(n_quick=30, cache={"mode": "off"}).run(Conditions(is_quick=True)))
     assert [figure.value for figure in without.figures if "calls" in figure.name] == [30.0, 30.0]
+
+
+def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
+    """Each turn is set against the one beside it; the spread is that of the rounds, not of one bad turn."""
+    meter = Meter({}, count())
+    speeds = [1.0, 1.0, 4.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+    meter.rounds = [[{"off": 100 * speed, "miss": 110 * speed, "hit": 50 * speed} for speed in half]
+                    for half in (speeds[:5], speeds[5:])]
+    added = next(figure for figure in meter.figures() if figure.name == "CPU that a miss adds")
+    assert (added.value, added.low, added.high) == (20.0, 10.0, 20.0)
 
 
 @pytest.mark.sockets

@@ -1,6 +1,7 @@
 """Answers in a real Redis."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -243,6 +244,38 @@ def test_a_server_that_is_gone_has_nothing_and_comes_back(tmp_path: Path) -> Non
             await store.put(KEY, kept("three"))
             await asyncio.sleep(0.02)
         assert [fact.state for fact in sink.of(StoreChanged)] == ["open", "half_open", "closed"]
+        await store.close()
+
+    with redis_server(tmp_path) as server:
+        asyncio.run(story(server))
+
+
+def test_a_full_server_gives_what_it_has(tmp_path: Path) -> None:
+    """With `noeviction` nothing more is kept, and what is there is a hit as often as before."""
+    async def story(server: RedisServer) -> None:
+        server.say(b"CONFIG", b"SET", b"maxmemory-policy", b"noeviction")
+        sink = RecordingSink()
+        store = opened(server, SharedConfig(timeout_s=1, near_bytes=0), sink)
+        keys = [n.to_bytes(32, "big") for n in range(2000)]
+        for key in keys[:20]:
+            await filled(store, (key, kept("x" * 20_000)))
+        base = int(server.say(b"INFO", b"memory").split(b"used_memory:")[1].split(b"\r\n")[0])
+        server.say(b"CONFIG", b"SET", b"maxmemory", str(base + 1_000_000).encode())
+        for key in keys[20:120]:
+            await filled(store, (key, kept("x" * 20_000)))
+        hits = 0
+        for n, key in enumerate(keys[120:420]):
+            hits += await store.get(keys[n % 20]) is not None
+            assert await store.get(key) is None
+            assert await store.lead(key)
+            await filled(store, (key, kept("x" * 20_000)))
+            store.led(key)
+        assert hits == 300
+        counts = Counter((fact.what, fact.result) for fact in sink.of(StoreAsked))
+        assert counts["put", "gone"] > 250
+        assert not {("get", "left_alone"), ("get", "gone"), ("get", "slow")} & counts.keys()
+        (alone,) = sink.of(StoreChanged)
+        assert (alone.state, alone.why) == ("open", "orders that write: 5 failures in a row: OutOfMemoryError")
         await store.close()
 
     with redis_server(tmp_path) as server:

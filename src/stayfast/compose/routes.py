@@ -16,10 +16,12 @@ from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.picking import PickConfig, Picking
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.budget import share_out
+from stayfast.policy.cache import CacheConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.predict import Predictor
 from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Route as RouteSettings
+from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.upstreams.registry import Registry
 
@@ -47,18 +49,35 @@ def _route(name: str, its: RouteSettings, settings: Settings, registry: Registry
 
 def _caching(name: str, its: RouteSettings, settings: Settings, old: Route | None, stores: Stores
              ) -> Caching | None:
-    """What answers it keeps; None where none. Another model, another upstream or another epoch begins with nothing."""
+    """What answers it keeps; None where none. Another model, another upstream or another epoch begins with nothing, and so
+    does a memory of another size; by other rules what is kept goes on.
+    """
     config = its.cache
     if config.mode == "off":
         return None
     made_by = [(up, settings.model_at(name, up), _where(settings, up)) for up in its.upstreams]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
-    before = old.terms.cache if old is not None else None
-    store = stores[config.store] if config.store else None
-    if before is not None and (before.origin, before.config) == (origin, config) and store in (None, before.store):
-        return before
-    caching = Caching(config, origin, store or MemoryStore(config.max_bytes))
+    before = old.terms.cache if old is not None and old.terms.cache and old.terms.cache.origin == origin else None
+    store = stores[config.store] if config.store else _own(config, before)
+    caching = _by(config, before) if before is not None and before.store is store else Caching(config, origin, store)
     caching.prices, caching.model = settings.prices_at(its.upstreams[0]), settings.model_at(name, its.upstreams[0])
+    return caching
+
+
+def _own(config: CacheConfig, before: Caching | None) -> Store:
+    if before is not None and (before.config.store, before.config.max_bytes) == ("", config.max_bytes):
+        return before.store
+    return MemoryStore(config.max_bytes)
+
+
+def _by(config: CacheConfig, before: Caching) -> Caching:
+    """The same cache by these settings: requests that run go on by theirs, and calls are shared with them."""
+    if config == before.config:
+        return before
+    semantic = before.semantic if config.mode == "semantic" else None
+    caching = Caching(config, before.origin, before.store)
+    caching.semantic = semantic if semantic is not None and semantic.goes_on(config.semantic) else None
+    caching.flights, caching.renewing = before.flights, before.renewing
     return caching
 
 

@@ -107,7 +107,7 @@ class UpstreamFailed(StayfastError):
         self.upstream_status = upstream_status
         self.body = body
         self.is_final = is_final  # no other attempt can help: a 4xx, an exhausted quota
-        self.is_model_missing = False  # it does not know the model, or nobody is there: another upstream may
+        self.is_model_missing = False  # it knows no such model or earlier response, or is not there: another may
         self.is_once = False  # it may have done something already: nobody should ask it the same again
         if kind is not None:
             self.kind = kind

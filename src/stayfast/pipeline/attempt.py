@@ -6,16 +6,17 @@ from typing import Any
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
-from stayfast.core.types import Outcome, Usage
+from stayfast.core.types import Api, Outcome, Usage
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.picking import Aim
 from stayfast.policy.hedge import FirstTokens
 from stayfast.policy.price import Price
 from stayfast.upstreams.base import Call, Marker, Stream
 from stayfast.upstreams.registry import Member
+from stayfast.wire.prompt import asked_by
 
 SUCCESS, DROPPED, IGNORED = Outcome
-FORBIDDEN, TOO_MANY = 403, 429
+FORBIDDEN, NOT_FOUND, TOO_MANY = 403, 404, 429
 MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
 BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counted them
 
@@ -23,8 +24,8 @@ BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counte
 class Attempt:
     """Owns the stream and the place at the upstream. One task owns it."""
 
-    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_is_hedge", "_n_attempt", "_place", "_price", "_route",
-                 "_sink", "began_at", "cadence", "call", "done", "is_incremental", "member", "stream")
+    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_place", "_price", "_route",
+                 "_sink", "began_at", "cadence", "call", "done", "is_hedge", "is_incremental", "member", "stream")
 
     def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
                  sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
@@ -41,7 +42,7 @@ class Attempt:
         self._sink = sink
         self._price = price
         self._first_tokens = first_tokens  # None: nobody wants to know
-        self._is_hedge = is_hedge
+        self.is_hedge = is_hedge
         self.began_at = clock.now()
         if first_tokens is not None:
             first_tokens.began(self, self.began_at)
@@ -140,11 +141,14 @@ class Attempt:
             turn.cost_usd if turn is not None else
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
-            self._is_hedge, is_lost, turn.steps if turn is not None else ())
+            self.is_hedge, is_lost, turn.steps if turn is not None else ())
         self._sink.emit(self.done)
 
     def fail(self, failed: UpstreamFailed) -> None:
         """Its upstream failed before the client had anything of it."""
+        if failed.upstream_status == NOT_FOUND and not failed.is_model_missing:
+            request = self.call.request  # to go on from an earlier response, where that is not
+            failed.is_model_missing = request.api is Api.RESPONSES and asked_by(request.body).previous != ""
         self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
                  is_failure=failed.upstream_status != TOO_MANY and not failed.is_refused,
                  upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s)

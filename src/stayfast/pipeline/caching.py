@@ -4,15 +4,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stayfast.core.types import Usage
+from stayfast.core.types import Api, Usage
 from stayfast.policy.cache import CacheConfig
 from stayfast.policy.price import Prices, price_of
 from stayfast.stores.base import Store
+from stayfast.wire.canonical import said_of
 
 if TYPE_CHECKING:
     from stayfast.pipeline.flight import Flight
     from stayfast.pipeline.semantic import Semantic
 
+MAX_SAID = 1024  # tenants whose names are kept as they are digested
 FlightKey = tuple[bytes, bool, bool]  # the question's key; streamed; with usage at its end
 
 
@@ -43,7 +45,7 @@ class Caching:
     origin: all that decides an answer and stands in no request: the route, its upstreams, their models, the epoch.
     """
 
-    __slots__ = ("config", "flights", "keep_s", "model", "origin", "prices", "renewing", "semantic", "store")
+    __slots__ = ("config", "flights", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic", "store")
 
     def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: "Semantic | None" = None) -> None:
         self.config = config
@@ -55,6 +57,14 @@ class Caching:
         self.model: str | None = None  # its name there; None: as the client says it
         self.renewing: set[bytes] = set()  # keys of what is made again in the background
         self.flights: dict[FlightKey, Flight] = {}  # those that others may join
+        self.said: dict[tuple[str | None, Api], bytes] = {}  # what `said_of` has said
+
+    def said_of(self, tenant: str | None, api: Api) -> bytes:
+        """What decides an answer, stands in no body, and is the same for all of a tenant's requests: canonical JSON."""
+        if len(self.said) >= MAX_SAID:
+            self.said.clear()
+        said = self.said[tenant, api] = said_of(tenant, self.origin, api)
+        return said
 
     def worth_usd(self, usage: Usage | None, model: str) -> float | None:
         """What an answer of so many tokens costs; None: no price is set, or its usage is not known."""

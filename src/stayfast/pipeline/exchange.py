@@ -15,6 +15,7 @@ from stayfast.pipeline.caching import Cached
 from stayfast.pipeline.handoffs import Plan, Started, Terms
 from stayfast.pipeline.ledger import Ledger
 from stayfast.pipeline.watch import Watch
+from stayfast.policy.fair import Share
 from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import below
 
@@ -57,8 +58,8 @@ class Exchange:
     """A request on its way through the stages. One task owns it; its deadline starts at accept."""
 
     __slots__ = ("allowances", "arrival", "asking", "attempts", "cache_key", "cached", "deadline", "degraded", "lane",
-                 "ledger", "notes", "on_first", "request", "reserve_s", "route", "share", "stale", "terms", "total_s",
-                 "upstream", "watch")
+                 "ledger", "notes", "on_first", "rank", "request", "reserve_s", "route", "share", "stale", "terms",
+                 "total_s", "upstream", "watch")
 
     def __init__(self, request: Request, arrival: Arrival, terms: Terms, alarms: Alarms) -> None:
         total_s, budget = _total_s(request, arrival, terms.timeouts.total_s), terms.budget
@@ -80,6 +81,7 @@ class Exchange:
         self.allowances: tuple[Allowance, ...] = ()  # what its client has left of its quota
         self.on_first: Callable[[], None] | None = None  # called when the call is over: with the first token, of a stream
         self.lane = ""  # of its admission; empty: there are none
+        self.rank: tuple[int, Share] | None = None  # of its admission: band and tenant; None: it has none
         self.notes: list[str] = []  # what was decided about it, and why; names and figures only
         self.cached: Cached | None = None  # what the cache of its route had to say; None: it has none
         self.asking: Asking | None = None  # what a semantic cache found out about it
@@ -104,7 +106,7 @@ class Exchange:
         other = Exchange.__new__(Exchange)
         other.allowances, other.arrival, other.attempts = self.allowances, self.arrival, self.attempts
         other.asking, other.cache_key, other.cached, other.deadline = self.asking, self.cache_key, self.cached, self.deadline
-        other.degraded, other.lane = self.degraded, self.lane
+        other.degraded, other.lane, other.rank = self.degraded, self.lane, self.rank
         other.ledger, other.notes, other.on_first = self.ledger, self.notes, self.on_first
         other.request, other.reserve_s, other.route = self.request, self.reserve_s, self.route
         other.share, other.stale, other.terms = self.share, self.stale, self.terms

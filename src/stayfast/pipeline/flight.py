@@ -11,35 +11,36 @@ is written down, and everybody reads it at their own pace, from its first byte:
     the last one leaves     it is closed at once
     the call fails          before its first token it leaves the table, and of those who wait the first one makes a new call:
                             once. Who has seen two calls fail is told so. Mid-answer, all are told
+    its leader's time ends  before its first token: the most patient of those who wait makes a new call, which outlasts them
+                            all. So nobody waits for more than two such calls, and whoever's own time is over makes none
     nobody reads            the call is not read further than AHEAD_BYTES before the quickest listener
     somebody reads slowly   is told so once more than MAX_BYTES are between them and the end; then nobody can join any more
 
 Retries, hedges and fallbacks are made inside of the call, so a slow one is no slower for all than for one. Its attempts are
 accounted to the listener who came first, of those who are still there.
 Source: Go's `singleflight`; caching proxies call it request collapsing (RFC 9111, 4).
-When wrong: until its first token its deadline is that of whoever made it. One with less patience than the others makes them
-begin again.
+When wrong: until its first token it has its maker's deadline. One of less patience makes the others begin again, once.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from operator import itemgetter
 from typing import Any
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.core.types import Chunk, Outcome, Sight, Stage
+from stayfast.core.errors import DeadlineExceeded, StayfastError
+from stayfast.core.types import RELAY, Chunk, Outcome, Sight
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.caching import FlightKey
 from stayfast.pipeline.carried import Step, carry
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Source, Started
-from stayfast.pipeline.listener import Leader, Listener
+from stayfast.pipeline.listener import Leader, Listener, drop, given_up
 from stayfast.pipeline.race import Tasks
 from stayfast.pipeline.watch import Watch
 from stayfast.upstreams.base import Stream
 
-SUCCESS, DROPPED, _ = Outcome
-RELAY = Stage.RELAY
+SUCCESS = Outcome.SUCCESS
 AHEAD_BYTES = 256 * 1024
 MAX_BYTES = 8 * 1024 * 1024  # streamed, 30,000 tokens
 Begin = Callable[[Exchange, Plan], Coroutine[Any, Any, Started]]
@@ -78,7 +79,7 @@ class Flight:
         self._n_bytes_gone = 0  # of those
         self._quickest = 0  # bytes that the quickest listener has read
         self._listeners: dict[Listener, None] = {}
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[tuple[float, asyncio.Future[None]]] = []  # with their deadlines
         self._resume: asyncio.Future[None] | None = None  # the Task waits for a reader
         table.setdefault(key, self)
 
@@ -89,37 +90,41 @@ class Flight:
         return self._stream.sight
 
     def whole(self) -> bytes | None:
-        """All of it, after a clean end; None after any other, and where it was too long to be kept."""
-        if not self.is_over or self.failure is not None or self._n_gone:
-            return None
+        """All of it, after a clean end; None after any other, before it has begun, and where it was too long to be kept."""
         chunks = self._chunks
+        if not self.is_over or self.failure is not None or self._n_gone or not chunks:
+            return None
         return chunks[0].data if len(chunks) == 1 else b"".join([chunk.data for chunk in chunks])
 
     async def lead(self, ex: Exchange, plan: Plan, begin: Begin) -> Started:
         """Make the call for `ex`, up to its first content. Raises what it failed with."""
-        self._attempts = ex.attempts
-        is_stream = ex.request.stream
+        self._attempts, is_stream = ex.attempts, ex.request.stream
         self._is_apart = is_apart = is_stream or plan.route.on_stall != "wait"  # else nothing holds it once it has begun
         self._call = call = ex.again(ex.watch) if is_apart else ex
-        self._leader = leader = Leader(self, ex)
-        self._listeners[leader] = None
+        if is_apart:
+            self._led_by(ex)
         try:
             started = await carry(begin(call, plan), self)
         except BaseException as why:
             if self._task is None:
-                self._end(why if isinstance(why, StayfastError) else _given_up(why))
-            self.leave(leader)
+                self._end(why if isinstance(why, StayfastError) else given_up(why))
+            if self._leader is not None:
+                self.leave(self._leader)
             raise
         finally:
             if is_apart:
                 ex.upstream, ex.degraded = call.upstream, call.degraded
-        self._has_begun(started)
-        if not is_stream and started.stream.sight.is_complete and len(self._listeners) == 1:
+        if not is_stream and len(self._listeners) < 2 and started.stream.sight.is_complete:
             self.is_over, self._leader = True, None
             self._listeners.clear()
+            self._chunks.append(started.lead)
+            self._source, self._stream = started.source, started.stream
+            self.upstream, self.degraded = call.upstream, call.degraded
             if (told := self._land()) is not None:
                 await told
             return started
+        self._has_begun(started)
+        leader = self._leader or self._led_by(ex)
         leader.begin(started.source, self._clock.now(), is_own=True)
         if len(self._listeners) > 1 or type(started.source) is not Attempt:
             self._fly()
@@ -177,13 +182,15 @@ class Flight:
             self.leave(leader)
             return
         if not self.is_over:
-            self._end(_given_up(None))
+            self._end(given_up(None))
         source.end(outcome, fault, upstream_status=upstream_status)
         self.leave(leader)
 
     async def join(self, ex: Exchange) -> Started:
         """Listen. Returns with the first of it; raises what the call failed with before that."""
         ex.watch.arm_bound()
+        if not self._listeners and not self.is_over:
+            self._led_by(self._call)
         listener = Listener(self, ex)
         self._listeners[listener] = None
         if self._task is None and self._stream is not None and not self._is_reading and not self.is_over:
@@ -230,10 +237,10 @@ class Flight:
             if self._resume is not None and self.n_bytes - n_bytes < AHEAD_BYTES and not self._resume.done():
                 self._resume.set_result(None)
 
-    def wait(self) -> "asyncio.Future[None]":
-        """Done when there is more, or the end."""
+    def wait(self, until: float) -> "asyncio.Future[None]":
+        """Done when there is more, or the end. until: the deadline of who waits."""
         waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._waiting.append((until, waiter))
         return waiter
 
     def cut(self) -> Chunk | None:
@@ -241,6 +248,12 @@ class Flight:
         if self.is_over or len(self._listeners) > 1 or self._stream is None:
             return None
         return self._stream.cut()
+
+    def _led_by(self, ex: Exchange) -> Leader:
+        """Its leader, as one of those who listen; of a whole answer that nobody else waits for none is needed."""
+        self._leader = leader = Leader(self, ex)
+        self._listeners[leader] = None
+        return leader
 
     def _has_begun(self, started: Started) -> None:
         self._source, self._stream = started.source, started.stream
@@ -277,9 +290,9 @@ class Flight:
         except StayfastError as failed:
             self._end(failed)
         except asyncio.CancelledError:
-            self._end(_given_up(None))
+            self._end(given_up(None))
         except BaseException as why:
-            self._end(_given_up(why))
+            self._end(given_up(why))
             raise
         finally:
             ex.watch.stop()
@@ -312,10 +325,10 @@ class Flight:
             if late is None:
                 source.abandon()
                 raise
-            _drop(source, late)
+            drop(source, late)
             raise late from None
         except StayfastError as failed:
-            _drop(source, failed)
+            drop(source, failed)
             raise
         except BaseException:
             source.abandon()
@@ -368,6 +381,8 @@ class Flight:
         self.failure = failure
         if failure is not None or not self._listeners:
             self.close()
+            if type(failure) is DeadlineExceeded:
+                self._waiting.sort(key=itemgetter(0), reverse=True)  # who wakes first makes the next call
         self._wake()
 
     def close(self) -> None:
@@ -377,24 +392,9 @@ class Flight:
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
+        for _, waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
 
     def __repr__(self) -> str:
         return f"<Flight to {self.upstream}: {len(self._listeners)} listen, {self.n_bytes} bytes{', over' * self.is_over}>"
-
-
-def _given_up(why: BaseException | None) -> StayfastError:
-    """What the others are told where it ended in no error of its own."""
-    if isinstance(why, Exception):
-        return StayfastError("The gateway failed at this request. Its log says why.")
-    return StayfastError("The call was given up.")
-
-
-def _drop(source: Source, failed: StayfastError) -> None:
-    """Tell the source what ended its answer."""
-    if isinstance(failed, UpstreamFailed):
-        source.end(DROPPED, failed.fault.value, upstream_status=failed.upstream_status)
-    else:
-        source.end(DROPPED, Fault.TIMEOUT.value)

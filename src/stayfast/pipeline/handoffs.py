@@ -1,7 +1,7 @@
 """What one stage hands to the next. A Plan cannot exist without a Prompt, nor a reply without a Started."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import msgspec
@@ -14,7 +14,7 @@ from stayfast.pipeline.hedging import Hedging, never
 from stayfast.pipeline.picking import Aim, Picking
 from stayfast.pipeline.prefixing import Layout, Prefixing
 from stayfast.policy.budget import Budget, BudgetConfig, share_out
-from stayfast.policy.price import Prices
+from stayfast.policy.price import Prices, dearest
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.size import SizeConfig
 from stayfast.upstreams.base import Stream
@@ -52,6 +52,7 @@ class Terms:
     cache: Caching | None = None  # None: it has none
     size: SizeConfig | None = None  # None: prompts may be of any length
     prefix: Prefixing | None = None  # None: nobody sees to the providers' prompt caches
+    dearest: Prices = field(default_factory=dict)  # of all its targets, by the client's name for a model; set by the route
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Route:
         if not self.targets:
             raise ValueError(f"route {self.name!r} needs at least one upstream")
         object.__setattr__(self, "able", {api: able(self.targets, api) for api in Api})
+        those = [(target.prices, target.model) for tier in (self.targets, *self.fallback) for target in tier]
+        object.__setattr__(self, "terms", replace(self.terms, dearest=dearest(those, self.name)))
 
 
 def able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:

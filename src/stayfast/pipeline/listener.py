@@ -12,7 +12,7 @@ from stayfast.pipeline.handoffs import Source
 if TYPE_CHECKING:
     from stayfast.pipeline.flight import Flight
 
-IGNORED = Outcome.IGNORED
+_, DROPPED, IGNORED = Outcome
 
 
 class Listener:
@@ -64,7 +64,7 @@ class Listener:
                 if flight.failure is not None:
                     raise told_again(flight.failure)
                 return None
-            await flight.wait()
+            await flight.wait(self.ex.deadline.at)
 
     def cut(self) -> Chunk | None:
         """End it here, where nobody else listens."""
@@ -108,6 +108,21 @@ class Leader(Listener):
     def abandon(self) -> None:
         """Listen no more."""
         self.end(IGNORED)
+
+
+def given_up(why: BaseException | None) -> StayfastError:
+    """What the others are told where it ended in no error of its own."""
+    if isinstance(why, Exception):
+        return StayfastError("The gateway failed at this request. Its log says why.")
+    return StayfastError("The call was given up.")
+
+
+def drop(source: Source, failed: StayfastError) -> None:
+    """Tell the source what ended its answer."""
+    if isinstance(failed, UpstreamFailed):
+        source.end(DROPPED, failed.fault.value, upstream_status=failed.upstream_status)
+    else:
+        source.end(DROPPED, Fault.TIMEOUT.value)
 
 
 def told_again(error: StayfastError) -> StayfastError:

@@ -116,7 +116,7 @@ class Places:
         queues = [self.queue] if before is None else [lane.queue for lane in before.all]
         self.queue = Queue(self._config.queue) if self.lanes is None else self.lanes.short.queue
         for queue in queues:
-            while (waiting := queue.pop(lambda *_: True)) is not None:
+            while (waiting := queue.pop(lambda _: True)) is not None:
                 asked = waiting.item.asked
                 asked.lane = self.lanes.of(asked.band, asked.n_read, asked.n_output) if self.lanes is not None else None
                 gone = self._queue_of(asked).push(waiting)
@@ -138,17 +138,17 @@ class Places:
         queue, lanes, lane, band = self.queue, self.lanes, None, asked.band
         least = None
         if lanes is None:
-            if queue.n:
+            if queue.n and not share.n_waiting:
                 least = queue.least_served()
         else:
             asked.lane = lane = lanes.of(band, asked.n_read, asked.n_output)
             queue = lane.queue
-            if self._timer is not None and lanes.n_waiting:
+            if self._timer is not None and lanes.n_waiting and not share.n_waiting:
                 least = lanes.least_served()
             lane.hold.seen_at[band] = now
         self._sharing.arrive(share, now, least)
         self._hold.seen_at[band] = now
-        has_room = self._has_room(lane, band, share, now)
+        has_room = self._has_room(lane, band, self._sharing.n_kept(share, self._hold.n_places, now), now)
         if has_room and not queue.n:
             self._take(share, asked, now)
             return None
@@ -218,11 +218,11 @@ class Places:
     def _queue_of(self, asked: Asked) -> Queue[Call]:
         return self.queue if asked.lane is None else asked.lane.queue
 
-    def _has_room(self, lane: Lane[Call] | None, band: int, share: Share, now: float) -> bool:
+    def _has_room(self, lane: Lane[Call] | None, band: int, n_kept: int, now: float) -> bool:
         hold, lanes = self._hold, self.lanes
         n_places = hold.n_places
         n_taken = self.n_taken if self.common is None else self.common.n_seen(self.n_taken, n_places)
-        n_taken += self._sharing.n_kept(share, n_places, now)
+        n_taken += n_kept
         if lane is None or lanes is None:
             return n_taken < hold.sure[band] or n_taken < hold.ceiling(band, now)
         if n_taken < n_places and lanes.is_sure(lane, band):
@@ -274,7 +274,8 @@ class Places:
                     call.told.set_result(None)
 
     def _next(self, queue: Queue[Call], lane: Lane[Call] | None, now: float) -> Waiting[Call] | None:
-        return queue.pop(lambda band, share: self._has_room(lane, band, share, now))
+        n_kept = self._sharing.n_kept_by_greedy(self._hold.n_places, now)
+        return queue.pop(lambda band: self._has_room(lane, band, n_kept, now))
 
     def _take(self, share: Share, asked: Asked, now: float) -> None:
         self.n_taken += 1

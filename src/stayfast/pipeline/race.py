@@ -1,14 +1,15 @@
 """Attempts of one request side by side: the first one in the request's own task, each further one in a Task of its own.
 
 The first valid content token wins, or of a whole answer the first whole one. A second attempt that wins interrupts the
-request's task, as a time-out does; whoever loses is closed at once, in the same turn of the loop. Nothing of this costs a
-request that is answered in time more than an alarm at its timer.
+request's task, as a time-out does; whoever loses is closed at once, in the same turn of the loop. One that fails while
+another runs is replaced by a retry with somebody who was not asked: who still runs may hang. Nothing of this costs a request
+that is answered in time more than an alarm at its timer.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
@@ -16,8 +17,7 @@ from stayfast.core.events import Hedged, Sink, stands
 from stayfast.core.types import Stage
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.handoffs import Started, Target
-from stayfast.pipeline.hedging import Hedging
+from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.pipeline.lead import until_content, until_whole
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
@@ -25,7 +25,6 @@ from stayfast.policy.hedge import Plan as HedgePlan
 
 LOOK_AGAIN_S = 1.0  # where no second attempt helps as far as is known: it may be known by then
 ASK_AGAIN_S = 0.1  # where it helps and may not be sent: there may be room by then
-Begin = Callable[[Target], Attempt]
 IsShedding = Callable[[float], bool]  # whether the gateway has more requests than places at an instant
 WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
                               "slow": "it is slow as a whole", "budget": "the budget of hedges is spent",
@@ -57,27 +56,43 @@ class Tasks:
         return len(self._running)
 
 
+class Begins(Protocol):
+    """Whoever makes the attempts of a request."""
+
+    def begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
+        """An attempt that nothing is sent of yet; whoever begins it ends it."""
+        ...
+
+    def instead(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Sequence[Target], *, of: Attempt,
+                n_made: int, ends_at: float) -> Attempt | None:
+        """A retry in place of `of`, the `n_made + 1`th attempt that is no hedge; None where there must be none."""
+        ...
+
+
 class Race:
     """One first attempt and what runs beside it. Owned by the request's task; `end` must be called, and awaits nothing."""
 
-    __slots__ = ("_begin", "_clock", "_ex", "_hedges", "_hedging", "_is_over", "_is_shedding", "_is_whole", "_late",
-                 "_n_bytes", "_n_running", "_others", "_over", "_refused", "_running", "_sink", "_tasks", "_watch",
-                 "_winner")
+    __slots__ = ("_beside", "_caller", "_clock", "_ends_at", "_ex", "_hedging", "_is_over", "_is_shedding",
+                 "_is_whole", "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over", "_plan",
+                 "_refused", "_running", "_sink", "_tasks", "_watch", "_winner")
 
-    def __init__(self, ex: Exchange, first: Attempt, others: Sequence[Target], hedging: Hedging, *, begin: Begin,
-                 tasks: Tasks, clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
+    def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, ends_at: float, n_made: int,
+                 caller: Begins, tasks: Tasks, clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
         self._ex = ex
+        self._plan = plan
+        self._ends_at = ends_at
+        self._n_made = n_made + 1  # attempts that are no hedges, the first one of this race included
+        self._caller = caller
         self._watch = ex.watch  # one and the same as long as this runs, whoever takes over the request's call
         self._running = first  # the one that is waited for the least time
         self._others = others  # best first; the one of the first attempt among them
-        self._hedging = hedging
-        self._begin = begin
+        self._hedging = plan.route.hedging
         self._tasks = tasks
         self._clock = clock
         self._sink = sink
         self._is_shedding = is_shedding
-        self._hedges: list[tuple[Attempt, asyncio.Task[None]]] = []
-        self._n_running = 0
+        self._beside: list[tuple[Attempt, asyncio.Task[None]]] = []  # hedges, and retries in place of who failed
+        self._n_hedges = self._n_running = 0
         self._refused = ""
         self._winner: Started | None = None
         self._over: asyncio.Future[None] | None = None  # what the request waits for when only second attempts run
@@ -91,6 +106,16 @@ class Race:
     def has_hedges(self) -> bool:
         """Whether a second attempt runs, or has won."""
         return self._n_running > 0 or self._winner is not None
+
+    def replace(self, attempt: Attempt, failed: UpstreamFailed) -> None:
+        """One that ran has failed, another still runs: begin a retry in its place, if somebody is left to be asked."""
+        if self._is_over or self._winner is not None or self._watch.has_cancelled:
+            return
+        another = self._caller.instead(self._ex, self._plan, failed, self._others, of=attempt, n_made=self._n_made,
+                                       ends_at=self._ends_at)
+        if another is not None:
+            self._n_made += 1
+            self._send(another)
 
     def won(self) -> Started | None:
         """Called on CancelledError: the second attempt's answer, where that is what the cancellation stands for."""
@@ -125,9 +150,9 @@ class Race:
         """The race is over: close whatever runs and is not the answer."""
         self._is_over = True
         self._watch.ring_no_more()
-        if not self._hedges:
+        if not self._beside:
             return
-        for attempt, task in self._hedges:
+        for attempt, task in self._beside:
             if answer is None or answer.source is not attempt:
                 attempt.lose() if answer is not None else attempt.abandon()
                 task.cancel()
@@ -175,8 +200,9 @@ class Race:
         if hedging.config.mode != "race":  # which is what the route is set to: nothing beyond it
             budget.take_hedge(weight, now)
             target.member.extra.take(weight, now)
-        self._send(target)
-        if len(self._hedges) < hedging.max_extra:
+        self._n_hedges += 1
+        self._send(self._caller.begin(ex, self._plan, self._ends_at, target, is_hedge=True))
+        if self._n_hedges < hedging.max_extra:
             self._ring(now)
 
     def _told(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
@@ -199,7 +225,7 @@ class Race:
             return ""
         if hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now):
             return "slow"
-        n_more, weight = hedging.max_extra - len(self._hedges) - 1, weight_of(self._n_bytes)
+        n_more, weight = hedging.max_extra - self._n_hedges - 1, weight_of(self._n_bytes)
         has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.extra.has_room(weight, now)
         return "" if has_budget else "budget"
 
@@ -210,7 +236,7 @@ class Race:
         if len(self._others) == 1:
             return self._others[0]
         now, hedging = self._clock.now(), self._hedging
-        asked = {self._running.member, *(attempt.member for attempt, _ in self._hedges)}
+        asked = {self._running.member, *(attempt.member for attempt, _ in self._beside)}
 
         def rank(target: Target) -> tuple[bool, bool, bool, bool]:
             member, model = target.member, target.model or self._ex.request.model
@@ -220,13 +246,13 @@ class Race:
 
         return min(self._others, key=rank)
 
-    def _send(self, target: Target) -> None:
-        self._running = attempt = self._begin(target)
+    def _send(self, attempt: Attempt) -> None:
+        self._running = attempt
         self._n_running += 1
-        self._hedges.append((attempt, self._tasks.spawn(self._run(attempt))))
+        self._beside.append((attempt, self._tasks.spawn(self._run(attempt))))
 
     async def _run(self, attempt: Attempt) -> None:
-        """A second attempt's Task."""
+        """The Task of an attempt beside the first one."""
         ex = self._ex
         try:
             attempt.stream = stream = await attempt.open()
@@ -236,6 +262,7 @@ class Race:
                 lead = await until_whole(attempt, stream, self._watch, ex.terms.timeouts.idle_s, self._clock)
         except UpstreamFailed as failed:
             attempt.fail(failed)
+            self.replace(attempt, failed)
         except StayfastError:
             attempt.abandon()
         except BaseException:

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed
 from stayfast.core.types import Stage
+from stayfast.pipeline.attempt import BYTES_A_TOKEN
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.following import follow
 from stayfast.pipeline.handoffs import Target
 from stayfast.pipeline.prefixing import Layout
-from stayfast.upstreams.limited import Limited
+from stayfast.policy.limits import TOLERANCE
+from stayfast.upstreams.limited import Choice, Limited, Turn
 
 
 def must_wait(ex: Exchange, target: Target, layout: Layout | None) -> bool:
@@ -20,52 +23,86 @@ def must_wait(ex: Exchange, target: Target, layout: Layout | None) -> bool:
 
 async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clock: Clock,
                     layout: Layout | None = None) -> Target:
-    """The first candidate, when an attempt may begin there, before anything else is awaited.
+    """Who comes to the front of the candidates: an attempt may begin there, before anything else is awaited.
 
-    Where the first is full, another that has room and is no worse comes to the front; where none has, the request waits for
-    the first, under its deadline. Before that it lets another that begins alike go first (see `follow`).
+    The first; where it is full, another that has room and is no worse; where none has, whichever of those has a place first,
+    after a wait under the request's deadline. Before that it lets another that begins alike go first (see `follow`).
     Raises Shed (too many wait, or it would take too long) and DeadlineExceeded.
     """
     if layout is not None:
         await follow(ex, layout, candidates[0], ends_at, clock)
-    member, lane = candidates[0].member, ex.lane
-    limited = member.limited(lane)
+    limited = candidates[0].member.limited(ex.lane)
     if limited.has_room:
         return candidates[0]
-    now = clock.now()
-    model = ex.request.model
-    is_well = member.is_well(now, candidates[0].model or model)
+    target: Target | None = None
+    while target is None:  # again where a reload has brought lanes, or ended them
+        targets = _well(ex, candidates, clock.now())
+        target = next((one for at, one in targets.items() if at.has_room), None)
+        if target is None:
+            target = await _wait(ex, targets, ends_at, clock)
+        elif target is not candidates[0]:
+            first = candidates[0].member
+            ex.notes.append(f"{target.member.upstream.name} before {first.upstream.name}, which is full: "
+                            f"{_full(first.limited(ex.lane))}")
+    if target is not candidates[0]:
+        candidates.remove(target)
+        candidates.appendleft(target)
+    return target
+
+
+def _well(ex: Exchange, candidates: deque[Target], now: float) -> Mapping[Limited, Target]:
+    """The first, and those that are no worse, by the limits that they are under."""
+    targets: dict[Limited, Target] = {}
+    takes_any = False
     for target in candidates:
-        other = target.member
-        if other.limited(lane).has_room and (other.is_well(now, target.model or model) or not is_well):
-            candidates.remove(target)
-            candidates.appendleft(target)
-            ex.notes.append(f"{other.upstream.name} before {member.upstream.name}, which is full: {_full(limited)}")
-            return target
-    ex.upstream = member.upstream.name
+        is_well = target.member.is_well(now, target.model or ex.request.model)
+        if not targets:
+            takes_any = not is_well
+        elif not is_well and not takes_any:
+            continue
+        targets.setdefault(target.member.limited(ex.lane), target)
+    return targets
+
+
+async def _wait(ex: Exchange, targets: Mapping[Limited, Target], ends_at: float, clock: Clock) -> Target | None:
+    """The target that has a place first; None: ask again."""
+    began_at = clock.now()
+    were_full = {limited: f"{target.member.upstream.name}: {_full(limited)}" for limited, target in targets.items()}
+    at = next(iter(targets))
+    ex.upstream = targets[at].member.upstream.name
     ex.watch.arm_bound()
-    was_full = _full(limited)
+    is_away = False
+    band, share = ex.rank or (0, None)
+    tenant, weight = (ex.arrival.tenant or "", 1.0) if share is None else (share.name, share.weight)
     try:
-        await limited.room(ends_at - now)
-        while (its := member.limited(lane)) is not limited:  # a reload has brought lanes, or ended them
-            limited = its
-            await limited.room(ends_at - clock.now())
+        called = await Turn(clock, ends_at, band, tenant, weight).wait(
+            [Choice(limited, target.member, _first_s(ex, target)) for limited, target in targets.items()])
     except Shed as shed:
-        ex.notes.append(f"turned away, no place at {member.upstream.name} in time: {was_full}, the next one may be free in "
+        is_away = True
+        ex.notes.append(f"turned away, no place in time at {' nor at '.join(were_full.values())}; to come again in "
                         f"{shed.retry_after_s or 0:.2g} s")
-        was_full = ""
         raise
     except asyncio.CancelledError:
         verdict = ex.watch.verdict(Stage.CALL)
         if verdict is None:
             raise
         raise verdict from None
+    else:
+        at = called or at
+        return targets[called] if called is not None else None
     finally:
         ex.watch.disarm()
-        waited_s = clock.now() - now
-        if was_full and waited_s > 0:
-            ex.notes.append(f"waited {waited_s * 1e3:.0f} ms for a place at {member.upstream.name}: {was_full}")
-    return candidates[0]
+        waited_s = clock.now() - began_at
+        if waited_s > 0 and not is_away:
+            ex.notes.append(f"waited {waited_s * 1e3:.0f} ms for a place at {were_full[at]}")
+
+
+def _first_s(ex: Exchange, target: Target) -> float:
+    """What the first token of such a request takes there unless it is slow; in a class that nobody knows yet, any."""
+    member, request = target.member, ex.request
+    is_whole = not (request.stream or member.upstream.always_streams)
+    norm = member.usual.norm(target.model or request.model, len(request.body) // BYTES_A_TOKEN, is_whole)
+    return TOLERANCE * (norm.usual_s or member.quickest_s)
 
 
 def _full(limited: Limited) -> str:

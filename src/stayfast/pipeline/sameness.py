@@ -3,7 +3,7 @@
 import re
 from typing import Final, Protocol
 
-from stayfast.policy.lexical import why_apart, wording
+from stayfast.policy.lexical import is_filled_otherwise, why_apart, wording
 from stayfast.stores.embed import Embedding, NoEmbedder
 
 N_SHORT_WORDS = 40  # of an answer whose every word counts that has an opposite; of longer ones numbers, names and "not" do
@@ -22,10 +22,11 @@ class Sameness(Protocol):
 class ByMeaning:
     """The same words; or a cosine of at least `least`, and nothing that tells them apart.
 
-    Numbers, negation, names and order tell answers of any length apart, opposites short ones. Where it errs it shall find
-    answers different that are the same: that costs hits, the other way round costs the truth of the error figure. So there
-    is no "cannot tell" for a hard case: what is left out because it is hard would be the wrong ones. Of the meaning of a
-    long answer it reads the beginning, as far as the embedder does.
+    Numbers, negation, names and order tell answers of any length apart, and so do other words in one and the same text: of
+    a form that was filled in twice a vector has hardly more than the form. Opposites tell short ones apart. Where it errs it
+    shall find answers different that are the same: that costs hits, the other way round costs the truth of the error
+    figure. So there is no "cannot tell" for a hard case: what is left out because it is hard would be the wrong ones. Of the
+    meaning of a long answer it reads the beginning, as far as the embedder does.
     """
 
     __slots__ = ("_embedding", "_least")
@@ -45,6 +46,8 @@ class ByMeaning:
             return True
         why = why_apart(ones, others)
         if why and (why != "opposites" or max(len(ones.words), len(others.words)) <= N_SHORT_WORDS):
+            return False
+        if is_filled_otherwise(ones, others):
             return False
         if self._embedding.behind is None:
             return None

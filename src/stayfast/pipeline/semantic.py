@@ -108,6 +108,20 @@ class Semantic:
         self._tasks = Tasks()
         self._one_by_one = asyncio.Lock()  # two that learn at once would make two answers of one
 
+    def goes_on(self, config: SemanticConfig) -> bool:
+        """Take other settings. False, and nothing has changed, where what was learned is of no use by them: another judge,
+        language or room. Where only the error is bounded otherwise, labels are gathered anew.
+        """
+        known = self.config
+        if (config.same_answer, config.judge, config.max_phrasings, config.eligible.language) != (
+                known.same_answer, known.judge, known.max_phrasings, known.eligible.language):
+            return False
+        if (config.threshold, config.calibrated()) != (known.threshold, known.calibrated()):
+            self._fixed = Fixed(config.threshold) if config.threshold is not None else None
+            self.learning = Learning(config.calibrated())
+        self.config = config
+        return True
+
     def rule_of(self, tenant: str | None) -> Calibrator | Fixed:
         """By which its questions are judged."""
         return self._fixed or self.learning.rule_of(tenant)
@@ -116,9 +130,11 @@ class Semantic:
                    tenant: str | None) -> tuple[str, Asking | Likeness | None]:
         """An answer to the same question in other words, after an empty word; else the word for why there is none, and what
         `answered` needs to know. None: the question is on its own. It is a miss at the instant `until`, whatever is missing.
+        Who gives a hit counts it.
         """
         why, found = await self._find(request, asked, scope, max_age_s, until, tenant=tenant)
-        self.count(why or "hit")
+        if why:
+            self.count(why)
         return why, found
 
     def count(self, result: str) -> None:
@@ -188,8 +204,6 @@ class Semantic:
         if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, kept.body)):
             return "refused"
         asking.was_given = self._rng.random() < self.config.audit
-        if asking.was_given:
-            self.learning.audit_begun(asking.tenant)
         return Likeness(kept, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
     async def _kept(self, scope: bytes, answer: int, until: float) -> Kept | None:
@@ -202,6 +216,11 @@ class Semantic:
         if kept is None and is_known:
             self.phrasings.forget(scope, answer)
         return kept
+
+    def audit_begun(self, asking: Asking) -> None:
+        """Its own answer is being made, though a neighbour's was given."""
+        self.learning.audit_begun(asking.tenant)
+        self.count("audit_begun")
 
     def answered(self, asking: Asking, request: Request, key: bytes, kept: Kept) -> None:
         """The question's own answer is there, and kept under `key`. Learns of it in the background."""

@@ -6,12 +6,14 @@ from functools import partial
 from stayfast.core.types import NEVER_STREAMED, Request
 from stayfast.policy.admission import ANY_TENANT, TenantConfig
 from stayfast.policy.fair import Share
+from stayfast.policy.price import TOKENS_PER_PRICE, Prices, price_of
 from stayfast.policy.priority import Points, Standing
 from stayfast.policy.quota import Quota, own_bucket
 from stayfast.policy.rate import Bucket
 
 BYTES_A_TOKEN = 4
 _FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
+_FIRST_LONG_OUTPUT = 1024.0  # what is taken for long then
 _LEARNS = 0.05
 _MOST_READ = 4.0  # tokens for each that was estimated
 Buckets = Callable[[str, str, float, float, float], Bucket]  # of a tenant, a limit's name, capacity, rate and now
@@ -25,8 +27,8 @@ def own_buckets(_: str, limit: str, capacity: float, per_s: float, now: float) -
 class Tenant:
     """One tenant's state. Changed only on the event loop, without awaiting."""
 
-    __slots__ = ("_buckets", "_n_estimated", "_n_read", "config", "name", "quota", "share", "standing", "usual_cost_usd",
-                 "usual_output")
+    __slots__ = ("_buckets", "_n_estimated", "_n_read", "config", "long_output", "name", "quota", "share", "standing",
+                 "usual_cost_usd", "usual_output")
 
     def __init__(self, name: str, config: TenantConfig, points: Points, now: float, buckets: Buckets = own_buckets) -> None:
         self.name = name
@@ -34,6 +36,7 @@ class Tenant:
         self._buckets = buckets
         self.quota = Quota(config.quota, now, partial(buckets, name))
         self.usual_output = _FIRST_OUTPUT  # tokens; about the mean of its answers
+        self.long_output = _FIRST_LONG_OUTPUT  # tokens; about the longest of late
         self.usual_cost_usd = 0.0  # of a request; about the mean
         self._n_read = self._n_estimated = 1.0  # tokens of a prompt: those that upstreams had to read, and as estimated
         self.configure(config, points, now)
@@ -54,6 +57,19 @@ class Tenant:
         most = request.max_output_tokens
         return n_input, (self.usual_output if most is None else most) * request.n_choices
 
+    def most_cost_usd(self, request: Request, n_input: float, dearest: Prices) -> float:
+        """What a request may come to, at these prices: with all that it lets be written, or an answer as long as any of
+        late. No less than is usual, for what no estimate sees, and that alone where nothing has a price.
+        """
+        price = price_of(dearest, request.model)
+        if price is None:
+            return self.usual_cost_usd
+        usd = n_input * price.input_per_mtok
+        if request.api not in NEVER_STREAMED:
+            most = request.max_output_tokens
+            usd += (self.long_output if most is None else most) * request.n_choices * price.output_per_mtok
+        return max(usd / TOKENS_PER_PRICE, self.usual_cost_usd)
+
     def work(self, n_input: float, n_output: float) -> tuple[float, float]:
         """Tokens that an upstream will have to read and write, about, for what a request may come to at most."""
         return n_input * self._n_read / self._n_estimated, min(n_output, self.usual_output)
@@ -66,6 +82,7 @@ class Tenant:
     def learn(self, n_output: float, cost_usd: float) -> None:
         """What a request came to that was answered."""
         self.usual_output += (n_output - self.usual_output) * _LEARNS
+        self.long_output = max(n_output, self.long_output + (n_output - self.long_output) * _LEARNS)
         self.usual_cost_usd += (cost_usd - self.usual_cost_usd) * _LEARNS
 
     def told(self, now: float) -> str:

@@ -1,7 +1,7 @@
 """Asks for beginnings of prompts shortly before their provider forgets them (policy/prefix_hot.py says which, and why)."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from stayfast.core.clock import Clock
@@ -11,12 +11,13 @@ from stayfast.core.events import Sink
 from stayfast.core.types import Api, Outcome, Request
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.prefixing import Prefixing
-from stayfast.policy.prefix_hot import Opening
+from stayfast.policy.prefix_hot import Hot, Opening
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.registry import Member
 
 WARM_ROUTE: Final = "(warm)"
 LOOK_EVERY_S: Final = 15.0
+AT_A_TIME: Final = 8  # of a hundred that end together, the last is asked for while it is still there
 TIMEOUT_S: Final = 20.0
 CONNECT_S: Final = 5.0
 
@@ -34,11 +35,17 @@ class Warmer:
         """Until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            for route in self._routes:
-                for opening in route.hot.due(self._clock.now()) if route.hot is not None else ():
-                    await self._ask(route, opening)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_A_TIME):
+                    group.create_task(self._ask_all())
 
-    async def _ask(self, route: Prefixing, opening: Opening) -> None:
+    async def _ask_all(self) -> None:
+        """One after the other, beside others that do the same."""
+        for route in self._routes:
+            while route.hot is not None and (due := route.hot.take(self._clock.now())) is not None:
+                await self._ask(route, route.hot, *due)
+
+    async def _ask(self, route: Prefixing, hot: Hot, key: Hashable, opening: Opening) -> None:
         """Ask for one. Whatever comes of it, no request waits for it and no upstream is judged by it."""
         member, now = self._members.get(opening.upstream), self._clock.now()
         if member is None or not member.has_room or not member.is_well(now, opening.model):
@@ -52,6 +59,7 @@ class Warmer:
                 attempt.stream = await member.upstream.open(call)
                 while await attempt.stream.next() is not None:
                     pass
+            hot.answered(key)
             route.warmed(opening, attempt.stream.sight.usage)
         except (StayfastError, TimeoutError):
             route.warmed(opening, None)

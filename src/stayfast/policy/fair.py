@@ -42,8 +42,8 @@ def weighted(n_input: float, n_output: float) -> float:
 class Share:
     """One tenant's part. Changed by `Sharing`, and by the queue that its requests wait in."""
 
-    __slots__ = ("_n_most_before", "due", "n_most_now", "n_running", "n_waiting", "name", "seen_at", "served", "turns_at",
-                 "weight")
+    __slots__ = ("due", "n_most_before", "n_most_now", "n_running", "n_waiting", "name", "seen_at", "served", "turns_at",
+                 "unqueued", "weight")
 
     def __init__(self, name: str, weight: float = 1.0) -> None:
         self.name = name
@@ -53,15 +53,27 @@ class Share:
         self.n_waiting = 0
         self.n_running = 0
         self.seen_at = float("-inf")
-        self.n_most_now = self._n_most_before = 0  # running at a time, in the half of the time that ends next; before it
+        self.n_most_now = self.n_most_before = 0  # running at a time, in the half of the time that ends next; before it
         self.turns_at = float("-inf")  # when that ends
+        self.unqueued: dict[Share, None] = {}  # all for whom nothing waits, this one among them while that is so
+
+    def queued(self) -> None:
+        """One more of its requests waits."""
+        self.n_waiting += 1
+        self.unqueued.pop(self, None)
+
+    def left_queue(self) -> None:
+        """One fewer waits."""
+        self.n_waiting -= 1
+        if not self.n_waiting:
+            self.unqueued[self] = None
 
     def n_most(self, now: float) -> int:
         """The most that it has run at a time of late."""
         if now >= self.turns_at:
-            self._n_most_before = self.n_most_now if now < self.turns_at + _TURNS_EVERY_S else self.n_running
+            self.n_most_before = self.n_most_now if now < self.turns_at + _TURNS_EVERY_S else self.n_running
             self.n_most_now, self.turns_at = self.n_running, now + _TURNS_EVERY_S
-        return max(self.n_most_now, self._n_most_before)
+        return max(self.n_most_now, self.n_most_before)
 
     @property
     def claim(self) -> float:
@@ -76,11 +88,12 @@ class Share:
 class Sharing:
     """The turns of all tenants. Pure state; instants never go back."""
 
-    __slots__ = ("_look_at", "_present", "_weights", "started_last")
+    __slots__ = ("_look_at", "_present", "_unqueued", "_weights", "started_last")
 
     def __init__(self) -> None:
         self.started_last = 0.0  # `served` of the tenant that started last
         self._present: dict[Share, None] = {}  # those with traffic
+        self._unqueued: dict[Share, None] = {}  # of those: for whom nothing waits
         self._weights = 0.0  # of them, in sum
         self._look_at = float("-inf")
 
@@ -95,6 +108,9 @@ class Sharing:
         if share not in self._present:
             self._present[share] = None
             self._weights += share.weight
+            share.unqueued = self._unqueued
+            if not share.n_waiting:
+                self._unqueued[share] = None
         if now >= self._look_at:
             self._forget(now)
 
@@ -114,17 +130,24 @@ class Sharing:
 
     def n_kept(self, share: Share, n_places: int, now: float) -> int:
         """The places that one of this tenant's requests must leave open for the others."""
-        if self._weights <= share.weight or not self._is_greedy(share, n_places):
+        weights = self._weights
+        if weights <= share.weight or not (share.n_waiting or share.n_running * weights >= n_places * share.weight):
             return 0
-        n_kept = 0
-        for other in self._present:
-            if other is not share and not self._is_greedy(other, n_places):
-                entitled = int(n_places * other.weight / self._weights)
-                n_kept += max(0, min(entitled, other.n_most(now)) - other.n_running)
-        return n_kept
+        return self.n_kept_by_greedy(n_places, now)
 
-    def _is_greedy(self, share: Share, n_places: int) -> bool:
-        return share.n_waiting > 0 or share.n_running * self._weights >= n_places * share.weight
+    def n_kept_by_greedy(self, n_places: int, now: float) -> int:
+        """The same for every greedy tenant, and so for all that wait: they are none of those that something is kept for."""
+        n_kept, weights = 0, self._weights
+        for share in self._unqueued:
+            n_running, due = share.n_running, n_places * share.weight
+            if n_running * weights >= due:
+                continue
+            if now >= share.turns_at:
+                share.n_most(now)
+            entitled = int(due / weights)
+            if entitled > n_running:
+                n_kept += max(0, min(entitled, max(share.n_most_now, share.n_most_before)) - n_running)
+        return n_kept
 
     def _forget(self, now: float) -> None:
         self._look_at = now + _LOOK_EVERY_S
@@ -132,6 +155,7 @@ class Sharing:
                 if share.seen_at <= now - WITH_TRAFFIC_S and not share.n_running and not share.n_waiting]
         for share in gone:
             del self._present[share]
+            self._unqueued.pop(share, None)
         self._weights = sum(share.weight for share in self._present)
 
     def __repr__(self) -> str:

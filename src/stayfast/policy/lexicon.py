@@ -12,14 +12,15 @@ from typing import Final
 class Lexicon:
     """All in lower case; words with an apostrophe are written without it.
 
-    negators: turn a sentence round. opposites: for each word, those that it must not be exchanged for. fillers: say nothing
-    by themselves, and tell the language. pointing: first words that lean on what was said before. volatile: the answer is
-    another one soon. personal: the answer is another one for somebody else. numbers: as digits; "one" is none, for people
-    write "how could one": beside "two" it is told apart by what it lacks.
+    negators: turn a sentence round. opposites: for each word, those that it must not be exchanged for. reverser: before a
+    word, makes its opposite. fillers: say nothing by themselves, and tell the language. pointing: first words that lean on
+    what was said before. volatile: the answer is another one soon. personal: the answer is another one for somebody else.
+    numbers: as digits; "one" is none, for people write "how could one": beside "two" it is told apart by what it lacks.
     """
 
     negators: frozenset[str]
     opposites: dict[str, frozenset[str]]
+    reverser: str
     fillers: frozenset[str]
     pointing: frozenset[str]
     volatile: frozenset[str]
@@ -57,13 +58,27 @@ ENGLISH: Final = Lexicon(
         "activate/deactivate connect/disconnect include/exclude with/without true/false sync/async send/receive "
         "sent/received deposit/withdraw debit/credit push/pull show/hide today/tomorrow today/yesterday yesterday/tomorrow "
         "morning/evening legal/illegal public/private internal/external input/output row/column rows/columns "
-        "arrival/departure lend/borrow employer/employee even/odd"),
+        "arrival/departure lend/borrow employer/employee even/odd above/below over/under inside/outside indoor/outdoor "
+        "indoors/outdoors top/bottom front/back inner/outer next/previous forward/backward forwards/backwards "
+        "incoming/outgoing inbound/outbound weekday/weekend weekdays/weekends day/night days/nights daytime/nighttime "
+        "summer/winter sunrise/sunset begin/end start/end early/late earlier/later earliest/latest past/future "
+        "cheap/expensive cheaper/expensive cheapest/expensive high/low higher/lower large/small larger/smaller big/small "
+        "bigger/smaller long/short longer/shorter longest/shortest fast/slow faster/slower fastest/slowest good/bad "
+        "better/worse best/worst light/dark hard/soft wet/dry full/empty horizontal/vertical positive/negative "
+        "merge/split insert/delete create/delete read/write minimize/maximize minimise/maximise arrive/depart hire/fire "
+        "pass/fail profit/loss income/expense gross/net buyer/seller sender/recipient sender/receiver landlord/tenant "
+        "client/server local/remote manual/automatic manually/automatically permanent/temporary domestic/international "
+        "mother/father mothers/fathers mom/dad son/daughter sons/daughters brother/sister brothers/sisters husband/wife "
+        "man/woman men/women boy/girl boys/girls daily/weekly daily/monthly daily/yearly weekly/monthly weekly/yearly "
+        "monthly/yearly monthly/annual singular/plural possible/impossible correct/incorrect valid/invalid "
+        "complete/incomplete"),
+    reverser="un",
     fillers=_words(
         "a an the this that these those there here is are was were be been being am do does did done can could will would "
         "shall should may might must have has had having i me my mine you your yours he him his she her it its we us our "
         "they them their who whom whose what which when where why how and or but if so then than as at by for from in into "
-        "of on off to with about over under up down out not no yes please just some any all only also very too im ive id "
-        "ill youre thats whats hows dont doesnt didnt cant couldnt isnt arent wasnt wont hasnt havent"),
+        "of on off to with about over under up down out not no yes please just some any all only also very too unless im "
+        "ive id ill youre thats whats hows dont doesnt didnt cant couldnt isnt arent wasnt wont hasnt havent"),
     pointing=_words(
         "it its this that these those they them their he him his she her and or but so also then again instead same else "
         "another ok okay yes no continue more"),

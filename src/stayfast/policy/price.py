@@ -13,7 +13,7 @@ When wrong: a cut-off stream reports no usage, so its tokens are billed but not 
 of context and volume discounts are unknown to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stayfast.core.types import Usage
@@ -50,9 +50,33 @@ class Price:
         return usd / TOKENS_PER_PRICE
 
 
+    @property
+    def dearest_input(self) -> float:
+        """USD for a million tokens of a prompt, whatever the cache does with it."""
+        variants = (self.cached_read_per_mtok, self.cache_write_per_mtok, self.cache_write_1h_per_mtok)
+        return max([self.input_per_mtok, *[usd for usd in variants if usd is not None]])
+
+
 Prices = Mapping[str, Price]  # by the upstream's own name for a model; ANY_MODEL: the rest
 
 
 def price_of(prices: Prices, model: str) -> Price | None:
     """The price of a model; None: not set."""
     return prices.get(model) or prices.get(ANY_MODEL)
+
+
+def dearest(those: Iterable[tuple[Prices, str | None]], name: str) -> Prices:
+    """What requests to any of these upstreams may cost at most, by the model that a client names: this one, or, where it is
+    ANY_MODEL, any. Of each upstream its prices, and its own name for the model (None: the client's). Empty: none is set.
+    """
+    all_of_them = tuple(those)
+    names = {name}
+    if name == ANY_MODEL:
+        names.update(*[prices for prices, own in all_of_them if own is None])
+    found: dict[str, Price] = {}
+    for model in names:
+        priced = [price for prices, own in all_of_them if (price := price_of(prices, own or model)) is not None]
+        if priced:
+            inputs, outputs = zip(*[(price.dearest_input, price.output_per_mtok) for price in priced], strict=True)
+            found[model] = Price(max(inputs), max(outputs))
+    return found

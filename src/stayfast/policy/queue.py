@@ -25,7 +25,7 @@ When wrong: at very low rates, or where an answer takes longer than `max_wait`, 
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -89,11 +89,12 @@ class _Lane(Generic[T]):
 class Queue(Generic[T]):
     """All that wait. Pure state; instants never go back. Keeps `n_waiting` of the shares."""
 
-    __slots__ = ("_bands", "_n_pushed", "config", "n", "service_s")
+    __slots__ = ("_bands", "_n_in", "_n_pushed", "config", "n", "service_s")
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
         self._bands: list[dict[Share, _Lane[T]]] = [{} for _ in BANDS]
+        self._n_in = [0] * len(BANDS)  # of `n`
         self._n_pushed = 0
         self.n = 0
         self.service_s = 0.0  # about how long a place is taken; 0: nothing is known
@@ -111,18 +112,18 @@ class Queue(Generic[T]):
         self._n_pushed += 1
         key = min(waiting.deadline_at, now + self.config.ages_within_s)
         insort(lane.entries, _Entry(key, self._n_pushed, waiting))
-        waiting.share.n_waiting += 1
+        waiting.share.queued()
+        self._n_in[waiting.band] += 1
         self.n += 1
         return self._push_out() if self.n > self.config.max_queue else None
 
-    def pop(self, has_room: Callable[[int, Share], bool]) -> Waiting[T] | None:
-        """The next to go on among those for whose band and tenant there is room."""
+    def pop(self, has_room: Callable[[int], bool]) -> Waiting[T] | None:
+        """The next to go on among those for whose band there is room; no tenant that waits has less room than another."""
         if not self.n:
             return None
         for band, lanes in enumerate(self._bands):
-            able = [lane for lane in lanes.values() if has_room(band, lane.share)]
-            if able:
-                return self._take(min(able, key=lambda lane: (lane.share.claim, lane.share.n_running)), band, 0)
+            if lanes and has_room(band):
+                return self._take(_next_turn(lanes), band, 0)
         return None
 
     def remove(self, waiting: Waiting[T]) -> None:
@@ -150,26 +151,25 @@ class Queue(Generic[T]):
 
     def n_ahead(self, band: int, share: Share) -> float:
         """How many go on before a newcomer, at equal speed of all tenants for their weight."""
-        n = 0.0
-        for lanes in self._bands[:band]:
-            for lane in lanes.values():
-                n += len(lane.entries)
-        own = self._bands[band]
+        n, own = float(sum(self._n_in[:band])), self._bands[band]
         turns = (len(own[share].entries) + 1 if share in own else 1) / share.weight
-        for lane in own.values():
-            n += len(lane.entries) if lane.share is share else min(len(lane.entries), turns * lane.share.weight)
+        for other, lane in own.items():
+            n_waiting, n_turns = len(lane.entries), turns * other.weight
+            if n_turns < n_waiting:  # written out: of a thousand tenants, each newcomer counts all
+                n += n_turns
+            else:
+                n += n_waiting
         return n
 
     def least_served(self) -> float | None:
         """The least service among the tenants that wait; None where nobody does."""
         if not self.n:
             return None
-        return min(share.served for lanes in self._bands for share in lanes)
+        return min([share.served for lanes in self._bands for share in lanes])
 
     def depths(self) -> Iterator[tuple[str, int]]:
         """How many wait in each band."""
-        for name, lanes in zip(BANDS, self._bands, strict=True):
-            yield name, sum(len(lane.entries) for lane in lanes.values())
+        yield from zip(BANDS, self._n_in, strict=True)
 
     def _late_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, Waiting[T]]]:
         config = self.config
@@ -181,17 +181,38 @@ class Queue(Generic[T]):
 
     def _push_out(self) -> Waiting[T]:
         band = max(band for band, lanes in enumerate(self._bands) if lanes)
-        lane = max(self._bands[band].values(), key=lambda lane: (len(lane.entries) / lane.share.weight, lane.share.served))
-        return self._take(lane, band, -1)
+        return self._take(_longest(self._bands[band]), band, -1)
 
     def _take(self, lane: _Lane[T], band: int, index: int) -> Waiting[T]:
         waiting = lane.entries.pop(index).waiting
         if not lane.entries:
             del self._bands[band][lane.share]
-        waiting.share.n_waiting -= 1
+        waiting.share.left_queue()
+        self._n_in[band] -= 1
         self.n -= 1
         return waiting
 
     def __repr__(self) -> str:
         lanes = ", ".join(f"{name} {n}" for name, n in self.depths() if n)
         return f"<Queue {self.n} of {self.config.max_queue} waiting{': ' + lanes if lanes else ''}>"
+
+
+def _next_turn(lanes: Mapping[Share, _Lane[T]]) -> _Lane[T]:
+    """Of the tenant with the least claim; of equal ones, who runs least. Written out: a thousand tenants may wait."""
+    found = next(iter(lanes))
+    least = found.claim
+    for share in lanes:
+        claim = share.served + share.due
+        if claim < least or (claim == least and share.n_running < found.n_running):
+            found, least = share, claim
+    return lanes[found]
+
+
+def _longest(lanes: Mapping[Share, _Lane[T]]) -> _Lane[T]:
+    """The one with most waiting for its weight; of equal ones, whose tenant was served most."""
+    found, most = next(iter(lanes)), 0.0
+    for share, lane in lanes.items():
+        n = len(lane.entries) / share.weight
+        if n > most or (n == most and share.served > found.served):
+            found, most = share, n
+    return lanes[found]

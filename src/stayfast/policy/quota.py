@@ -4,7 +4,7 @@ Problem: what a request costs is known only at its end. Counting at the end lets
 is wrong by a factor. Rule: reserve, then reconcile. A request is let in when every limit holds its estimate, all are taken
 together or none is; at its end the difference to what it really used is charged, which is never refused:
 
-    reserve    c = (1 request, prompt + most output tokens, usual cost)      from every bucket, or from none
+    reserve    c = (1 request, prompt + most output tokens, most cost)       from every bucket, or from none
     reconcile  charge(used - c)                                              may give back, may leave a debt
 
 Each limit is an evenly refilled bucket (`rate`): a limit of L in T admits at most L at once and L more in each T. So in the
@@ -12,7 +12,8 @@ first day after a start up to twice a day's limit can pass, and never more than 
 later requests wait. An estimate above a whole limit is taken for a full bucket: it waits until that is full, and its debt
 is charged at its end.
 Source: reserve and reconcile as in GCRA with a signed correction; Anthropic's output limits work alike.
-When wrong: a client that says a needlessly large max_tokens reserves it, and waits for it.
+When wrong: a client that says a needlessly large max_tokens reserves it, and waits for it; of answers that come out longer
+or dearer than was reserved, a burst passes more than L, by as much.
 """
 
 from collections.abc import Callable
@@ -79,7 +80,7 @@ class Quota:
     is left, and one that was lowered leaves less, but no debt.
     """
 
-    __slots__ = ("_are_own", "_buckets", "_limits", "_shown", "config")
+    __slots__ = ("_are_own", "_buckets", "_limits", "_shown", "config", "has_cost")
 
     def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket,
                  before: "Quota | None" = None) -> None:
@@ -100,6 +101,7 @@ class Quota:
                 found.append(_Limit(field.name, KINDS.index(kind), bucket))
         self._limits: tuple[_Limit, ...] = tuple(found)
         self._buckets = tuple([(limit.kind, limit.bucket) for limit in found])
+        self.has_cost = any(KINDS[limit.kind] == "cost" for limit in found)
         self._are_own = all(type(limit.bucket) is Bucket for limit in found)
         by_kind = [(kind, tuple(limit.bucket for limit in found if KINDS[limit.kind] == kind)) for kind in KINDS]
         self._shown = tuple((kind, buckets[0], buckets[1:]) for kind, buckets in by_kind if buckets and kind != "cost")

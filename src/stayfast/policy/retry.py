@@ -3,11 +3,18 @@
 Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
 pure load. Rule: another attempt is made only for faults that another attempt can mend, before any content has reached the
 client, up to `max_attempts`, and only if its wait still leaves `min_left_s` before the deadline, and what an attempt takes
-at the very least. The wait is full jitter:
+at the very least. It goes at once to an upstream that is well and that this request has not asked yet. Everywhere else,
+back to one that failed as well as to one that others found failing, the wait is full jitter:
 
-    wait = U(0, min(cap_s, base_s * 2 ** (n_failed - 1)))        but at least the upstream's own Retry-After
+    wait = U(0, min(cap_s, base_s * 2 ** (n_made - 1)))        but at least what is left of that upstream's own Retry-After
 
-A first failure on another upstream that stands ready is not worth a wait: fail-over is immediate.
+A wait that does not fit is not shortened: the failure is the answer, at once.
+
+Why not `min(2 ** n + U(0, 1), 60)` as the ceiling, the common rule for clients: that is for callers that nothing else
+restrains and nobody waits for. Here the waits are inside one request's deadline, before its first token, and two of them
+would cost 1.25 s and 2.25 s on average, more than most first tokens take. What keeps retries from being a second outage is
+not the wait but the budget they come out of (`policy.extra`), the breaker, and Retry-After where an upstream says how long.
+The jitter has only to take calls that failed together apart from each other. `base_s: 2, cap_s: 60` is that other rule.
 Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time is ours.
 When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; the shared budget
 (`policy.extra`) is the cure for that, not a longer wait.
@@ -42,19 +49,18 @@ class RetryConfig:
             raise ValueError(f"budget must be more than 0 and at most 1, not {self.budget}")
 
 
-def wait_before_next(config: RetryConfig, n_failed: int, remaining_s: float, rng: "Random", *,
-                     retry_after_s: float | None = None, goes_elsewhere: bool = False,
-                     least_s: float = 0.0) -> float | None:
-    """Seconds to wait before the attempt after `n_failed` failures; None when there must be no further attempt.
+def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: "Random", *, is_fresh: bool = False,
+                     alone_s: float = 0.0, least_s: float = 0.0) -> float | None:
+    """Seconds to wait before the attempt after `n_made` attempts; None when there must be no further attempt.
 
-    `retry_after_s` is what the failed upstream asked for: it binds only a return to the same upstream. `least_s` is what
-    the next attempt takes at the very least.
+    `is_fresh`: it goes to an upstream that is well and was not asked yet. `alone_s` is what is left of the time for which
+    the upstream asked to be left alone, `least_s` what an attempt there takes at the very least.
     """
-    if n_failed >= config.max_attempts:
+    if n_made >= config.max_attempts:
         return None
-    if goes_elsewhere:
+    if is_fresh:
         wait_s = 0.0
     else:
-        ceiling_s = min(config.cap_s, config.base_s * 2.0 ** (n_failed - 1))
-        wait_s = max(rng.uniform(0.0, ceiling_s), retry_after_s or 0.0)
+        ceiling_s = min(config.cap_s, config.base_s * 2.0 ** (n_made - 1))
+        wait_s = max(rng.uniform(0.0, ceiling_s), alone_s)
     return wait_s if wait_s + max(config.min_left_s, least_s) <= remaining_s else None

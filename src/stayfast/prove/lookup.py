@@ -4,16 +4,20 @@ Three gateways in front of one canned upstream (`prove.canned`): one without a c
 and one whose every question is another, so that each goes the whole way of a miss: its key is made, the store is asked, its
 call may be shared, its answer is kept, and another one goes, for there is room for a few hundred. The one without a cache is
 asked the same. CPU is the kernel's account of each process while callers keep it busy; what is measured has a core of its
-own. The difference to the gateway without a cache, in the same minutes, is what a miss costs. The search for a likeness is
-`prove.nearest`'s, and what the whole of a semantic miss takes `prove.missed`'s.
+own. How quick a core is changes within seconds by more than a miss costs, so the three take short turns: what a miss adds is
+the median of the differences to the turn beside it, of the gateway without a cache, and its spread is that of the rounds'
+own medians. The search for a likeness is `prove.nearest`'s, and what the whole of a semantic miss takes `prove.missed`'s.
 
-When wrong: prompts here are short. A key takes as long as reading the body does: 2 us more for each kilobyte of it.
+When wrong: prompts here are short. A key takes as long as reading the body does: 2 us more for each kilobyte of it. A turn's
+connections are its own: what opening them takes is shared out among its answers, a microsecond more where they are fewer.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from math import nan
+from statistics import median
 from typing import Any
 
 from stayfast.prove.canned import keep_busy
@@ -26,13 +30,15 @@ N_CALLERS = 64
 HIT_GOAL_US = 150.0
 MISS_GOAL_US = 20.0
 WARMUP_S = 1.0
-LOADS = ("off", "hit", "miss")
+TURN_S = 0.25
+ORDERS = (("off", "miss", "hit"), ("miss", "off", "hit"))  # in turn, so that a machine which gets slower says nothing
+_ALL_THREADS = 2  # the kernel's word for them in the number of another process's clock
 CACHE: Mapping[str, Any] = {"mode": "exact", "max_bytes": 524_288, "max_answer_bytes": 65_536}
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is run: each of a round's three loads lasts `seconds`. n_vectors: in one scope."""
+    """How much is run: each of a round's three loads lasts `seconds`, in turns of TURN_S. n_vectors: in one scope."""
 
     seconds: float
     n_rounds: int
@@ -56,8 +62,6 @@ class Lookup:
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""
         extent = self.quick if conditions.is_quick else self.full
-        spent_us: dict[str, list[float]] = {name: [] for name in LOADS}
-        n_failed, numbers = 0, count()
         async with Rig() as rig:
             canned = await rig.canned()
             upstreams = {"canned": f"{canned.url}/v1"}
@@ -66,31 +70,60 @@ class Lookup:
                         "miss": await rig.gateway(gateway_settings(upstreams, cache=self.cache))}
             if not rig.set_apart(*gateways.values()):
                 conditions.say("one core for all: caches are shared, and CPU a request is higher")
-            for number in range(extent.n_rounds + 1):
-                conditions.say(f"round {number} of {extent.n_rounds}" if number else "warming up")
-                for name, server in gateways.items():
-                    us, n_bad = await _answer_us(server, extent.seconds if number else WARMUP_S,
-                                                 None if name == "hit" else numbers)
-                    if number:
-                        spent_us[name].append(us)
-                        n_failed += n_bad
-        added_us = [miss - off for miss, off in zip(spent_us["miss"], spent_us["off"], strict=True)]
-        figures = (_figure("CPU of a hit", spent_us["hit"], HIT_GOAL_US),
-                   _figure("CPU that a miss adds", added_us, MISS_GOAL_US),
-                   _figure("CPU of an answer without a cache", spent_us["off"]),
-                   Figure("failed requests", float(n_failed), "", 0.0),
+            conditions.say("warming up")
+            numbers = count()
+            await Meter(gateways, numbers).round(WARMUP_S)
+            meter = Meter(gateways, numbers)
+            for number in range(1, extent.n_rounds + 1):
+                conditions.say(f"round {number} of {extent.n_rounds}")
+                await meter.round(extent.seconds)
+        figures = (*meter.figures(),
                    *await misses(extent.seconds, extent.n_rounds, conditions),
                    *await look_ups(extent.n_vectors, extent.n_rounds, conditions))
         return Finding(figures, ("CPU counts all threads and the kernel's share.",))
 
 
-async def _answer_us(server: Server, seconds: float, numbers: Iterator[int] | None) -> tuple[float, int]:
-    """CPU for each answer (NaN where none came), and how many failed."""
-    before_s = server.cpu_s()
-    n_answers, n_failed = await keep_busy(f"{server.url}/v1", seconds, N_CALLERS, numbers=numbers)
-    return (server.cpu_s() - before_s) / n_answers * 1e6 if n_answers else nan, n_failed
+class Meter:
+    """Rounds of turns on each gateway: `off`, `hit` and `miss`."""
+
+    def __init__(self, gateways: Mapping[str, Server], numbers: Iterator[int]) -> None:
+        self._gateways = gateways
+        self._numbers = numbers  # of questions
+        self.rounds: list[list[dict[str, float]]] = []  # by round and turn: CPU of an answer, us
+        self._n_failed = 0
+
+    async def round(self, seconds: float) -> None:
+        """So long for each, in turns."""
+        n_turns = max(1, round(seconds / TURN_S))
+        self.rounds.append([{name: await self._answer_us(name, seconds / n_turns) for name in ORDERS[number % 2]}
+                            for number in range(n_turns)])
+
+    async def _answer_us(self, name: str, seconds: float) -> float:
+        """CPU for each answer. NaN where none came."""
+        server, numbers = self._gateways[name], None if name == "hit" else self._numbers
+        before_s = _cpu_s(server)
+        n_answers, n_failed = await keep_busy(f"{server.url}/v1", seconds, N_CALLERS, numbers=numbers)
+        self._n_failed += n_failed
+        return (_cpu_s(server) - before_s) / n_answers * 1e6 if n_answers else nan
+
+    def figures(self) -> list[Figure]:
+        """What came of all rounds."""
+        hit, off = ([[turn[name] for turn in turns] for turns in self.rounds] for name in ("hit", "off"))
+        added = [[turn["miss"] - turn["off"] for turn in turns] for turns in self.rounds]
+        return [_figure("CPU of a hit", hit, HIT_GOAL_US), _figure("CPU that a miss adds", added, MISS_GOAL_US),
+                _figure("CPU of an answer without a cache", off), Figure("failed requests", float(self._n_failed), "", 0.0)]
 
 
-def _figure(name: str, values: list[float], goal: float | None = None) -> Figure:
-    median, low, high = over(values)
-    return Figure(name, median, "us", goal, low=low, high=high)
+def _cpu_s(server: Server) -> float:
+    """Seconds of CPU of all threads, finer than the ticks of `cpu_s` on Linux: of half a second one is 2 %."""
+    try:
+        return time.clock_gettime(~server.process.pid << 3 | _ALL_THREADS)
+    except OSError:
+        return server.cpu_s()
+
+
+def _figure(name: str, rounds: list[list[float]], goal: float | None = None) -> Figure:
+    """The median of all turns, and what the rounds' own medians are between."""
+    value, _, _ = over(list(chain.from_iterable(rounds)))
+    _, low, high = over([median(turns) for turns in rounds])
+    return Figure(name, value, "us", goal, low=low, high=high)

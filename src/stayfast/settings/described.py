@@ -86,7 +86,8 @@ LIMIT = {
     "least": About("It never falls below this; fixed has none. null: 10, or `most` where that is less.", minimum=1,
                    maximum=100_000),
     "most": About("It starts here and never rises above this. null: 10000, and of aimd 200.", minimum=1, maximum=100_000),
-    "max_waiting": About("Requests that may wait for a place; the next ones get 503 at once.", minimum=0, maximum=100_000),
+    "max_waiting": About("Requests that may wait for a place; beyond it the least deserving gets 503 at once.", minimum=0,
+                         maximum=100_000),
     "good_s": About("aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600),
     "bad_s": About("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600),
 }

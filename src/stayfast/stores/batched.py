@@ -54,6 +54,7 @@ class Batched:
         self._clock = clock
         self._pace = Pace()
         self._known: S3Fifo[Floats] = S3Fifo(config.cache_bytes)
+        self._read: tuple[str, list[int], bool] = ("", [], True)  # the last text, its tokens, and whether they are all
         self._threads = ThreadPoolExecutor(config.threads, thread_name_prefix="embed")
         self._n_running = 0
         self._coming: dict[bytes, _Text] = {}
@@ -64,8 +65,10 @@ class Batched:
         return self._pace.fits(left_s)
 
     def is_whole(self, text: str) -> bool:
-        """Whether all of a text goes into its vector."""
-        return self._model.tokens(text)[1]
+        """Whether all of a text goes into its vector. 1 ms for 700 characters, once; next to nothing for a text of more
+        words than tokens are read.
+        """
+        return len(text.split()) <= self._config.max_tokens and self._tokens(text)[1]
 
     async def embed(self, texts: Sequence[str]) -> Floats:
         """float32 [len(texts), n_dims], rows of length 1. Raises NoEmbedder where the model fails."""
@@ -90,12 +93,18 @@ class Batched:
         """A text on its way; the one that another asker waits for already, if it is the same."""
         asked = self._coming.get(key)
         if asked is None:
-            ids = self._model.tokens(text)[0]
+            ids = self._tokens(text)[0]
             asked = _Text(len(ids), self._clock.now(), ids, asyncio.get_running_loop().create_future())
             self._coming[key] = asked
             self._waiting[asked] = None
         asked.n_askers += 1
         return asked
+
+    def _tokens(self, text: str) -> tuple[list[int], bool]:
+        """As `Model.tokens`, and not again for who asks whether a text is whole and embeds it then."""
+        if self._read[0] != text:
+            self._read = (text, *self._model.tokens(text))
+        return self._read[1:]
 
     def _leave(self, key: bytes, asked: _Text) -> None:
         """One asker less: it has the vector, or does not want it any more."""

@@ -9,7 +9,8 @@ whole service fail. Rule: whatever is wrong with it, it is a miss.
              request that leaves breaks no connection
     told     in the background; what is written waits in at most PUTS_BYTES, and beyond that is not kept
     alone    after 5 look-ups in a row without an answer nothing is asked for a second, then one at a time is a probe: 2 good
-             ones end it (`policy.breaker`)
+             ones end it (`policy.breaker`). Orders that write have a breaker of their own: a store that is full still gives
+             what it has
 
 One call for all processes: whoever is to make an answer asks to `lead` it, for `wait_s` at most. Others look for what it
 made every FIRST_LOOK_S to LAST_LOOK_S, until it is there, or nobody makes it any more. A leader that dies costs `wait_s`.
@@ -89,11 +90,24 @@ class _Waiting(Struct, gc=False):
     n_bytes: int = 0
 
 
+class _Kind:
+    """Look-ups, or what is not: those that wait, and whether any are answered."""
+
+    __slots__ = ("about", "breaker", "state", "waiting", "why")
+
+    def __init__(self, about: str, rng: Random) -> None:
+        self.about = about
+        self.breaker = Breaker(ALONE, rng)
+        self.state = CLOSED  # as it was told last
+        self.waiting: deque[_Waiting] = deque()
+        self.why = ""  # the last one did not answer
+
+
 class Shared:
     """A `Store` behind a `Door`. One loop's."""
 
-    __slots__ = ("_breaker", "_carrying", "_clock", "_config", "_door", "_gets", "_is_closed", "_is_others_turn",
-                 "_journals", "_leading", "_n_put_bytes", "_near", "_others", "_owner", "_sink", "_state", "_why", "name")
+    __slots__ = ("_carrying", "_clock", "_config", "_door", "_gets", "_is_closed", "_is_others_turn", "_journals",
+                 "_leading", "_n_put_bytes", "_near", "_others", "_owner", "_sink", "name")
     is_shared = True
 
     def __init__(self, name: str, door: Door, config: SharedConfig, clock: Clock, sink: Sink, *, rng: Random) -> None:
@@ -103,12 +117,9 @@ class Shared:
         self._clock = clock
         self._sink = sink
         self._owner = rng.randbytes(16)  # this process, to those it shares the store with
-        self._breaker = Breaker(ALONE, rng)
-        self._state = CLOSED  # as it was told last
-        self._why = ""  # the last one did not answer
         self._near: S3Fifo[_Near] = S3Fifo(config.near_bytes)
-        self._gets: deque[_Waiting] = deque()
-        self._others: deque[_Waiting] = deque()  # puts and the like, which keep their order
+        self._gets = _Kind("", rng)
+        self._others = _Kind("orders that write: ", rng)  # puts and the like, which keep their order
         self._is_others_turn = False
         self._n_put_bytes = 0
         self._leading: dict[bytes, float] = {}  # until when, the first to end first
@@ -163,7 +174,7 @@ class Shared:
             self._tell("put", Lost.FULL.value, self._clock.now())
             return
         self._n_put_bytes += len(data)
-        self._others.append(_Waiting(Put(key, data, kept), n_bytes=len(data)))
+        self._others.waiting.append(_Waiting(Put(key, data, kept), n_bytes=len(data)))
         self._begin()
 
     async def remove(self, key: bytes) -> None:
@@ -209,7 +220,7 @@ class Shared:
     def led(self, key: bytes) -> None:
         """Others need not wait for this process any more."""
         if self._leading.pop(key, None) is not None and not self._is_closed:
-            self._others.append(_Waiting(Led(key, self._owner)))
+            self._others.waiting.append(_Waiting(Led(key, self._owner)))
             self._begin()
 
     async def inspect(self, key: bytes) -> Kept | None:
@@ -252,7 +263,7 @@ class Shared:
         await self._door.close()
 
     def _is_alone(self) -> bool:
-        return self._is_closed or self._breaker.state is not CLOSED
+        return self._is_closed or self._gets.breaker.state is not CLOSED
 
     def _bring_near(self, key: bytes, kept: Kept) -> None:
         self._near.put(key, _Near(kept, self._clock.now() + self._config.near_s), len(kept.body))
@@ -269,19 +280,19 @@ class Shared:
 
     async def _ask(self, order: Order, until: float) -> Reply | Lost:
         """What the store says to it, in time; or why it does not."""
-        now, breaker = self._clock.now(), self._breaker
-        if self._is_alone() and (self._is_closed or not breaker.wants_probe(now)):
+        now, kind = self._clock.now(), self._gets if isinstance(order, Get) else self._others
+        breaker = kind.breaker
+        if self._is_closed or (breaker.state is not CLOSED and not breaker.wants_probe(now)):
             return Lost.ALONE
         wait_s = min(self._config.timeout_s, until - now)
         if wait_s <= 0:
             return Lost.SLOW
-        queue = self._gets if isinstance(order, Get) else self._others
-        if len(queue) >= MOST_WAITING:
+        if len(kind.waiting) >= MOST_WAITING:
             return Lost.FULL
         loop, mark = asyncio.get_running_loop(), breaker.began()
         future: Future = loop.create_future()
         timer = loop.call_later(wait_s, _give_up, future)
-        queue.append(_Waiting(order, future))
+        kind.waiting.append(_Waiting(order, future))
         self._begin()
         try:
             reply = await future
@@ -294,20 +305,20 @@ class Shared:
             breaker.succeeded(mark, self._clock.now())
         elif wait_s == self._config.timeout_s or reply is Lost.GONE:
             if reply is Lost.SLOW:
-                self._why = f"no answer in {wait_s:g} s"
+                kind.why = f"no answer in {wait_s:g} s"
             breaker.failed(mark, self._clock.now())
         else:  # the request had less time than the store may take
             breaker.forgotten(mark)
-        self._notice()
+        self._notice(kind)
         return reply
 
-    def _notice(self) -> None:
+    def _notice(self, kind: _Kind) -> None:
         """Tell of a change of state."""
-        state = self._breaker.state
-        if state is not self._state:
-            self._state = state
-            why = self._breaker.why if state is CLOSED else f"{self._breaker.why}: {self._why}"
-            self._sink.emit(StoreChanged(self.name, state.value, why))
+        breaker = kind.breaker
+        if breaker.state is not kind.state:
+            kind.state = breaker.state
+            why = breaker.why if kind.state is CLOSED else f"{breaker.why}: {kind.why}"
+            self._sink.emit(StoreChanged(self.name, kind.state.value, f"{kind.about}{why}"))
 
     def _begin(self) -> None:
         if self._carrying is None:
@@ -321,7 +332,8 @@ class Shared:
                 try:
                     replies: Sequence[Reply | Lost] = await self._door.carry([one.order for one in waiting])
                 except StoreGone as gone:
-                    self._why = str(gone)
+                    kind = self._gets if isinstance(waiting[0].order, Get) else self._others
+                    kind.why = str(gone)
                     replies = [Lost.GONE] * len(waiting)
                 for one, reply in zip(waiting, replies, strict=True):
                     if one.future is not None and not one.future.done():
@@ -334,7 +346,7 @@ class Shared:
 
     def _next(self) -> list[_Waiting]:
         """What is carried together: look-ups that are still waited for, or the rest; where both wait, in turns."""
-        gets, others = self._gets, self._others
+        gets, others = self._gets.waiting, self._others.waiting
         waiting: list[_Waiting] = []
         if not (self._is_others_turn and others):
             while gets and len(waiting) < AT_A_TIME:
@@ -350,7 +362,8 @@ class Shared:
         self._sink.emit(StoreAsked(self.name, what, result, self._clock.now() - began_at))
 
     def __repr__(self) -> str:
-        return f"<Shared {self.name}: {self._state.value}, {len(self._near)} near, {len(self._gets)} look-ups wait>"
+        gets = self._gets
+        return f"<Shared {self.name}: {gets.state.value}, {len(self._near)} near, {len(gets.waiting)} look-ups wait>"
 
 
 def _give_up(future: Future) -> None:

@@ -169,7 +169,7 @@ class SqliteDoor:
             case Get(key):
                 return self._found(file, key)
             case Put():
-                _put(file, order)
+                _put(file, order, self._max_bytes)
             case Remove(key):
                 file.execute("DELETE FROM answers WHERE key = ?", (key,))
             case Lead(key, owner, for_s):
@@ -232,10 +232,13 @@ def _room(file: sqlite3.Connection) -> tuple[int, int]:
     return n_entries, n_bytes
 
 
-def _put(file: sqlite3.Connection, order: Put) -> None:
-    key, kept = order.key, order.kept
+def _put(file: sqlite3.Connection, order: Put, max_bytes: int) -> None:
+    """One that is larger than all the room takes nobody's."""
+    key, kept, n_bytes = order.key, order.kept, len(order.data) + OVERHEAD_BYTES
     file.execute("DELETE FROM answers WHERE key = ?", (key,))
-    file.execute(_PUT, (key, order.data, len(order.data) + OVERHEAD_BYTES, kept.drop_at, kept.route, kept.tenant))
+    if n_bytes > max_bytes:
+        return
+    file.execute(_PUT, (key, order.data, n_bytes, kept.drop_at, kept.route, kept.tenant))
     file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in kept.tags])
 
 

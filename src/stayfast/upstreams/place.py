@@ -103,4 +103,4 @@ class Place(Call):
             if self.became is WAITING and now < self.slow_at:
                 self.became = NOTHING
         member.n_in_flight -= 1
-        self.limited.left(now - self.began_at)
+        self.limited.left(now - self.began_at, has_answered=self.took_s is not None)

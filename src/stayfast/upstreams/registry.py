@@ -37,7 +37,6 @@ class Member:
         limit, breaker = limit or LimitConfig(), breaker or BreakerConfig()
         self.upstream = upstream
         self.usual = Usual()
-        self.whole = Limited(upstream.name, limit)
         self.lanes: dict[str, Limited] | None = None  # None: all share one limit
         self._limit_config = limit
         self.models: Models | None = None  # None: it is asked for one
@@ -52,7 +51,8 @@ class Member:
         self.quickest_s = 0.0  # about the shortest of its recent times to a first token; 0: none is known
         self._sink = sink or Fanout()
         self._slow_factor = breaker.slow_factor
-        self._rng = rng or Random(upstream.name)
+        self._rng = rng = rng or Random(upstream.name)
+        self.whole = Limited(upstream.name, limit, rng=rng)
         self._breaker_config = breaker
         self._pace = Pace()
         self.own = Health(upstream.name, None, Breaker(breaker, self._rng), self._sink)  # of whatever it is asked for
@@ -80,7 +80,7 @@ class Member:
         if before == wanted:
             return
         waiting = self.all_limited
-        self.lanes = {lane: Limited(self.upstream.name, self._limit_config, lane) for lane in wanted} or None
+        self.lanes = {lane: Limited(self.upstream.name, self._limit_config, lane, self._rng) for lane in wanted} or None
         for limited in waiting:
             limited.send_on()
 
@@ -95,7 +95,7 @@ class Member:
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for a place."""
+        """Requests that wait for a place; one that waits at several upstreams counts once over all of them."""
         return sum(limited.n_waiting for limited in self.all_limited)
 
     @property
@@ -282,7 +282,7 @@ class Member:
 
     def _judge_limited(self, limited: Limited, places: Sequence[Place], at: float) -> Tally:
         limit, common = limited.limit, limited.common
-        usual = None if limited.n_waiting else self.usual  # what the limit has not mended yet would become usual
+        usual = None if limited.n_due else self.usual  # what the limit has not mended yet would become usual
         judged = tally(places, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
         if limit.learns and judged.n:
             samples, n_peak = judged.samples, judged.n_peak

@@ -10,7 +10,8 @@ that are known not to touch the answer (`_NO_MATTER`) and the marks for a provid
 
 Normalised: the order of members and of tools, white space between them, numbers (0.20, 2e-1; of sampling 1.0 and 1 as well),
 line ends, Unicode's composed form, white space around the question and around the system prompt, and members that are known
-to say nothing where they are null or empty (`_MAY_BE_EMPTY`). Not normalised: text of earlier turns (it is our own echo),
+to say nothing where they are null or empty (`_MAY_BE_EMPTY`), or as they are without a word (one answer, `logprobs: false`,
+`tool_choice: "auto"` with tools). Not normalised: text of earlier turns (it is our own echo),
 white space within a text (indentation is meaning in code), and the prompt of a completion, which goes on where it ends. One
 text part is the same as its text.
 
@@ -24,7 +25,7 @@ When wrong: a member given twice counts as its last, and an upstream might take 
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Literal
 from unicodedata import normalize
 
 import msgspec
@@ -48,7 +49,7 @@ class Asked(Struct, frozen=True, gc=False):
 
 class _Line(Struct, gc=False, forbid_unknown_fields=True):
     content: str | None
-    role: str
+    role: Literal["assistant", "developer", "system", "user"]
 
 
 _Number = int | float | UnsetType | None
@@ -85,9 +86,11 @@ _MAY_BE_EMPTY: Final = frozenset((
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "n",
     "stop", "stop_sequences", "logit_bias", "logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
     "functions", "function_call", "response_format", "user", "metadata", "modalities", "audio", "mcp_servers",
-    "web_search_options", "max_completion_tokens", "max_output_tokens"))  # not max_tokens: null may mean no bound
+    "web_search_options", "max_completion_tokens", "max_output_tokens", "reasoning_effort", "verbosity", "text", "include",
+    "truncation"))  # not max_tokens: null may mean no bound
 _EMPTY: Final[tuple[Any, ...]] = (None, [], {})
 _LOOKED_AT: Final = _NO_MATTER | _MAY_BE_EMPTY
+_OF_A_LINE: Final = ("name", "refusal", "tool_calls", "function_call", "audio")  # of a message: null says nothing
 _MARKS: Final = ("cache_control", "prompt_cache_breakpoint")  # for a provider's prompt cache, in parts and messages
 _TEXTS: Final = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "tool_use"))
 _RESULTS: Final = frozenset(("tool_result", "tool", "function"))
@@ -137,14 +140,13 @@ def _of_lines(body: bytes) -> Asked | None:
         said = _LINES.decode(body)
     except msgspec.ValidationError:
         return None
-    lines, is_leading = said.messages, True
+    lines = said.messages
     for line in lines:
-        role, content = line.role, line.content
-        if role in _RESULTS or content is None:
+        if line.role not in _LEADING:
+            break
+        if line.content is None:
             return None
-        is_leading = is_leading and role in _LEADING
-        if is_leading:
-            line.content = _text(content)
+        line.content = _text(line.content)
     last = lines[-1]
     text = _text(last.content or "") if last.role == "user" else ""
     if not text:
@@ -173,12 +175,17 @@ def _settled(number: _Number) -> int | float | UnsetType:
     return number
 
 
-def terms_of(asked: Asked, *who: str | None) -> bytes:
+def said_of(*who: str | None) -> bytes:
+    """Names that the body does not say (tenant, route and the like), as canonical JSON."""
+    return _encode(who)
+
+
+def terms_of(asked: Asked, who: bytes) -> bytes:
     """Everything that two requests must share before one may have the other's answer, but the question: two JSON documents.
 
-    who: names that the body does not say: tenant, route and the like.
+    who: as `said_of` has it.
     """
-    return _encode(who) + asked.scope
+    return who + asked.scope
 
 
 def scope_of(terms: bytes) -> bytes:
@@ -194,7 +201,7 @@ def key_of(terms: bytes, asked: Asked) -> bytes:
 def _settle(said: Json, name: str) -> None:
     """One of the members that are known to say nothing, or not always."""
     value = said[name]
-    if name in _NO_MATTER or value in _EMPTY:
+    if name in _NO_MATTER or value in _EMPTY or (name == "n" and value == 1):
         del said[name]
     elif type(value) is float and value.is_integer() and -_EXACT < value < _EXACT:
         said[name] = int(value)
@@ -230,6 +237,8 @@ def _check_tools(said: Json) -> None:
         choice = choice.get("type")
     if choice not in _FREE_CHOICES or isinstance(said.get("function_call"), dict):
         raise _NotAsked("tool_choice")
+    if tools and said.get("tool_choice") == "auto":
+        del said["tool_choice"]
 
 
 def _name(tool: Json) -> str:
@@ -246,6 +255,8 @@ def _check(said: Json) -> None:
             raise _NotAsked("stateful")
     if said.get("logprobs") or said.get("top_logprobs"):
         raise _NotAsked("logprobs")
+    if said.get("logprobs") is False:
+        del said["logprobs"]
     if said.get("audio") or "audio" in (said.get("modalities") or ()):
         raise _NotAsked("media")
     _check_tools(said)
@@ -269,11 +280,19 @@ def _plain(content: Any) -> Any:
     return content
 
 
+def _drop_nulls(message: Json) -> None:
+    for name in _OF_A_LINE:
+        if name in message and message[name] is None:
+            del message[name]
+
+
 def _conversation(messages: list[Json]) -> bytes:
     """The question of a conversation, which is taken out of it."""
     for message in messages:
         if message.get("role") in _RESULTS or ("type" in message and message["type"] not in _SPOKEN):
             raise _NotAsked("tool_results")
+        if len(message) > 2:  # role, content
+            _drop_nulls(message)
         content = message.get("content")
         if type(content) is list:
             _check_parts(content)
@@ -319,6 +338,9 @@ def _responses(said: Json) -> bytes:
         said["instructions"] = _text(said["instructions"])
     whole = said.get("input")
     if type(whole) is list:
+        for item in whole:
+            if item.get("type") == "message" and "role" in item:
+                del item["type"]  # it is one without it as well
         return _conversation(whole)
     said["input"] = [{"role": "user", "content": None}]  # the same as one message
     text = _text(whole) if type(whole) is str else ""

@@ -130,7 +130,9 @@ def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body:
         is_final=is_final or not NEVER_RETRY.isdisjoint(complaint.words) or _is_clients_fault(status),
     )
     error.status = _client_status(status)
-    error.is_model_missing = status == _NOT_FOUND and (not complaint.words or not _NO_MODEL.isdisjoint(complaint.words))
+    error.is_model_missing = (
+        status == _NOT_FOUND and (not complaint.words or not _NO_MODEL.isdisjoint(complaint.words))
+    ) or (_is_clients_fault(status) and _NO_RESPONSE in complaint.words)
     if status in _CREDENTIALS:
         error.message = f"the gateway's credentials for upstream {upstream} were refused"
         error.code = "upstream_credentials"
@@ -151,6 +153,7 @@ _CREDENTIALS: Final = frozenset({401, 402, 403, 407})
 _RETRIED: Final = frozenset({408, 409, 425, 429})  # the 4xx that the official SDKs try again
 _NOT_FOUND: Final = 404
 _NO_MODEL: Final = frozenset({"model_not_found", "NotFoundError", "not_found_error"})  # or no words: it is no API at all
+_NO_RESPONSE: Final = "previous_response_not_found"  # with a 400 or a 404: other upstreams have stored others
 _TOO_MANY: Final = 429
 _OVERLOADED: Final = frozenset({503, 529})
 

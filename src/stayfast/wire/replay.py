@@ -96,6 +96,8 @@ def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
         return data
     if sight.finish_reason not in _CLEAN:
         return None
+    if not request.stream and request.api is _CHAT_API and sight.says_text is not None and sight.says_text():
+        return data
     try:
         body = _folded(request, data) if request.stream else data
         if not _SAYS_TEXT[request.api](body):

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from stayfast.compose.system import Observers, System, build
-from stayfast.pipeline.caching import Caching
+from stayfast.core.types import Api, Usage
+from stayfast.pipeline.caching import MAX_SAID, Caching
 from stayfast.pipeline.stages.cache import ExactCache, NoCache
 from stayfast.settings import Source, load
 from stayfast.stores.base import Kept
@@ -16,6 +17,8 @@ TEXT = """
 upstreams:
   one: {kind: openai, base_url: "http://one/v1", key: k, limit: {most: 50}}
   two: {kind: openai, base_url: "http://two/v1", key: k}
+stores:
+  named: {kind: memory}
 routes:
   kept: {upstreams: [one], model: small, cache: {mode: exact, epoch: a}}
   plain: {upstreams: [one]}
@@ -39,13 +42,63 @@ def cache_of(built: System) -> Caching | None:
 @pytest.mark.parametrize(("old", "new", "is_same"), [
     ("plain:", "other:", True), ("most: 50", "most: 60", True), ("key: k,", "key: other,", True),
     ("epoch: a", "epoch: b", False), ("model: small", "model: large", False), ("[one], model", "[two], model", False),
-    ("http://one/v1", "http://elsewhere/v1", False), ("mode: exact,", "mode: exact, ttl_s: 5,", False),
+    ("http://one/v1", "http://elsewhere/v1", False), ("mode: exact,", "mode: exact, max_bytes: 2000000,", False),
+    ("mode: exact,", "mode: exact, store: named,", False),
 ])
 def test_a_reload_keeps_what_is_still_true(old: str, new: str, is_same: bool) -> None:
-    """Another model, place, epoch or rule begins with nothing; whatever decides no answer leaves it alone."""
+    """Another model, place, epoch or room begins with nothing; whatever decides no answer leaves it alone."""
     before = system(TEXT)
     after = system(TEXT.replace(old, new), before)
     assert (cache_of(after) is cache_of(before)) is is_same
+    was, its = cache_of(before), cache_of(after)
+    assert was is not None
+    assert its is not None
+    assert (its.store is was.store) is is_same
+
+
+@pytest.mark.parametrize("rule", ["ttl_s: 5", "max_temperature: 1", "max_answer_bytes: 2048", "stale_if_error_s: 9"])
+@pytest.mark.parametrize("store", ["", "store: named, "])
+def test_by_other_rules_what_is_kept_goes_on(rule: str, store: str) -> None:
+    """Its answers, and the calls that are shared just now; the rules are the new ones."""
+    text = TEXT.replace("mode: exact", f"mode: exact, {store}max_bytes: 2000000, max_answer_bytes: 1024")
+    before = system(text)
+    after = system(text.replace("max_answer_bytes: 1024", rule), before)
+    was, its = cache_of(before), cache_of(after)
+    assert was is not None
+    assert its is not None
+    assert its.config != was.config
+    assert (its.store, its.flights, its.renewing) == (was.store, was.flights, was.renewing)
+    assert its.store is was.store
+    assert its.flights is was.flights
+    assert its.keep_s == its.config.keep_s
+    assert cache_of(system(text, after)) is not None
+
+
+@pytest.mark.parametrize("rule", ["", ", ttl_s: 5"])
+def test_what_a_hit_saves_is_counted_by_the_prices_of_the_day(rule: str) -> None:
+    """A reload that changes nothing but them leaves the answers alone, and does not count by the old ones."""
+    def priced(usd: int, rule: str) -> str:
+        return TEXT.replace("key: k,", f'key: k, prices: {{"*": {{input_per_mtok: {usd}, output_per_mtok: {usd}}}}},'
+                            ).replace("epoch: a", f"epoch: a{rule}")
+
+    before = system(priced(1, ""))
+    its = cache_of(system(priced(1000, rule), before))
+    was = cache_of(before)
+    assert was is not None
+    assert its is not None
+    assert its.store is was.store
+    assert its.worth_usd(Usage(input_total=10, output=10), "small") == pytest.approx(0.02)
+
+
+def test_what_is_said_of_tenants_is_bounded_and_each_one_s_own() -> None:
+    """However many come; and the same again for who comes again."""
+    caching = cache_of(system(TEXT))
+    assert caching is not None
+    said = {caching.said_of(f"t{number}", api) for number in range(MAX_SAID) for api in (Api.CHAT, Api.MESSAGES)}
+    assert len(said) == 2 * MAX_SAID
+    assert len(caching.said) == MAX_SAID
+    assert caching.said_of("t0", Api.CHAT) in said
+    assert caching.said_of(None, Api.CHAT) not in said
 
 
 def test_a_gateway_without_caches_has_no_stage_for_them() -> None:

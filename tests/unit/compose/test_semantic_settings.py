@@ -74,15 +74,50 @@ def test_what_is_out_of_bounds_is_named(said: str, named: str) -> None:
 
 
 def test_a_reload_keeps_what_was_learned() -> None:
-    """Where the cache's settings and the embedder's are the same; another embedder's vectors are another space."""
+    """Where who judges it is the same, and the embedder's settings are; another embedder's vectors are another space."""
     old = system(settings("max_error: 1%"))
     learned = semantic_of(old)
     same = system(settings("max_error: 1%", "log: {level: error}\n"), old)
     assert (semantic_of(same), same.embedding) == (learned, old.embedding)
-    assert semantic_of(system(settings("max_error: 2%"), same)) is not learned
+    assert semantic_of(system(settings("max_error: 1%, same_answer: 0.8"), same)) is not learned
+    assert semantic_of(system(settings("max_error: 1%, max_phrasings: 100"), same)) is not learned
     other = system(settings("max_error: 1%", "embedder: {max_tokens: 64}\n"), same)
     assert semantic_of(other) is not learned
     assert other.embedding is not old.embedding
+
+
+@pytest.mark.parametrize(("said", "is_proven"), [
+    ("ttl_s: 1000", True), ("max_answer_bytes: 2048", True), ("within_s: 0.1", True), ("semantic_ttl_s: 60", True),
+    ("eligible: {personal: true}", True), ("audit: 0.1", False), ("max_error: 2%", False), ("min_labels: 100", False),
+    ("threshold: 0.9", False)])
+def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> None:
+    """Questions and their answers go on; labels do where the error is bounded as before. The rules are the new ones."""
+    old = system(settings("ttl_s: 86400"))
+    learned = semantic_of(old)
+    assert learned is not None
+    labels, phrasings = learned.learning, learned.phrasings
+    new = system(settings(said), old)
+    assert semantic_of(new) is learned
+    assert learned.phrasings is phrasings
+    assert (learned.learning is labels) is is_proven
+    cache = new.gateway.router.routes["faq"].terms.cache
+    assert cache is not None
+    assert learned.config == cache.config.semantic
+    rule = learned.rule_of(None)
+    assert isinstance(rule, Fixed) is (said == "threshold: 0.9")
+    assert isinstance(rule, Fixed) or rule.config == cache.config.semantic.calibrated()
+
+
+def test_an_exact_cache_may_learn_later_and_forget() -> None:
+    """What is kept is kept; what was asked in other words is known while it is semantic."""
+    old = system(settings("max_error: 1%"))
+    exact = load(Source("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {})
+    between = system(exact, old)
+    new = system(settings("max_error: 1%"), between)
+    caches = [built.gateway.router.routes["faq"].terms.cache for built in (old, between, new)]
+    assert len({id(cache.store) for cache in caches if cache is not None}) == 1
+    assert semantic_of(between) is None
+    assert semantic_of(new) not in (None, semantic_of(old))
 
 
 def test_a_judge_is_asked_by_the_gateway_of_the_day() -> None:

@@ -1,11 +1,20 @@
-"""What a tenant's request is thought to be in work."""
+"""What a tenant's request is thought to be in work, and in money."""
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stayfast.pipeline.tenants import Tenant
+from stayfast.core.types import Api, Request, Usage
+from stayfast.pipeline.tenants import BYTES_A_TOKEN, Tenant
 from stayfast.policy.admission import TenantConfig
+from stayfast.policy.price import Price
 from stayfast.policy.priority import Points
 from stayfast.policy.quota import QuotaConfig
+from stayfast.wire.decode import decode
+
+USD = st.floats(0, 1000)
+PRICES = st.builds(Price, USD, USD, st.none() | USD, st.none() | USD, st.none() | USD)
 
 
 def tenant() -> Tenant:
@@ -38,3 +47,64 @@ def test_other_terms_give_nothing_back() -> None:
     assert one.quota.reserve((1, 900, 0), 0.0) is None
     one.configure(TenantConfig(weight=2.0, quota=QuotaConfig(tokens_per_day=1000, requests_per_minute=999)), Points(), 0.0)
     assert one.quota.bucket("tokens_per_day").level(0.0) == 100
+
+
+def chat(max_tokens: int | None, n_bytes: int = 400) -> Request:
+    """A request whose prompt has about so many bytes."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x" * n_bytes}]}
+    return decode(Api.CHAT, msgspec.json.encode(body if max_tokens is None else {**body, "max_tokens": max_tokens}))
+
+
+@given(st.lists(PRICES, min_size=1, max_size=3), st.floats(1e-6, 100), st.none() | st.integers(1, 4096),
+       st.lists(st.lists(st.tuples(st.integers(0, 2), *[st.floats(0, 1)] * 4), max_size=50), min_size=1, max_size=4))
+def test_a_burst_costs_no_more_than_the_limit(prices: list[Price], limit: float, max_tokens: int | None,
+                                              bursts: list[list[tuple[int, float, float, float, float]]]) -> None:
+    """Of any size and at any price, whoever of the route answers: at most L pass at once, and in all, while none comes back;
+    but for one that alone may cost more than L.
+    """
+    one = Tenant("a", TenantConfig(quota=QuotaConfig(cost_per_day=limit)), Points(), 0.0)
+    request, spent, dearest_usd = chat(max_tokens), 0.0, 0.0
+    most = {"m": Price(max(price.dearest_input for price in prices), max(price.output_per_mtok for price in prices))}
+    n_input = len(request.body) / BYTES_A_TOKEN
+    for burst in bursts:
+        under_way = []
+        for who, *parts in burst:
+            reserved = (1.0, 0.0, one.most_cost_usd(request, n_input, most))
+            if one.quota.reserve(reserved, 0.0) is None:
+                under_way.append((reserved, prices[who % len(prices)], parts))
+        for reserved, price, (prompt, read, written, said) in under_way:
+            n_prompt = int(n_input * prompt)
+            n_read = int(n_prompt * read)
+            n_written = int((n_prompt - n_read) * written)
+            n_output = int((max_tokens or 1000) * said)
+            usd = price.cost_usd(Usage(n_prompt, n_output, n_read, n_written // 2, n_written - n_written // 2))
+            one.quota.reconcile(reserved, (1.0, 0.0, usd), 0.0)
+            spent, dearest_usd = spent + usd, max(dearest_usd, usd)
+    assert spent <= max(limit, dearest_usd) * (1 + 1e-9)
+
+
+def test_an_answer_of_no_stated_length_may_be_as_long_as_any_of_late() -> None:
+    """1024 tokens at first; a longer one is known from its end on, and forgotten by and by."""
+    one, prices = tenant(), {"m": Price(0.0, 1e6)}
+    assert one.most_cost_usd(chat(None), 100, prices) == 1024
+    one.learn(5000, 0.0)
+    assert one.most_cost_usd(chat(None), 100, prices) == 5000
+    assert one.most_cost_usd(chat(50), 100, prices) == 50
+    for _ in range(200):
+        one.learn(100, 0.0)
+    assert one.most_cost_usd(chat(None), 100, prices) == pytest.approx(100, rel=0.01)
+
+
+def test_what_no_estimate_sees_is_learned() -> None:
+    """Prompts to which an upstream adds its own: no less is reserved than is usual; nor where nothing has a price."""
+    one = tenant()
+    for _ in range(200):
+        one.learn(10, 2.0)
+    assert one.most_cost_usd(chat(10), 100, {"m": Price(1.0, 1.0)}) == pytest.approx(2.0, rel=0.01)
+    assert one.most_cost_usd(chat(10), 100, {}) == pytest.approx(2.0, rel=0.01)
+
+
+def test_embeddings_write_nothing() -> None:
+    """Their cost is their input's."""
+    request = decode(Api.EMBEDDINGS, b'{"model": "m", "input": "hello"}')
+    assert tenant().most_cost_usd(request, 500_000, {"*": Price(2.0, 1000.0)}) == 1.0

@@ -80,12 +80,13 @@ def test_the_greedy_leave_open_what_others_have_used() -> None:
     assert sharing.n_kept(noisy, 20, 1.0) == 4
     assert sharing.n_kept(noisy, 10, 1.0) == 3  # of ten places five are the other's
     assert sharing.n_kept(noisy, 41, 1.0) == 0  # it has less than its share
-    noisy.n_waiting = 1
+    noisy.queued()
     assert sharing.n_kept(noisy, 41, 1.0) == 4
     assert sharing.n_kept(quiet, 20, 1.0) == 0
-    quiet.n_waiting = 1
+    quiet.queued()
     assert sharing.n_kept(noisy, 20, 1.0) == 0
-    quiet.n_waiting = quiet.n_running = 0
+    quiet.left_queue()
+    quiet.n_running = 0
     assert sharing.n_kept(noisy, 20, 20.0) == 6
     assert sharing.n_kept(noisy, 20, 40.0) == 0  # it has used none for long enough
     sharing.arrive(noisy, 61.0, None)

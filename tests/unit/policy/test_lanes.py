@@ -46,7 +46,7 @@ class Hall:
 
     def called(self, lane: Lane[int]) -> bool:
         """Whether one of a lane was taken from its queue."""
-        return lane.queue.pop(lambda band, _: self.has_room(lane, band)) is not None
+        return lane.queue.pop(lambda band: self.has_room(lane, band)) is not None
 
     def has_room(self, lane: Lane[int], band: int = BAND) -> bool:
         """As the places ask."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.lexical import why_apart, wording
+from stayfast.policy.lexical import is_filled_otherwise, why_apart, wording
 
 
 @pytest.mark.parametrize(("one", "other", "why"), [
@@ -24,6 +24,15 @@ from stayfast.policy.lexical import why_apart, wording
     ("cancel within two weeks", "cancel within three weeks", "numbers"),
     ("a one kilogram parcel", "a two kilogram parcel", "numbers"),
     ("the second step", "the third step", "numbers"),
+    ("tax on income above the line", "tax on income below the line", "opposites"),
+    ("Is it safe to eat raw?", "Is it unsafe to eat raw?", "opposites"),
+    ("the list of paid leave", "the list of unpaid leave", "opposites"),
+    ("bags over ten kilos", "bags under ten kilos", "opposites"),
+    ("are you open on weekdays", "are you open on weekends", "opposites"),
+    ("the cheapest fare to Rome", "the most expensive fare to Rome", "opposites"),
+    ("how to merge two files", "how to split two files", "opposites"),
+    ("leave for a mother", "leave for a father", "opposites"),
+    ("the fee by day", "the fee by night", "opposites"),
 ])
 def test_each_rule(one: str, other: str, why: str) -> None:
     """Both ways round."""
@@ -40,10 +49,40 @@ def test_each_rule(one: str, other: str, why: str) -> None:
     ("I can't log in", "I cannot log in"),
     ("cancel within 2 weeks", "cancel within two weeks"),
     ("how could one log in", "how can I log in"),
+    ("a unit of work", "a work of it"),  # one is not the other turned round
+    ("can I leave unless it rains", "can I leave less often"),
 ])
 def test_what_no_rule_tells_apart(one: str, other: str) -> None:
     """The rest is left to the score."""
     assert why_apart(wording(one), wording(other)) == ""
+
+
+FORM = "A {} shirt of ours should be given the {} programme of the machine, whatever its colour and cut{}."
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), [
+    (("linen", "warm", ""), ("cotton", "hot", ""), True),
+    (("linen", "warm", ""), ("linen", "cold", ""), True),
+    (("linen", "warm", ""), ("linen", "warm", " of course"), False),  # something is put in, and nothing else left out
+    (("linen", "warm", ""), ("linen", "very warm", ""), False),
+    (("linen", "60", ""), ("linen", "sixty", ""), False),
+    (("linen", "30 or 60 and never the 30", ""), ("linen", "30 or 60 and never the 60", ""), True),
+    (("linen", "warm", " over ten kilos"), ("linen", "warm", " under ten kilos"), True),
+    (("linen", "warm", " for all of us"), ("linen", "warm", " by all of you"), False),
+])
+def test_a_form_filled_in_twice(one: tuple[str, ...], other: tuple[str, ...], expected: bool) -> None:
+    """Each has a word that says something, and the other has not."""
+    ones, others = wording(FORM.format(*one)), wording(FORM.format(*other))
+    assert is_filled_otherwise(ones, others) is expected
+    assert is_filled_otherwise(others, ones) is expected
+
+
+def test_other_words_for_the_same_are_no_form() -> None:
+    """Most of what stands side by side is another."""
+    one = wording("Open the settings, choose your language there, and restart the app.")
+    other = wording("In the settings there is a list of languages; pick yours and start the app again.")
+    assert not is_filled_otherwise(one, other)
+    assert not is_filled_otherwise(wording(""), other)
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
@@ -52,3 +91,5 @@ def test_any_text_can_be_read(one: str, other: str) -> None:
     read, other_read = wording(one), wording(other)
     assert why_apart(read, read) == ""
     assert why_apart(read, other_read) == why_apart(other_read, read)
+    assert not is_filled_otherwise(read, read)
+    assert is_filled_otherwise(read, other_read) == is_filled_otherwise(other_read, read)

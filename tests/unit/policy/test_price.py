@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Usage
-from stayfast.policy.price import Price, price_of
+from stayfast.policy.price import Price, dearest, price_of
 
 COUNTS = st.integers(0, 10_000_000)
 
@@ -42,3 +42,17 @@ def test_prices_have_bounds(bad: dict[str, float]) -> None:
     """The field is named."""
     with pytest.raises(ValueError, match=next(iter(bad))):
         Price(**{"input_per_mtok": 1.0, "output_per_mtok": 1.0, **bad})
+
+
+def test_the_dearest_of_all_who_may_answer() -> None:
+    """By kind of token, whoever charges most; a target's own name for the model counts, where it has one."""
+    cheap, dear = Price(1.0, 20.0, cached_read_per_mtok=0.1), Price(4.0, 8.0, cache_write_per_mtok=5.0)
+    assert dearest([({"a": cheap}, None), ({"b": dear}, "b")], "a") == {"a": Price(5.0, 20.0)}
+    assert dearest([({"a": cheap}, None), ({"b": dear}, "c"), ({}, None)], "a") == {"a": Price(1.0, 20.0)}
+    assert dearest([({}, None)], "a") == {}
+
+
+def test_a_route_for_all_names_has_a_price_for_each() -> None:
+    """Names with a price of their own have theirs; all others what `*` costs."""
+    found = dearest([({"a": Price(1, 1), "*": Price(2, 2)}, None), ({"b": Price(9, 9)}, None)], "*")
+    assert found == {"a": Price(1, 1), "b": Price(9, 9), "*": Price(2, 2)}

@@ -11,30 +11,30 @@ from stayfast.policy.retry import RetryConfig, wait_before_next
 CONFIG = RetryConfig(max_attempts=3, base_s=0.1, cap_s=0.3, min_left_s=0.05)
 
 
-@given(n_failed=st.integers(1, 20), remaining_s=st.floats(0, 100), retry_after_s=st.none() | st.floats(0, 100),
-       goes_elsewhere=st.booleans(), seed=st.integers(0, 99))
-def test_an_admitted_attempt_always_fits(n_failed: int, remaining_s: float, retry_after_s: float | None,
-                                         goes_elsewhere: bool, seed: int) -> None:
+@given(n_made=st.integers(1, 20), remaining_s=st.floats(0, 100), alone_s=st.floats(0, 100), is_fresh=st.booleans(),
+       seed=st.integers(0, 99))
+def test_an_admitted_attempt_always_fits(n_made: int, remaining_s: float, alone_s: float, is_fresh: bool, seed: int) -> None:
     """Whatever the samples: within the count, within the time that is left, within the jitter's ceiling."""
-    wait_s = wait_before_next(CONFIG, n_failed, remaining_s, Random(seed), retry_after_s=retry_after_s,
-                              goes_elsewhere=goes_elsewhere)
+    wait_s = wait_before_next(CONFIG, n_made, remaining_s, Random(seed), is_fresh=is_fresh, alone_s=alone_s, least_s=0.2)
     if wait_s is None:
         return
-    assert n_failed < CONFIG.max_attempts
-    assert wait_s + CONFIG.min_left_s <= remaining_s
-    assert 0 <= wait_s <= max(min(CONFIG.cap_s, CONFIG.base_s * 2 ** (n_failed - 1)), retry_after_s or 0)
+    assert n_made < CONFIG.max_attempts
+    assert wait_s + 0.2 <= remaining_s
+    assert 0 <= wait_s <= max(min(CONFIG.cap_s, CONFIG.base_s * 2 ** (n_made - 1)), alone_s)
+    assert wait_s >= (0 if is_fresh else alone_s)
 
 
 def test_failing_over_waits_for_nobody() -> None:
-    """Another upstream stands ready: at once, whatever the first one asked for."""
-    assert wait_before_next(CONFIG, 1, 10, Random(1), retry_after_s=5, goes_elsewhere=True) == 0.0
+    """An upstream that is well and was not asked: at once."""
+    assert wait_before_next(CONFIG, 1, 10, Random(1), is_fresh=True) == 0.0
 
 
-def test_returning_honours_retry_after() -> None:
-    """The same upstream: not before it asked to be asked again."""
-    wait_s = wait_before_next(CONFIG, 1, 10, Random(1), retry_after_s=5)
+def test_a_retry_after_is_waited_for_or_nothing_is() -> None:
+    """Not before it asked to be asked again; not at all where that is too late."""
+    wait_s = wait_before_next(CONFIG, 1, 10, Random(1), alone_s=5)
     assert wait_s is not None
     assert wait_s >= 5
+    assert wait_before_next(CONFIG, 1, 5, Random(1), alone_s=5) is None
 
 
 def test_jitter_is_full() -> None:

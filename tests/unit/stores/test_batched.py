@@ -23,12 +23,14 @@ class Words:
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
+        self.n_read = 0
         self.gate = threading.Event()
         self.gate.set()
         self.is_broken = False
 
     def tokens(self, text: str) -> tuple[list[int], bool]:
         """One number a word; six at most."""
+        self.n_read += 1
         ids = [len(word) for word in text.split()]
         return ids[:6], len(ids) <= 6
 
@@ -151,6 +153,21 @@ def test_what_is_cut_is_not_whole() -> None:
         assert not embedder.is_whole("one two three four five six seven")
 
     on(check)
+
+
+def test_a_text_is_read_once() -> None:
+    """To tell whether it is whole, and to embed it then; one of more words than tokens are read is not read at all."""
+    async def check(embedder: Batched, model: Words) -> None:
+        for n, text in enumerate(("a bc def", "b", "a bc def"), 1):
+            assert embedder.is_whole(text)
+            assert (await embedder.embed([text]))[0, 0] == len(text.replace(" ", ""))
+            assert model.n_read == n
+        assert not embedder.is_whole("a " * 8 + "a")
+        assert model.n_read == 3
+        assert not embedder.is_whole("a b c d e f g")
+        assert model.n_read == 4
+
+    on(check, EmbedderConfig(max_tokens=8))
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_tokens", 7), ("threads", 0), ("max_batch_tokens", 0), ("late_s", -1.0),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -15,7 +16,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreAsked, StoreChanged
 from stayfast.stores import shared
 from stayfast.stores.base import Kept, Store, StoreGone
-from stayfast.stores.door import Get, Led, Put
+from stayfast.stores.door import Get, Lead, Led, Order, Put, Reply
 from stayfast.stores.packed import VERSION, packed, unpacked
 from stayfast.stores.shared import Shared, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
@@ -145,6 +146,35 @@ def test_a_slow_store_costs_its_time_and_is_left_alone() -> None:
         assert [(fact.state, fact.why) for fact in rig.sink.of(StoreChanged)] == [
             ("open", "5 failures in a row: no answer in 0.02 s"), ("half_open", "a probe was good: no answer in 0.02 s"),
             ("closed", "2 probes were good")]
+
+    run(main)
+
+
+def test_a_full_store_still_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders that write are left alone while they fail, and told of; look-ups go on, and nobody may not lead."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        await filled(rig.store, (KEY, kept("one")))
+        carry = rig.door.carry
+        async def full(orders: Sequence[Order]) -> list[Reply]:
+            if any(isinstance(order, Put | Lead) for order in orders):
+                raise StoreGone("OutOfMemoryError")
+            return await carry(orders)
+
+        monkeypatch.setattr(rig.door, "carry", full)
+        for n in range(50):
+            assert await rig.store.get(KEY) == kept("one")
+            assert await rig.store.lead(n.to_bytes(32, "big"))
+            await rig.store.put(n.to_bytes(32, "big"), kept("two"))
+        assert (rig.counts(), rig.counts("lead")) == ({"hit": 50}, {"gone": 5, "left_alone": 45})
+        monkeypatch.setattr(rig.door, "carry", carry)
+        await asyncio.sleep(2)
+        assert [await rig.store.lead(KEY) for _ in range(3)] == [True] * 3
+        assert rig.counts("lead")["led"] == 3
+        told = rig.sink.of(StoreChanged)
+        assert told[0].why == "orders that write: 5 failures in a row: OutOfMemoryError"
+        assert [fact.state for fact in told] == ["open", "half_open", "closed"]
 
     run(main)
 

@@ -67,6 +67,20 @@ class TestSqliteJournal(JournalSuite):
         self.tell_it(story)
 
 
+def test_what_is_larger_than_the_store_takes_nobodys_room(tmp_path: Path) -> None:
+    """It is not kept, nor is what it was to replace; all others stay."""
+    async def story() -> None:
+        store = opened(tmp_path / "a.db", max_bytes=50_000)
+        keys = [bytes([n]) * 32 for n in range(20)]
+        await filled(store, *[(key, kept("x" * 500)) for key in keys])
+        await filled(store, (KEY, kept("x" * 60_000)), (keys[0], kept("x" * 60_000)))
+        assert await store.get(KEY) is None
+        assert [await store.get(key) is not None for key in keys] == [False] + [True] * 19
+        await store.close()
+
+    asyncio.run(story())
+
+
 def get_once(path: Path, key: bytes = KEY) -> Kept | None:
     """What a new process finds."""
     async def find() -> Kept | None:

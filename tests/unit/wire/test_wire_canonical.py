@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, scope_of, terms_of
+from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, said_of, scope_of, terms_of
 from stayfast.wire.decode import decode
 
 HELLO = {"role": "user", "content": "hello"}
@@ -32,12 +32,12 @@ def key(request: Request, *who: str | None) -> bytes:
     """Where its answer is kept."""
     what = asked(request)
     assert not what.why_not
-    return key_of(terms_of(what, *who), what)
+    return key_of(terms_of(what, said_of(*who)), what)
 
 
 def scope(request: Request, *who: str | None) -> bytes:
     """What another request must share with it."""
-    return scope_of(terms_of(asked(request), *who))
+    return scope_of(terms_of(asked(request), said_of(*who)))
 
 
 def raw(text: str) -> Request:

@@ -69,6 +69,9 @@ def test_a_404_says_whose_fault_it_is() -> None:
         error = from_response("up", Api.CHAT, 404, {}, json.dumps(said).encode())
         assert (error.is_model_missing, error.can_retry, error.is_final, error.status) == (is_missing, is_missing, True, 404)
     assert not from_response("up", Api.CHAT, 400, {}, b'{"error": {"code": "model_not_found"}}').is_model_missing
+    for status, is_missing in ((400, True), (404, True), (500, False)):  # OpenAI says 400
+        error = from_response("up", Api.RESPONSES, status, {}, b'{"error": {"code": "previous_response_not_found"}}')
+        assert error.is_model_missing == is_missing
 
 
 def test_a_param_is_named() -> None:

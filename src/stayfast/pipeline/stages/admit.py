@@ -73,8 +73,10 @@ class Admission:
         arrival, request, places = ex.arrival, ex.request, self.places
         tenant = self.tenants.of(arrival.tenant, now)
         n_input, n_output = tenant.estimate(request)
-        reserved = (1.0, n_input + n_output, tenant.usual_cost_usd)
-        refusal = tenant.quota.reserve(reserved, now)
+        quota = tenant.quota
+        most_usd = tenant.most_cost_usd(request, n_input, ex.terms.dearest) if quota.has_cost else 0.0
+        reserved = (1.0, n_input + n_output, most_usd)
+        refusal = quota.reserve(reserved, now)
         if refusal is not None:
             raise self._over_quota(ex, tenant, refusal, now)
         try:
@@ -94,6 +96,7 @@ class Admission:
             tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
             raise
         ex.allowances = tenant.quota.allowances(now)
+        ex.rank = (band, tenant.share)
         if asked.lane is not None:
             ex.lane = asked.lane.name
             if places.lanes is not None and asked.lane is not places.lanes.short:  # whose prefills nobody counts

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Rejected, Shed, StayfastError, UpstreamFailed
+from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight
 from stayfast.pipeline.caching import Cached, Caching, FlightKey
@@ -23,7 +23,7 @@ from stayfast.pipeline.semantic import Asking, Likeness, Semantic
 from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.memory import MemoryStore
-from stayfast.wire.canonical import Asked, asked, key_of, scope_of, terms_of
+from stayfast.wire.canonical import Asked, asked, key_of, said_of, scope_of, terms_of
 from stayfast.wire.replay import in_events, keepable
 
 MAX_RENEWING = 64  # answers of one route that are made again at the same time
@@ -88,7 +88,7 @@ class ExactCache:
             kept = store.look(key) if isinstance(store, MemoryStore) else await self._look(ex, store, key)
             if kept is not None and (started := self._given(ex, caching, flight_key, control, kept)) is not None:
                 return started
-            if caching.semantic is not None and flight_key not in caching.flights:
+            if caching.semantic is not None and (flight_key not in caching.flights or key in caching.renewing):
                 started = await self._in_other_words(ex, caching, caching.semantic, flight_key, control,
                                                      what=what, terms=terms)
                 if started is not None:
@@ -97,6 +97,8 @@ class ExactCache:
                 _refuse_others(control)
             if flight_key in caching.flights and (started := await self._joined(ex, caching, flight_key)) is not None:
                 return started
+        else:
+            _refuse_others(control)
         ex.cached = MISS
         ex.share = partial(self._call, caching, flight_key, control)
         return None
@@ -136,11 +138,14 @@ class ExactCache:
         return started
 
     def _make_again(self, renew: Renew, ex: Exchange, caching: Caching, key: FlightKey, control: CacheControl | None, *,
-                    asking: Asking | None = None) -> None:
-        """One call in the background, for all who are given the old answer meanwhile. asking: what it is an audit of."""
+                    asking: Asking | None = None) -> bool:
+        """One call in the background, for all who are given the old answer meanwhile. asking: what it is an audit of.
+
+        False: one is under way, or too many are.
+        """
         renewing = caching.renewing
         if key[0] in renewing or key in caching.flights or len(renewing) >= MAX_RENEWING:
-            return
+            return False
 
         async def again() -> None:
             try:
@@ -150,6 +155,7 @@ class ExactCache:
 
         renewing.add(key[0])
         self._tasks.spawn(again())
+        return True
 
     def _hit(self, ex: Exchange, kept: Kept, fresh_for_s: float, like: Likeness | None = None) -> Started | None:
         """The answer that is kept, if it is fresh. like: it was made for another question."""
@@ -182,23 +188,29 @@ class ExactCache:
         if isinstance(found, Likeness):
             started = self._hit(ex, found.kept, max_age_s, found)
             is_only_cached = control is not None and control.only_if_cached  # then nobody pays for a call
-            if started is not None and found.is_audited and self._renew is not None and not is_only_cached:
-                semantic.count("audit_begun")
-                self._make_again(self._renew, ex, caching, key, control, asking=found.asking)
-            return started
+            if started is not None:
+                semantic.count("hit")
+                if (found.is_audited and self._renew is not None and not is_only_cached
+                        and self._make_again(self._renew, ex, caching, key, control, asking=found.asking)):
+                    semantic.audit_begun(found.asking)
+                return started
+            why = "unstreamable" if ex.request.stream else "old"
+            semantic.count(why)
+            found.asking.was_given = False
+            found = found.asking
         ex.asking = found
         ex.notes.append(f"no answer in other words: {why}")
         return None
 
     async def _joined(self, ex: Exchange, caching: Caching, key: FlightKey) -> Started | None:
         """What the calls of others bring; None where there is none, or they failed and another one may not."""
-        for n_left in range(N_FLIGHTS - 1, -1, -1):
-            flight = caching.flights.get(key)
-            if flight is None:
-                break
-            started = await self._join(ex, flight, is_last=not n_left)
+        n_left = N_FLIGHTS
+        while (flight := caching.flights.get(key)) is not None:
+            started = await self._join(ex, flight, is_last=n_left == 1)
             if started is not None:
                 return started
+            if type(flight.failure) is not DeadlineExceeded:
+                n_left -= 1
         return None
 
     async def _join(self, ex: Exchange, flight: Flight, *, is_last: bool) -> Started | None:
@@ -207,6 +219,12 @@ class ExactCache:
         try:
             started = await flight.join(ex)
         except StayfastError as failed:
+            if type(flight.failure) is DeadlineExceeded:  # of its leader's time, which says nothing of the upstream
+                if ex.watch.is_over(self._clock.now()):
+                    ex.cached = COALESCED
+                    raise ex.watch.exceeded(CALL) from None
+                ex.notes.append("the time of the request that made the call for the same was over")
+                return None
             if is_last or flight.failure is None or not _may_differ(failed):
                 ex.cached = COALESCED
                 raise
@@ -295,10 +313,12 @@ def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tup
         return what.why_not
     if what.is_sampled and is_too_warm(caching.config, what.temperature, is_seeded=what.is_seeded):
         return "temperature"
-    who = _who(ex, caching)
-    if control is not None and control.namespace:
-        who.append(f"namespace: {control.namespace}")
-    terms = terms_of(what, *who)
+    arrival, api = ex.arrival, request.api
+    if arrival.headers or (control is not None and control.namespace):
+        who = _who(ex, caching, control)
+    else:
+        who = caching.said.get((arrival.tenant, api)) or caching.said_of(arrival.tenant, api)
+    terms = terms_of(what, who)
     return (key_of(terms, what), request.stream, request.include_usage), what, terms
 
 
@@ -307,12 +327,12 @@ def _is_whole(sight: Sight) -> bool:
     return sight.is_complete and not sight.is_cut and sight.failure is None
 
 
-def _who(ex: Exchange, caching: Caching) -> list[str | None]:
-    """What decides an answer and does not stand in the body."""
-    who = [ex.arrival.tenant, caching.origin, ex.request.api]
-    if ex.arrival.headers:  # what they ask of an upstream (a beta of its protocol) is a part of the question
-        who += [f"{name}: {value}" for name, value in ex.arrival.headers if name not in _SAY_NOTHING]
-    return who
+def _who(ex: Exchange, caching: Caching, control: CacheControl | None) -> bytes:
+    """What decides an answer and does not stand in the body, where this request says some of it."""
+    words = [f"{name}: {value}" for name, value in ex.arrival.headers if name not in _SAY_NOTHING]  # asked of an upstream
+    if control is not None and control.namespace:
+        words.append(f"namespace: {control.namespace}")
+    return said_of(ex.arrival.tenant, caching.origin, ex.request.api, *words)
 
 
 def _is_left_alone(plan: Plan, now: float) -> bool:

@@ -6,14 +6,13 @@ As long as the client has nothing of an answer, attempts may be swapped unseen; 
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from functools import partial
 from random import Random
 from typing import Any
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
-from stayfast.core.events import Retried, RetryWithheld, Sink
+from stayfast.core.events import Sink
 from stayfast.core.types import Outcome, Stage
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
@@ -21,24 +20,25 @@ from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.lead import until_content, until_whole
 from stayfast.pipeline.race import IsShedding, Race, Tasks
+from stayfast.pipeline.retrying import Retrying, is_once
 from stayfast.pipeline.room import make_room, must_wait
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
 from stayfast.policy.price import price_of
-from stayfast.policy.retry import wait_before_next
 from stayfast.upstreams.base import Call
 
 
 class Caller:
     """Makes attempts until one brings content. Task-safe: holds no state of a request."""
 
-    __slots__ = ("_clock", "_is_shedding", "_rng", "_sink", "_tasks")
+    __slots__ = ("_clock", "_is_shedding", "_retrying", "_rng", "_sink", "_tasks")
 
     def __init__(self, clock: Clock, rng: Random, sink: Sink, is_shedding: IsShedding | None = None) -> None:
         self._clock = clock
         self._rng = rng
         self._sink = sink
         self._is_shedding = is_shedding  # None: nobody is ever turned away
+        self._retrying = Retrying(clock, rng, sink)
         self._tasks = Tasks()
 
     def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
@@ -55,7 +55,7 @@ class Caller:
         return self._first(ex, plan, plan.candidates, ends_at, is_last=True)
 
     async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> Started:
-        reserve_s = 0.0 if _is_once(ex, plan) else ex.reserve_s
+        reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
         ex.watch.bound(ends_at - reserve_s, self._clock.now())
         try:
             return await self._first(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
@@ -68,10 +68,11 @@ class Caller:
     async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float, failed: StayfastError) -> Started:
         """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
         budget, n_left = plan.route.hedging.budget, len(plan.fallback)
-        reserve_s = 0.0 if _is_once(ex, plan) else ex.reserve_s
+        is_stateful = is_once(ex, plan)
+        reserve_s = 0.0 if is_stateful else ex.reserve_s
         for targets in plan.fallback:
             now = self._clock.now()
-            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, is_once=_is_once(ex, plan)):
+            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, is_once=is_stateful):
                 break
             pool = targets[0].member.extra
             if targets is not plan.fallback[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
@@ -80,11 +81,11 @@ class Caller:
             n_left -= 1
             until = ends_at - reserve_s * n_left / len(plan.fallback)
             ex.watch.bound(until, now)
-            self._retried(ex, plan, failed, targets[0], "fell back to")
+            self._retrying.retried(ex, plan, failed, targets[0], "fell back to")
             pool.take(weight, now)
             budget.take_retry(weight, now)  # the first is never refused: it goes elsewhere, once, instead of failing
             try:
-                return await self._first(ex, plan, targets, until, is_last=not n_left)
+                return await self._first(ex, plan, targets, until, is_last=not n_left, n_before=len(ex.attempts))
             except Rejected:  # the fallback's protocol cannot say it: the failure before it is the one that counts
                 continue
             except StayfastError as its:
@@ -92,107 +93,69 @@ class Caller:
         raise failed from None
 
     async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
-                     is_last: bool) -> Started:
-        """The first of these targets that brings content by `ends_at`. `is_last`: nobody is asked after them."""
-        if plan.route.hedging.has_slow and len(targets) > 1:
+                     is_last: bool, n_before: int = 0) -> Started:
+        """The first of these targets that brings content by `ends_at`. `is_last`: nobody is asked after them. `n_before`:
+        attempts that others had before them.
+        """
+        if plan.route.hedging.has_slow:
             targets = self._slow_last(plan, targets)
         candidates = deque(targets)
-        n_failed = 0
-        while True:
-            target, layout = candidates[0], plan.prompt.layout
-            target = (await make_room(ex, candidates, ends_at, self._clock, layout) if must_wait(ex, target, layout)
-                      else target)
-            try:
-                return await self._attempt(ex, plan, target, targets, ends_at, is_last=is_last)
-            except Rejected:
-                candidates.popleft()  # this upstream's protocol cannot say it; another's may
-                if not candidates:
-                    raise
-            except UpstreamFailed as failed:
-                n_failed += 1
-                if failed.is_for_operator or failed.is_model_missing:
-                    candidates.popleft()
-                else:
-                    candidates.rotate(-1)
-                if not candidates or not failed.can_retry or (_is_once(ex, plan, target) and not failed.is_undone):
-                    raise
-                following = candidates[0]
-                wait_s = wait_before_next(
-                    plan.route.retry, n_failed, ends_at - self._clock.now(), self._rng, retry_after_s=failed.retry_after_s,
-                    goes_elsewhere=following is not target, least_s=following.member.quickest_s)
-                if wait_s is None or not self._may_retry(ex, plan, failed, following, wait_s):
-                    raise
-                if wait_s > 0:
-                    await self._back_off(ex, wait_s)
+        n_made = n_free = 0  # attempts that count, and those by which nothing was asked of anybody
+        failed: UpstreamFailed | None = None
+        try:
+            while True:
+                target, layout = candidates[0], plan.prompt.layout
+                if must_wait(ex, target, layout):
+                    target = await make_room(ex, candidates, ends_at, self._clock, layout)
+                try:
+                    return await self._attempt(ex, plan, target, targets, ends_at, n_made=n_made, is_last=is_last)
+                except Rejected:
+                    candidates.popleft()  # this upstream's protocol cannot say it; another's may
+                    n_free += 1
+                    if failed is None:
+                        if candidates:
+                            continue
+                        raise
+                except UpstreamFailed as its:
+                    failed = its
+                    if its.is_refused:
+                        candidates.popleft()
+                        n_free += 1
+                    else:
+                        candidates.rotate(-1)
+                n_made = _n_asked(ex.attempts[n_before:]) - n_free
+                wait_s = self._retrying.following(ex, plan, failed, candidates, target=target, n_made=n_made,
+                                                   ends_at=ends_at, is_last=is_last)
+                if wait_s is None:
+                    raise failed
+                await self._retrying.back_off(ex, wait_s)
+        finally:
+            failed = None  # it holds this frame, which would hold it
 
     def _slow_last(self, plan: Plan, targets: Sequence[Target]) -> Sequence[Target]:
         """The same, with those that are slow just now behind the others: a second attempt would go there at once."""
+        if len(targets) == 1:
+            return targets
         slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
                                        is_whole=not plan.prompt.request.stream)
         return sorted(targets, key=lambda target: target.member.upstream.name in slow)
 
-    def _may_retry(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, following: Target, wait_s: float) -> bool:
-        """Whether the budgets of extra attempts, the route's and that of whom it would ask, have room for one more; it is
-        taken then. What an SDK sends again is a retry already. A refused key or model draws on none: nothing was done.
-        """
-        if failed.is_refused:
-            self._retried(ex, plan, failed, following, "retried at", wait_s=wait_s, draws=False)
-            return True
-        now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.extra
-        weight = weight_of(len(plan.prompt.request.body))
-        if ex.arrival.is_repeat:
-            why, note = "client", "its client retries by itself"
-        elif not budget.may_retry(weight, now):
-            why, note = "budget", f"extra attempts came to {budget.extra_share(now):.1%} in the last minute"
-        elif not pool.has_room(weight, now):
-            why, note = "upstream", f"{following.member.upstream.name} has had its extra attempts of the last minute"
-        else:
-            self._retried(ex, plan, failed, following, "retried at", wait_s=wait_s)
-            budget.take_retry(weight, now)
-            pool.take(weight, now)
-            return True
-        ex.notes.append(f"not retried: {note} ({failed.what} of {failed.upstream})")
-        self._sink.emit(RetryWithheld(plan.route.name, failed.upstream, why, budget.extra_share(now), budget.share))
-        return False
-
-    def _retried(self, ex: Exchange, plan: Plan, failed: StayfastError, following: Target, how: str, *,
-                 wait_s: float = 0.0, draws: bool = True) -> None:
-        """Tell of another attempt, and of what the budget stands at before it."""
-        now, budget, to = self._clock.now(), plan.route.hedging.budget, following.member.upstream.name
-        what, of = (failed.what, failed.upstream) if isinstance(failed, UpstreamFailed) else (failed.code, "")
-        fact = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.share if draws else 0.0)
-        ex.notes.append(f"{how} {to}: {fact.why}")
-        self._sink.emit(fact)
-
-    async def _back_off(self, ex: Exchange, wait_s: float) -> None:
-        """Wait with nothing held but the request itself."""
-        ex.watch.arm_bound()
-        try:
-            await asyncio.sleep(wait_s)
-        except asyncio.CancelledError:
-            verdict = ex.watch.verdict(Stage.CALL)
-            if verdict is None:
-                raise
-            raise verdict from None
-        finally:
-            ex.watch.disarm()
-
     async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
-                       is_last: bool) -> Started:
-        """One attempt, and what is sent beside it where it is slow."""
-        attempt = self._begin(ex, plan, ends_at, target)
+                       n_made: int, is_last: bool) -> Started:
+        """One attempt, after `n_made` others, and what is sent beside it where it is slow."""
+        attempt = self.begin(ex, plan, ends_at, target)
         request, hedging = plan.prompt.request, plan.route.hedging
         if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_race(ex, hedging):
             return await self._read(ex, attempt, None, is_last=is_last)
-        begin = partial(self._begin, ex, plan, ends_at, is_hedge=True)
-        race = Race(ex, attempt, others, hedging, begin=begin, tasks=self._tasks, clock=self._clock, sink=self._sink,
-                    is_shedding=self._is_shedding)
+        race = Race(ex, plan, attempt, others, ends_at=ends_at, n_made=n_made, caller=self, tasks=self._tasks,
+                    clock=self._clock, sink=self._sink, is_shedding=self._is_shedding)
         started: Started | None = None
         try:
             try:
                 started = await self._read(ex, attempt, race, is_last=is_last)
-            except UpstreamFailed:
+            except UpstreamFailed as failed:
                 if race.has_hedges:
+                    race.replace(attempt, failed)
                     started = await race.others(ex.terms.timeouts.first_token_s)
                 if started is None:
                     raise
@@ -201,7 +164,14 @@ class Caller:
         ex.upstream = started.source.name
         return started
 
-    def _begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
+    def instead(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Sequence[Target], *, of: Attempt,
+                n_made: int, ends_at: float) -> Attempt | None:
+        """An attempt in place of one that failed beside another: with somebody who was not asked. None: there is nobody."""
+        target = self._retrying.beside(ex, plan, failed, others, of=of.member, n_made=n_made, ends_at=ends_at)
+        return self.begin(ex, plan, ends_at, target) if target is not None else None
+
+    def begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
+        """An attempt that nothing is sent of yet; whoever begins it ends it."""
         request = plan.prompt.request
         upstream = target.member.upstream
         is_incremental = request.stream or upstream.always_streams
@@ -285,11 +255,8 @@ def _may_race(ex: Exchange, hedging: Hedging) -> bool:
     return not ex.arrival.headers or not ex.arrival.is_repeat
 
 
-def _is_once(ex: Exchange, plan: Plan, target: Target | None = None) -> bool:
-    """Whether it must not be sent again where it may have been heard; by this target."""
-    if target is not None and target.member.is_once:
-        return True
-    return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.stateful
+def _n_asked(attempts: Sequence[Attempt]) -> int:
+    return sum(not attempt.is_hedge for attempt in attempts)
 
 
 def _is_for_fallback(failed: StayfastError, *, is_once: bool) -> bool:

@@ -2,7 +2,8 @@
 
 `asyncio.sleep` makes a future, a timer that fills it, and a turn of the loop that then wakes the task. Here the timer wakes
 the task itself: half the turns, which for a million answers is minutes. asyncio takes anything for a future that has the
-attribute `_asyncio_future_blocking` (see `asyncio.isfuture`); the rest of what a task asks of one is below.
+attribute `_asyncio_future_blocking` (see `asyncio.isfuture`); the rest of what a task, and who stands in for one
+(`pipeline.carried`), asks of one is below. One at a time waits for it.
 """
 
 import asyncio
@@ -12,38 +13,54 @@ from typing import Any
 
 
 class Nap:
-    """Some seconds of one task's time. Awaited once; cancelled as a future is."""
+    """Some seconds of one task's time, from when it is first awaited. Cancelled as a future is."""
 
-    __slots__ = ("_asyncio_future_blocking", "_context", "_is_cancelled", "_loop", "_seconds", "_timer", "_woken")
+    __slots__ = ("_asyncio_future_blocking", "_at", "_context", "_is_cancelled", "_is_over", "_loop", "_timer", "_woken")
 
     def __init__(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         self._asyncio_future_blocking = False
-        self._seconds = seconds
+        self._at = loop.time() + seconds
         self._loop = loop
         self._timer: asyncio.Handle | None = None
-        self._is_cancelled = False
+        self._is_over = self._is_cancelled = False
 
     def __await__(self) -> Generator[Any, None, None]:
         self._asyncio_future_blocking = True
         yield self
-        self._timer = None  # which holds this nap: a cycle for each chunk would be work for the collector
         self.result()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """The loop that waits."""
         return self._loop
 
+    def done(self) -> bool:
+        """Whether the time is up, or the wait was cut short."""
+        return self._is_over
+
+    def cancelled(self) -> bool:
+        """Whether it was cut short."""
+        return self._is_cancelled
+
     def add_done_callback(self, woken: Callable[["Nap"], object], *, context: Context | None = None) -> None:
         """The task's own: how it goes on."""
         self._woken, self._context = woken, context
-        self._timer = self._loop.call_later(self._seconds, woken, self, context=context)
+        self._timer = self._loop.call_at(self._at, self._ring, context=context)
+
+    def remove_done_callback(self, woken: Callable[["Nap"], object]) -> int:
+        """It waits no more; somebody else may. How many were removed."""
+        if self._timer is None or woken != self._woken:
+            return 0
+        self._timer.cancel()
+        self._timer = None
+        return 1
 
     def cancel(self, msg: object = None) -> bool:
-        """End the wait at once; False if somebody did before. No task asks this of a wait that is over."""
-        if self._is_cancelled or self._timer is None:
+        """End the wait at once; False where it is over."""
+        if self._is_over or self._timer is None:
             return False
-        self._is_cancelled = True
+        self._is_over = self._is_cancelled = True
         self._timer.cancel()
+        self._timer = None  # which holds this nap: a cycle for each chunk would be work for the collector
         self._loop.call_soon(self._woken, self, context=self._context)
         return True
 
@@ -52,5 +69,10 @@ class Nap:
         if self._is_cancelled:
             raise asyncio.CancelledError
 
+    def _ring(self) -> None:
+        self._is_over = True
+        self._timer = None
+        self._woken(self)
+
     def __repr__(self) -> str:
-        return f"<Nap of {self._seconds:.3g} s>"
+        return f"<Nap until {self._at:.3f}{', over' * self._is_over}>"

@@ -202,7 +202,7 @@ class ChatSource:
         sight = self.sight
         answer = usual(body) if self._is_chat else None
         if answer is not None:
-            sight.usage, sight.response_id = answer.counted(), answer.id
+            sight.usage, sight.response_id, sight.says_text = answer.counted(), answer.id, answer.says_text
             if answer.choices:
                 sight.finish_reason = answer.choices[0].finish_reason
             sight.n_content = 1

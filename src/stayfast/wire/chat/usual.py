@@ -7,7 +7,7 @@ something and is not read here must be of a type that it does not fit.
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from stayfast.core.types import Usage
 
@@ -34,7 +34,10 @@ class _Said(Struct, gc=False):
 
 
 class _Message(Struct, gc=False):
-    pass
+    content: Raw = Raw()
+    tool_calls: Raw = Raw()
+    function_call: None = None
+    refusal: None = None
 
 
 class _Choice(Struct, gc=False):
@@ -50,6 +53,14 @@ class Answer(Struct, gc=False):
     usage: _Said | None = None
     error: None = None
 
+    def says_text(self) -> bool:
+        """Whether it is plain to see that its one choice says text and nothing else."""
+        if len(self.choices) != 1:
+            return False
+        message = self.choices[0].message
+        content, calls = bytes(message.content), message.tool_calls
+        return len(content) > 2 and content[0] == _QUOTE and (not len(calls) or bytes(calls) in _NO_CALLS)
+
     def counted(self) -> Usage | None:
         """Its token counts; None: it has none."""
         said = self.usage
@@ -60,6 +71,8 @@ class Answer(Struct, gc=False):
                      0, 0, (outputs.reasoning_tokens if outputs is not None else 0) or 0)
 
 
+_NO_CALLS: Final = (b"null", b"[]")
+_QUOTE: Final = 34
 _DECODER: Final = msgspec.json.Decoder(Answer)
 
 

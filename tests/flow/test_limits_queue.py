@@ -1,0 +1,159 @@
+"""The queue at upstreams' limits: no more wait than can be served in time, at all of them at once, the urgent ones first."""
+
+import asyncio
+from collections import Counter
+from random import Random
+
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import Shed, StayfastError
+from stayfast.core.events import RequestDone
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.admit import Admission
+from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.policy.limits import LimitConfig
+from stayfast.policy.priority import Tier
+from stayfast.testing import Say, Script, SimLoop, Wait, run
+from stayfast.upstreams.limited import Limited
+from tests.flow.rig import Rig, chat, read
+
+ONE = LimitConfig("fixed", least=1, most=1)
+A_SECOND: Script = [Wait(1.0), Say("ok")]
+
+
+async def asked(rig: Rig, tenant: str | None = None) -> tuple[str, float]:
+    """Who answered, or the error's code, and after how long."""
+    began_at = rig.loop.now()
+    try:
+        reply = await rig.gateway.serve(chat(), Arrival("req_1", began_at, tenant))
+        await read(reply)
+    except StayfastError as error:
+        return error.code, rig.loop.now() - began_at
+    return reply.upstream, round(rig.loop.now() - began_at, 6)
+
+
+@pytest.mark.parametrize(("load", "total_s", "goal"), [(0.8, 3.0, 0.97), (1.2, 3.0, 0.9), (2.0, 3.0, 0.9), (2.0, 1.5, 0.8)])
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_too_much_is_refused_at_once_and_the_rest_served(load: float, total_s: float, goal: float, spread: float) -> None:
+    """Eight places of about a second, nothing else configured: of what could be served nearly all is, whatever comes."""
+    n, n_places = 600, 8
+
+    async def main(loop: SimLoop) -> None:
+        rng = Random(5)
+        scripts: list[Script] = [[Wait(rng.uniform(1 - spread, 1 + spread)), Say("ok")] for _ in range(n)]
+        rig = Rig(loop, scripts, limit=LimitConfig("fixed", most=n_places), timeouts=Timeouts(total_s=total_s))
+        tasks = []
+        for _ in range(n):
+            tasks.append(loop.create_task(asked(rig)))
+            await asyncio.sleep(rng.expovariate(load * n_places))
+        could = min(n, loop.now() * n_places)
+        results = await asyncio.gather(*tasks)
+        codes = Counter(code for code, _ in results)
+        assert codes["up0"] >= goal * could
+        assert codes["total_s_exceeded"] <= 0.05 * n * (spread > 0)
+        refused_after = [seconds for code, seconds in results if code == "upstream_busy"]
+        assert sum(seconds == 0 for seconds in refused_after) >= 0.8 * len(refused_after)
+
+    run(main)
+
+
+def test_the_first_place_at_any_of_them_is_taken() -> None:
+    """One hangs for 25 s, the other is free from 1.0 s: who came at 0.1 s is there then, and says where it waited."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(25), Say("ok")]], [A_SECOND], limit=ONE, in_turn=True)
+        busy = [loop.create_task(asked(rig)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert await asked(rig) == ("up1", 1.9)
+        assert rig.sink.of(RequestDone)[-1].notes == (
+            "waited 900 ms for a place at up1: 1 of 1 places were taken, 0 others waiting",)
+        assert [member.n_waiting for member in rig.registry] == [0, 0]
+        await asyncio.gather(*busy)
+        assert (rig.n_in_flight, rig.n_open) == (0, 0)
+
+    run(main)
+
+
+def test_where_one_lets_nobody_wait_another_does() -> None:
+    """The first has no place in its queue, the second has a hundred."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(5), Say("ok")]], [A_SECOND], in_turn=True)
+        for member, max_waiting in zip(rig.registry, (0, 100), strict=True):
+            member.whole = Limited(member.upstream.name, LimitConfig("fixed", most=1, max_waiting=max_waiting))
+        busy = [loop.create_task(asked(rig)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert await asked(rig) == ("up1", 1.9)
+        await asyncio.gather(*busy)
+
+    run(main)
+
+
+def test_a_sick_upstream_is_not_waited_for() -> None:
+    """The place that comes first is of one that others go before: the request waits on for the well one."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(3), Say("ok")]], [A_SECOND], limit=ONE, in_turn=True)
+        busy = [loop.create_task(asked(rig)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        rig.registry["up1"].own.leave_alone(100.0, "a test says so")
+        assert await asked(rig) == ("up0", 5.9)
+        await asyncio.gather(*busy)
+
+    run(main)
+
+
+def test_lanes_that_come_while_two_are_waited_at() -> None:
+    """Who waits at two upstreams asks again at both, as it was: none of them keeps anything of the first wait."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [A_SECOND], [[Wait(0.4), Say("ok")]], limit=LimitConfig("gradient", least=1), in_turn=True)
+        for member in rig.registry:
+            member.limit.follow(1.0)
+        tasks = [loop.create_task(asked(rig)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        before = rig.registry["up0"].whole
+        rig.registry["up0"].divide(["short"])  # what is in no lane stays under the whole limit
+        assert (before.n_due, before.has_room) == (0, False)
+        assert sorted(await asyncio.gather(*tasks)) == [
+            ("up0", 1.0), ("up1", 0.4), ("up1", 0.8), ("up1", 1.2)]
+        for member in rig.registry:
+            assert [(one.n_in_flight, one.n_due, one._n_promised) for one in member.all_limited] == [
+                (0, 0, 0)] * len(member.all_limited)
+
+    run(main)
+
+
+def test_a_premium_tenant_goes_before_a_batch_one() -> None:
+    """Twenty wait, then the urgent one comes: it has the next place."""
+    async def main(loop: SimLoop) -> None:
+        tenants = {"vip": TenantConfig(tier=Tier.PREMIUM), "bulk": TenantConfig(tier=Tier.BATCH)}
+        rig = Rig(loop, [A_SECOND], limit=ONE, admit=Admission(AdmissionConfig(None), tenants, loop, Random(3)))
+        bulk = [loop.create_task(asked(rig, "bulk")) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        assert await asked(rig, "vip") == ("up0", 1.9)
+        assert sorted(seconds for _, seconds in await asyncio.gather(*bulk)) == [1, *range(3, 22)]
+
+    run(main)
+
+
+def test_a_noisy_tenant_holds_nobody_up() -> None:
+    """Ten of one wait; one of another comes, and is the second to go."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [A_SECOND], limit=ONE, admit=Admission(AdmissionConfig(None), {}, loop, Random(3)))
+        noisy = [loop.create_task(asked(rig, "noisy")) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        assert await asked(rig, "quiet") == ("up0", 2.9)
+        await asyncio.gather(*noisy)
+
+    run(main)
+
+
+def test_the_refused_do_not_come_back_together() -> None:
+    """Forty at once, none may wait: each has its own second to come back."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(4), Say("ok")]], limit=LimitConfig("fixed", most=1, max_waiting=0))
+        await asked(rig)
+        results = await asyncio.gather(*[rig.serve() for _ in range(40)], return_exceptions=True)
+        told = [round(one.retry_after_s or 0, 3) for one in results if isinstance(one, Shed)]
+        assert (len(told), len(set(told))) == (39, 39)
+        assert 4.0 <= min(told) < max(told) <= 8.0
+
+    run(main)

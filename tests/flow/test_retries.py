@@ -1,0 +1,199 @@
+"""After a failure, in virtual time: who is asked next, when, and at whose expense."""
+
+import asyncio
+
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import Fault, Rejected, UpstreamFailed
+from stayfast.core.events import AttemptDone, BreakerChanged, RequestDone, Retried
+from stayfast.core.types import Api
+from stayfast.pipeline.exchange import Arrival
+from stayfast.policy.retry import RetryConfig
+from stayfast.testing import Fail, Say, Script, Scripted, SimLoop, run
+from stayfast.upstreams.base import Call, Stream
+from tests.flow.dialects import ask
+from tests.flow.rig import Rig, chat, read
+from tests.flow.test_blame import NO_MODEL, Picky, says
+from tests.flow.test_blame import Rig as PickyRig
+
+HELLO: Script = [Say("hello")]
+DOWN: Script = [Fail(Fault.STATUS, 500)]
+BUSY: Script = [Fail(Fault.STATUS, 503, 30.0)]
+SIX = RetryConfig(max_attempts=6)
+
+
+class Mute(Scripted):
+    """Its protocol can say nothing."""
+
+    async def open(self, call: Call) -> Stream:
+        raise Rejected("cannot be said")
+
+
+def _rig(loop: SimLoop, *scripts: list[Script], total_s: float = 100.0, n_fallback: int = 0) -> Rig:
+    return Rig(loop, *scripts, retry=SIX, timeouts=Timeouts(total_s=total_s), in_turn=True, n_fallback=n_fallback)
+
+
+def _begun(rig: Rig) -> list[tuple[str, float]]:
+    return [(done.upstream, done.began_at) for done in sorted(rig.sink.of(AttemptDone), key=lambda done: done.n_attempt)]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_nobody_is_asked_before_his_retry_after(status: int) -> None:
+    """Both want to be left alone for 30 s: where that does not fit the failure is the answer, at once."""
+    async def main(loop: SimLoop) -> None:
+        script: list[Script] = [[Fail(Fault.STATUS, status, 30.0)]]
+        rig = _rig(loop, script, script, total_s=20)
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.serve()
+        assert (loop.now(), failed.value.retry_after_s) == (0.0, 30.0)
+        assert _begun(rig) == [("up0", 0.0), ("up1", 0.0)]
+
+    run(main)
+
+
+def test_a_retry_after_that_fits_is_waited_for() -> None:
+    """Whoever may be asked first is asked; not a millisecond before."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [BUSY, HELLO], [[Fail(Fault.STATUS, 503, 10.0)], HELLO])
+        await read(await rig.serve())
+        assert _begun(rig) == [("up0", 0.0), ("up1", 0.0), ("up1", 10.0)]
+
+    run(main)
+
+
+def test_going_round_backs_off() -> None:
+    """Only the first fail-over is immediate: those who have all failed are not asked six times in an instant."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [DOWN], [DOWN])
+        with pytest.raises(UpstreamFailed):
+            await rig.serve()
+        began_at = [at for _, at in _begun(rig)]
+        assert began_at[:2] == [0.0, 0.0]
+        assert len(set(began_at)) == 5
+        assert all(0 < facts.wait_s <= 0.1 * 2**n for n, facts in enumerate(rig.sink.of(Retried)[1:], 1))
+
+    run(main)
+
+
+def test_who_wants_to_be_left_alone_is_passed_over() -> None:
+    """What other requests were told counts: up1 is not asked, up2 is, at once; where there is no up2, up0 again."""
+    async def main(loop: SimLoop) -> None:
+        for scripts, order in (([DOWN], [HELLO], [HELLO]), ["up0", "up2"]), (([DOWN, HELLO], [HELLO]), ["up0", "up0"]):
+            rig = _rig(loop, *scripts)
+            rig.registry["up1"].own.leave_alone(loop.now() + 30, "it said so")
+            await read(await rig.serve())
+            assert [name for name, _ in _begun(rig)] == order
+
+    run(main)
+
+
+def test_a_fallback_need_not_wait_for_others() -> None:
+    """Who asks to be left alone for 30 s is not waited for where somebody else may answer now."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [BUSY], [HELLO], n_fallback=1)
+        await read(await rig.serve())
+        assert _begun(rig) == [("up0", 0.0), ("up1", 0.0)]
+
+    run(main)
+
+
+def test_who_cannot_say_it_shortens_no_wait() -> None:
+    """Between a busy upstream and itself stands one whose protocol cannot say the request."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [BUSY, HELLO], upstreams=[Mute("up1", [HELLO], loop)], retry=SIX, in_turn=True)
+        await read(await rig.serve())
+        assert _begun(rig) == [("up0", 0.0), ("up1", 0.0), ("up0", 30.0)]
+
+    run(main)
+
+
+def test_a_wait_ends_with_its_client() -> None:
+    """In back-off nothing is held, and nothing is left."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [BUSY])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await rig.serve()
+        assert (loop.now(), rig.n_in_flight, rig.n_open, len(rig.sink.of(RequestDone))) == (5.0, 0, 0, 1)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+NOT_HERE = {"error": {"message": "no such response", "type": "invalid_request_error", "param": "response_id"}}
+NAMED = {"error": {"message": "no such response", "type": "invalid_request_error", "code": "previous_response_not_found"}}
+
+
+@pytest.mark.parametrize(("status", "said"), [(404, NOT_HERE), (404, NAMED), (400, NAMED), (404, NO_MODEL), (404, {})])
+@pytest.mark.parametrize("n_repeats", ["0", "1"])
+def test_an_earlier_response_is_looked_for_everywhere(status: int, said: object, n_repeats: str) -> None:
+    """At each upstream once, whatever the attempts; it draws on no budget, and nobody is thought the worse of."""
+    async def main(loop: SimLoop) -> None:
+        ups = [Picky(f"up{n}", loop, m=says(status, said)) for n in range(5)]
+        rig = PickyRig(loop, *ups, Picky("there", loop), retry=RetryConfig(max_attempts=2))
+        request = ask(Api.RESPONSES, stream=True, store=True, previous_response_id="resp_1")
+        headers = (("x-stainless-retry-count", n_repeats),)
+        for _ in range(3):
+            reply = await rig.gateway.serve(request, Arrival("req_1", loop.now(), headers=headers))
+            await read(reply)
+            assert reply.upstream == "there"
+        assert [len(up.asked) for up in ups] == [3] * 5
+        assert rig.routes["m"].hedging.budget.taken == 0
+        assert rig.sink.of(BreakerChanged) == []
+        assert all(member.is_well(loop.now(), "m") for member in rig.registry)
+
+    run(main)
+
+
+def test_a_response_that_nobody_knows_is_the_clients_404() -> None:
+    """With the upstream's own words."""
+    async def main(loop: SimLoop) -> None:
+        ups = [Picky(f"up{n}", loop, m=says(404, NOT_HERE)) for n in range(5)]
+        rig = PickyRig(loop, *ups)
+        request = ask(Api.RESPONSES, stream=False, previous_response_id="resp_1")
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.gateway.serve(request, Arrival("req_1", loop.now()))
+        assert (failed.value.status, failed.value.is_clients_fault) == (404, True)
+        assert [len(up.asked) for up in ups] == [1] * 5
+
+    run(main)
+
+
+def test_a_failure_where_it_may_be_is_the_truer_answer() -> None:
+    """One does not know the response, the other may: a 404 would be a lie. What may have been heard is not sent twice."""
+    async def main(loop: SimLoop) -> None:
+        ups = Picky("a", loop, m=says(404, NOT_HERE)), Picky("b", loop, m=says(500))
+        rig = PickyRig(loop, *ups, retry=SIX)
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.gateway.serve(ask(Api.RESPONSES, stream=True, store=True, previous_response_id="resp_1"),
+                                    Arrival("req_1", loop.now()))
+        assert (failed.value.upstream_status, [len(up.asked) for up in ups]) == (500, [1, 1])
+
+    run(main)
+
+
+@pytest.mark.parametrize("request_of", [chat, lambda: ask(Api.RESPONSES, stream=True)])
+def test_what_goes_on_from_nothing_is_not_looked_for(request_of: object) -> None:
+    """A 404 that is the request's own fault stays the answer of whoever was asked."""
+    async def main(loop: SimLoop) -> None:
+        ups = Picky("a", loop, m=says(404, NOT_HERE)), Picky("b", loop)
+        rig = PickyRig(loop, *ups)
+        assert callable(request_of)
+        with pytest.raises(UpstreamFailed):
+            await rig.gateway.serve(request_of(), Arrival("req_1", loop.now()))
+        assert [len(up.asked) for up in ups] == [1, 0]
+
+    run(main)
+
+
+def test_a_retry_that_comes_too_late_is_not_made() -> None:
+    """The upstream has never brought a token within the time that is left."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, [DOWN, HELLO], total_s=1.5)
+        rig.registry["up0"].quickest_s = 2.0
+        with pytest.raises(UpstreamFailed):
+            await rig.serve()
+        assert len(_begun(rig)) == 1
+
+    run(main)

@@ -1,0 +1,73 @@
+"""What a semantic hit is counted as, and what an audit that runs does to those who ask meanwhile, on virtual time."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from stayfast.core.types import CacheControl
+from stayfast.policy.semantic import SemanticConfig
+from stayfast.stores.memory import MemoryStore
+from stayfast.testing import Say, Script, SimLoop, Wait, run
+from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask
+
+ALWAYS = SemanticConfig(threshold=0.9, audit=1.0)
+LATER: Script = [Wait(4.0), Say(YES)]
+
+
+@pytest.mark.parametrize("control", [None, CacheControl(only_if_cached=True)])
+def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
+    """Who asks the same while it runs is given the same answer at once, and no second audit begins."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, [Say(YES)], LATER, [Say(NO)], semantic=ALWAYS)
+        await rig.text(ask(ONE))
+        await rig.settled()
+        for _ in range(3):
+            asked_at = loop.now()
+            assert await rig.text(ask(SAME), control if rig.lookups.count("hit") else None) == YES
+            assert loop.now() == asked_at
+            await asyncio.sleep(0.1)
+        assert rig.results == ["miss", "semantic", "semantic", "semantic"]
+        await rig.settled()
+        assert rig.lookups == ["nothing_near", "hit", "audit_begun", "hit", "hit", "audit_right"]
+        assert rig.n_calls == 2
+        rig.check_clean()
+
+    run(main)
+
+
+def test_a_hit_that_nobody_may_audit_begins_none() -> None:
+    """only-if-cached: no call is made for it, and none is counted as begun."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, [Say(YES)], semantic=ALWAYS)
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(SAME), CacheControl(only_if_cached=True)) == YES
+        await rig.settled()
+        assert rig.lookups == ["nothing_near", "hit"]
+
+    run(main)
+
+
+def test_an_answer_that_no_stream_can_tell_is_a_miss_that_teaches() -> None:
+    """It is not counted as a hit nor audited; the answer that is made instead is given to whoever asks in other words."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, [Say(YES)], semantic=ALWAYS)
+        await rig.text(ask(ONE))
+        await rig.settled()
+        store = rig.caching.store
+        assert isinstance(store, MemoryStore)
+        ((key, kept),) = store._answers.items()
+        body = msgspec.json.encode({**msgspec.json.decode(kept.body), "citations": ["https://a.example"]})
+        store.keep(key, msgspec.structs.replace(kept, body=body))
+        for question in (SAME, SAME_TOO):
+            assert await rig.text(ask(question)) == YES
+            await rig.settled()
+        assert rig.results == ["miss", "miss", "semantic"]
+        assert rig.lookups == ["nothing_near", "unstreamable", "hit", "audit_begun", "audit_right"]
+        rig.check_clean()
+
+    run(main)

@@ -1,0 +1,157 @@
+"""policy.queue and policy.fair with many tenants: whose turn it is, found in one pass, is whose it is by asking each."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.policy.fair import Share, Sharing
+from stayfast.policy.priority import BANDS, WITH_TRAFFIC_S
+from stayfast.policy.queue import Queue, QueueConfig, Waiting
+
+N_PLACES = 6
+CEILINGS = (6, 6, 5, 4, 3)
+N_TENANTS = 5
+STEPS = st.tuples(st.sampled_from(["come", "come", "run", "go", "go", "end", "leave", "later"]), st.integers(0, 1000),
+                  st.integers(0, len(BANDS) - 1), st.floats(0, 12))
+
+
+def most_of_late(share: Share, now: float) -> int:
+    """What `n_most` will say, changing nothing."""
+    if now < share.turns_at:
+        return max(share.n_most_now, share.n_most_before)
+    return max(share.n_running, share.n_most_now if now < share.turns_at + WITH_TRAFFIC_S / 2 else share.n_running)
+
+
+class Many:
+    """Tenants, a queue and places; each pop and each newcomer is held against the rule as it is written down."""
+
+    def __init__(self, weights: list[float], max_queue: int) -> None:
+        self.sharing, self.now = Sharing(), 0.0
+        self.queue: Queue[int] = Queue(QueueConfig(max_queue=max_queue))
+        self.shares = [Share(str(n), weight) for n, weight in enumerate(weights)]
+        self.running: list[tuple[Share, float]] = []
+        self.inside: list[Waiting[int]] = []
+        self.seen: set[Share] = set()
+
+    def do(self, step: str, which: int, band: int, amount: float) -> None:
+        """One thing that happens."""
+        share = self.shares[which % len(self.shares)]
+        if step == "come":
+            self.come(share, band, amount)
+        elif step == "run" and len(self.running) < N_PLACES:
+            self.arrive(share)
+            self.start(share, amount)
+        elif step == "go":
+            self.go(amount)
+        elif step == "end" and self.running:
+            share, thought = self.running.pop(which % len(self.running))
+            self.sharing.end(share, thought, amount * which % 7)
+        elif step == "leave" and self.inside:
+            self.queue.remove(self.inside.pop(which % len(self.inside)))
+        elif step == "later":
+            self.now += amount
+
+    def arrive(self, share: Share) -> None:
+        self.seen.add(share)
+        self.sharing.arrive(share, self.now, self.queue.least_served())
+
+    def start(self, share: Share, thought: float) -> None:
+        self.sharing.start(share, thought)
+        self.running.append((share, thought))
+
+    def come(self, share: Share, band: int, amount: float) -> None:
+        """Into the queue; who has to go, if anybody, has waited in the longest lane for its weight."""
+        self.arrive(share)
+        assert self.queue.n_ahead(band, share) == self.n_ahead(band, share)
+        waiting = Waiting(0, band, share, self.now, self.now + amount)
+        self.inside.append(waiting)
+        gone = self.queue.push(waiting)
+        if gone is not None:
+            lowest = max(each.band for each in self.inside)
+            lengths = {each.share: 0 for each in self.inside if each.band == lowest}
+            for each in self.inside:
+                if each.band == lowest:
+                    lengths[each.share] += 1
+            ranks = {each: (n / each.weight, each.served) for each, n in lengths.items()}
+            assert (gone.band, ranks[gone.share]) == (lowest, max(ranks.values()))
+            self.inside.remove(gone)
+
+    def go(self, thought: float) -> None:
+        """The next one, if there is room for any."""
+        expected = self.next_by_the_rule()
+        n_kept = self.sharing.n_kept_by_greedy(N_PLACES, self.now)
+        popped = self.queue.pop(lambda band: len(self.running) + n_kept < CEILINGS[band])
+        assert popped is expected
+        if popped is not None:
+            self.inside.remove(popped)
+            self.start(popped.share, thought)
+
+    def next_by_the_rule(self) -> Waiting[int] | None:
+        """Each lane is asked on its own."""
+        for band, lanes in enumerate(self.queue._bands):
+            able = [lane for lane in lanes.values() if len(self.running) + self.n_kept(lane.share) < CEILINGS[band]]
+            if able:
+                return min(able, key=lambda lane: (lane.share.claim, lane.share.n_running)).entries[0].waiting
+        return None
+
+    def n_kept(self, share: Share) -> int:
+        """By the formula in policy.fair."""
+        weights, present = self.sharing._weights, self.sharing._present
+        greedy = {each for each in present
+                  if each.n_waiting > 0 or each.n_running * weights >= N_PLACES * each.weight}
+        if share not in greedy:
+            return 0
+        return sum(max(0, min(int(N_PLACES * each.weight / weights), most_of_late(each, self.now)) - each.n_running)
+                   for each in present if each not in greedy)
+
+    def n_ahead(self, band: int, share: Share) -> float:
+        """By counting."""
+        higher = sum(each.band < band for each in self.inside)
+        own = [each.share for each in self.inside if each.band == band]
+        turns = (own.count(share) + 1) / share.weight
+        return higher + sum(own.count(each) if each is share else min(own.count(each), turns * each.weight)
+                            for each in dict.fromkeys(own))
+
+
+@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=N_TENANTS), st.integers(1, 30),
+       st.lists(STEPS, max_size=150))
+def test_one_pass_finds_what_asking_each_does(weights: list[float], max_queue: int,
+                                              steps: list[tuple[str, int, int, float]]) -> None:
+    """Whoever comes, waits, runs, ends and leaves, at any time: the same goes on next, and the same is kept for others."""
+    many = Many(weights, max_queue)
+    for step in steps:
+        many.do(*step)
+        for share in many.seen:
+            kept = many.n_kept(share)
+            assert many.sharing.n_kept(share, N_PLACES, many.now) == kept
+
+
+def test_room_is_asked_for_once_a_band() -> None:
+    """However many tenants wait: when a place is given back, no work is done for each of them but to compare claims."""
+    queue: Queue[int] = Queue(QueueConfig())
+    for n in range(300):
+        queue.push(Waiting(n, 2 + n % 2, Share(str(n)), 0.0, 600.0))
+    asked: list[int] = []
+
+    def has_room(band: int) -> bool:
+        asked.append(band)
+        return False
+
+    assert queue.pop(has_room) is None
+    assert asked == [2, 3]
+
+
+def test_what_is_kept_is_not_looked_for_among_those_that_wait() -> None:
+    """Whoever begins to wait is not asked for what it leaves open; when it waits no more, it is."""
+    sharing, share, other = Sharing(), Share("a"), Share("b")
+    for each in (share, other):
+        sharing.arrive(each, 0.0, None)
+    sharing.start(other, 1.0)
+    sharing.end(other, 1.0, 1.0)
+    assert sharing.n_kept_by_greedy(10, 0.0) == 1
+    other.queued()
+    assert sharing.n_kept_by_greedy(10, 0.0) == 0
+    assert list(sharing._unqueued) == [share]
+    other.left_queue()
+    assert sharing.n_kept_by_greedy(10, 0.0) == 1
+    sharing.arrive(share, 100.0, None)
+    assert list(sharing._unqueued) == list(sharing._present) == [share]

@@ -1,0 +1,262 @@
+"""upstreams/limited: whose turn it is at a limit, what a wait there is thought to take, and that none leaves anything."""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.core.errors import Shed
+from stayfast.policy.common import Common
+from stayfast.policy.limits import LimitConfig
+from stayfast.testing import SimLoop, run
+from stayfast.upstreams.limited import Choice, Limited, Turn
+from stayfast.upstreams.registry import Member
+
+
+def limited(name: str = "up", most: int = 1, max_waiting: int = 100) -> Limited:
+    """All of its places are taken."""
+    made = Limited(name, LimitConfig("fixed", most=most, max_waiting=max_waiting), rng=Random(1))
+    for _ in range(most):
+        made.take()
+    return made
+
+
+def choices(*limits: Limited, quickest_s: float = 0.0) -> list[Choice]:
+    """To wait at these."""
+    member = cast("Member", SimpleNamespace(quickest_s=quickest_s))
+    return [Choice(one, member, quickest_s) for one in limits]
+
+
+def empty(of: Limited, n_in_flight: int = 0) -> None:
+    """Nobody waits there, nothing is promised."""
+    assert (of.n_in_flight, of.n_waiting, of.n_due, of._n_promised, of._queue.n, of._shares) == (n_in_flight, 0, 0, 0, 0, {})
+
+
+def test_a_hold_that_was_cut_off_never_makes_the_mean_less() -> None:
+    """A time-out after 0.1 s does not say that places are held for 0.1 s; one after 11 s says that they are for longer."""
+    async def main(loop: SimLoop) -> None:
+        one = limited(most=3)
+        turn = Turn(loop, 100.0)
+        one.left(1.0)
+        assert one.wait_s(turn) == pytest.approx(1 / 3)
+        one.left(0.1, has_answered=False)
+        assert one.wait_s(turn) == pytest.approx(1 / 3)
+        one.left(11.0, has_answered=False)
+        assert one.wait_s(turn) == pytest.approx(2 / 3)
+
+    run(main)
+
+
+def test_who_is_turned_away_is_told_to_come_back_at_different_times() -> None:
+    """Spread over as long again as it takes, each to the millisecond his own."""
+    one = limited()
+    told = [one.shed("so", 4.0).retry_after_s or 0 for _ in range(40)]
+    assert len({round(seconds, 3) for seconds in told}) == 40
+    assert 4.0 <= min(told) < 4.5 < 7.5 < max(told) <= 8.0
+    assert one.shed("so", 59.0).retry_after_s == 60.0
+
+
+async def _order(loop: SimLoop, one: Limited, turns: Sequence[Turn]) -> list[int]:
+    """In which order they are called, one place after the other."""
+    called: list[int] = []
+
+    async def wait(number: int, turn: Turn) -> None:
+        assert await turn.wait(choices(one)) is one
+        called.append(number)
+        one.take()
+
+    tasks = [loop.create_task(wait(number, turn)) for number, turn in enumerate(turns)]
+    for _ in turns:
+        await asyncio.sleep(0.001)
+        one.left(1.0)
+    await asyncio.gather(*tasks)
+    empty(one, 1)
+    return called
+
+
+def test_the_order_is_band_then_tenant_then_deadline() -> None:
+    """Equals go as they came; an early deadline first; a quiet tenant among a noisy one's; a high band before all."""
+    async def main(loop: SimLoop) -> None:
+        def turn(ends_at: float = 100.0, band: int = 2, tenant: str = "", weight: float = 1.0) -> Turn:
+            return Turn(loop, loop.now() + ends_at, band, tenant, weight)
+
+        assert await _order(loop, limited(), [turn(), turn(), turn()]) == [0, 1, 2]
+        assert await _order(loop, limited(), [turn(9), turn(8), turn(7)]) == [2, 1, 0]
+        assert await _order(loop, limited(), [turn(band=4), turn(band=4), turn(band=0)]) == [2, 0, 1]
+        assert await _order(loop, limited(), [turn(tenant="a") for _ in range(4)] + [turn(tenant="b")]) == [0, 4, 1, 2, 3]
+        heavy = [turn(tenant="a", weight=3.0) for _ in range(6)] + [turn(tenant="b") for _ in range(2)]
+        assert await _order(loop, limited(), heavy) == [0, 6, 1, 2, 3, 7, 4, 5]
+
+    run(main)
+
+
+def test_nobody_is_overtaken_for_ever() -> None:
+    """By deadlines of those who come ten seconds after it, no longer."""
+    async def main(loop: SimLoop) -> None:
+        old = Turn(loop, 1000.0)
+        await asyncio.sleep(8.0)
+        assert await _order(loop, limited(), [old, Turn(loop, 9.0), Turn(loop, 12.0)]) == [1, 0, 2]
+
+    run(main)
+
+
+def test_when_full_the_least_deserving_goes() -> None:
+    """Of the lowest band the last; the newcomer itself, where there is no lower one."""
+    async def main(loop: SimLoop) -> None:
+        one = limited(max_waiting=2)
+        low = [loop.create_task(Turn(loop, 100.0, 4).wait(choices(one))) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Shed, match=r"2 waiting, which is as many as may$"):
+            await Turn(loop, 100.0, 4).wait(choices(one))
+        high = loop.create_task(Turn(loop, 100.0, 0).wait(choices(one)))
+        await asyncio.sleep(0)
+        with pytest.raises(Shed, match="2 waiting, which is as many as may, and others go first"):
+            await low[1]
+        one.left(1.0)
+        assert await high is one
+        one.take()
+        one.left(1.0)
+        assert await low[0] is one
+        empty(one)
+
+    run(main)
+
+
+def test_a_high_band_is_not_told_of_the_wait_of_a_low_one() -> None:
+    """Twenty wait for a second each: another of them could not be served in time, who goes first is."""
+    async def main(loop: SimLoop) -> None:
+        one = limited()
+        one._held_s = 1.0
+        waiting = [loop.create_task(Turn(loop, 100.0, 4).wait(choices(one))) for _ in range(20)]
+        await asyncio.sleep(0)
+        with pytest.raises(Shed, match="a wait of 21 s for a place and up to 1 s for a first token"):
+            await Turn(loop, 3.0, 4).wait(choices(one, quickest_s=1.0))
+        first = loop.create_task(Turn(loop, 3.0, 0).wait(choices(one, quickest_s=1.0)))
+        await asyncio.sleep(0)
+        one.left(1.0)
+        assert await first is one
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        empty(one)
+
+    run(main)
+
+
+def test_a_place_is_for_who_can_still_use_it() -> None:
+    """Half a second is left when its turn comes, and nobody ever answered in less than one: the next one goes."""
+    async def main(loop: SimLoop) -> None:
+        one = limited()
+        member = SimpleNamespace(quickest_s=0.0)
+        at = [Choice(one, cast("Member", member), 0.0)]
+        late, next_one = loop.create_task(Turn(loop, 1.5).wait(at)), loop.create_task(Turn(loop, 9.0).wait(at))
+        await asyncio.sleep(1.0)
+        member.quickest_s = 1.0
+        one.left(1.0)
+        with pytest.raises(Shed, match=r"when its turn came there was less time left than the 1 s that the quickest"):
+            await late
+        assert loop.now() == 1.0
+        assert await next_one is one
+        empty(one)
+
+    run(main)
+
+
+def test_who_waits_at_two_counts_once_and_is_expected_from_both() -> None:
+    """A quick one and a slow one: the wait is that for either, and each has its part of `max_waiting`."""
+    async def main(loop: SimLoop) -> None:
+        slow, quick = limited("slow", max_waiting=5), limited("quick", max_waiting=5)
+        slow._held_s, quick._held_s = 3.0, 1.0
+        tasks = [loop.create_task(Turn(loop, 100.0).wait(choices(slow, quick))) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert [slow.n_due, quick.n_due] == pytest.approx([1.0, 3.0])
+        assert (slow.n_waiting, quick.n_waiting, slow._queue.n) == (1, 3, 4)
+        with pytest.raises(Shed, match=r"upstream slow has .* a wait of 3\.8 s for a place"):  # the fifth, of 4 in 3 s
+            await Turn(loop, 3.0).wait(choices(slow, quick))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        empty(slow, 1)
+        empty(quick, 1)
+
+    run(main)
+
+
+def test_only_all_refusing_is_a_refusal() -> None:
+    """Where one lets nobody wait the other does; who is pushed out of one queue waits on in the other."""
+    async def main(loop: SimLoop) -> None:
+        none, some = limited("none", max_waiting=0), limited("some", max_waiting=1)
+        waiting = loop.create_task(Turn(loop, 100.0, 4).wait(choices(none, some)))
+        await asyncio.sleep(0)
+        assert (none.n_waiting, some.n_waiting) == (0, 1)
+        with pytest.raises(Shed, match=r"none may wait|1 waiting, which is as many as may"):
+            await Turn(loop, 100.0, 4).wait(choices(none, some))
+        both = limited("both")
+        also = loop.create_task(Turn(loop, 100.0, 3).wait(choices(some, both)))
+        await asyncio.sleep(0)
+        with pytest.raises(Shed, match="others go first"):
+            await waiting
+        first = loop.create_task(Turn(loop, 100.0, 0).wait(choices(some)))
+        await asyncio.sleep(0)
+        assert (some._queue.n, both.n_due) == (1, 1.0)
+        both.left(1.0)
+        assert await also is both
+        some.left(1.0)
+        assert await first is some
+
+    run(main)
+
+
+async def _request(loop: SimLoop, limits: Sequence[Limited], rng: Random) -> None:
+    """One that comes some time, waits at some of them, and holds what it gets for a while."""
+    await asyncio.sleep(rng.choice([0.0, 0.1, 0.2, rng.uniform(0, 3)]))
+    at = rng.sample(limits, rng.randint(1, len(limits)))
+    ends_at, quickest_s = loop.now() + rng.uniform(0.1, 4), rng.choice([0.0, 0.1, 0.5])
+    called = next((one for one in at if one.has_room), None)
+    while called is None:
+        try:
+            turn = Turn(loop, ends_at, rng.randrange(5), rng.choice("abc"), rng.choice([1.0, 2.0]))
+            called = await turn.wait(choices(*at, quickest_s=quickest_s))
+        except Shed:
+            return
+    called.take()
+    assert called.n_in_flight <= called.limit.value
+    held_s = rng.choice([0.1, 0.2, rng.uniform(0, 1)])
+    try:
+        await asyncio.sleep(held_s)
+    finally:
+        called.left(held_s, has_answered=rng.random() < 0.8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), n_limits=st.integers(1, 4), n_turns=st.integers(1, 30), is_common=st.booleans())
+def test_waits_leave_nothing_behind(seed: int, n_limits: int, n_turns: int, is_common: bool) -> None:
+    """Waits at any of several limits that are called, refused, pushed out, left and sent on at random: each request has one
+    place or none, no limit gives out more than it has, every queue is empty in the end.
+    """
+    async def main(loop: SimLoop) -> None:
+        rng = Random(seed)
+        limits = [Limited(f"up{n}", LimitConfig("fixed", most=rng.randint(1, 3), max_waiting=rng.randint(0, 6)), rng=rng)
+                  for n in range(n_limits)]
+        if is_common:
+            for number, one in enumerate(limits):
+                one.common = Common([0.0] * 20, (2 * number, 2 * number + 1), [])
+
+        tasks = [loop.create_task(_request(loop, limits, rng)) for _ in range(n_turns)]
+        for task in tasks:
+            if rng.random() < 0.4:
+                loop.call_at(rng.choice([0.1, 0.2, 0.3, rng.uniform(0, 4)]), task.cancel)
+        for _ in range(rng.randrange(3)):
+            loop.call_at(rng.uniform(0, 3), rng.choice(limits).send_on)
+        await asyncio.wait(tasks)
+        assert [task.exception() for task in tasks if not task.cancelled()] == [None] * sum(not t.cancelled() for t in tasks)
+        for one in limits:
+            empty(one)
+            assert one.has_room
+
+    run(main)
