@@ -9,7 +9,7 @@ import pytest
 
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
-from stayfast.core.types import Api, CacheControl
+from stayfast.core.types import Api, CacheControl, Request
 from stayfast.pipeline.stages.cache import ExactCache
 from stayfast.policy.cache import CacheConfig
 from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, run
@@ -234,5 +234,31 @@ def test_a_namespace_is_another_cache() -> None:
             await rig.text(control=CacheControl(namespace=namespace))
             await asyncio.sleep(1)
         assert rig.results == ["miss", "miss", "miss", "hit", "hit", "hit"]
+
+    run(main)
+
+
+def test_a_question_known_by_its_frame_is_the_one_that_was_read() -> None:
+    """Once two requests were alike but for their question, the third one's is not read; said in another order it is a hit,
+    for its own tenant, below its own system prompt, and within the route's temperature.
+    """
+
+    async def main(loop: SimLoop) -> None:
+        def asks(question: str, *, is_turned: bool = False, **more: object) -> Request:
+            system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": question}
+            body = {"model": MODEL, "messages": [system, dict(reversed(user.items())) if is_turned else user], **more}
+            return decode(Api.CHAT, msgspec.json.encode(body))
+
+        rig = CacheRig(loop, *[HELLO] * 9, config=CacheConfig("exact", max_temperature=0.5))
+        for question in ("one", "two", "three"):
+            await rig.text(asks(question, temperature=0))
+        assert len(rig.caching.alike) == 1
+        assert (await rig.ask(asks(" three", temperature=0))).cache == "hit; kind=exact; age=0"
+        assert (await rig.ask(asks("three", is_turned=True, temperature=0))).cache == "hit; kind=exact; age=0"
+        await rig.text(asks("three", temperature=0), tenant="another")
+        await rig.text(asks("three", temperature=0, max_tokens=5))
+        for _ in range(3):
+            await rig.text(asks("three"))
+        assert rig.results[-5:] == ["miss", "miss", "bypass", "bypass", "bypass"]
 
     run(main)

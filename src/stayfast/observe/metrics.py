@@ -26,7 +26,7 @@ from stayfast.core.events import (
 )
 from stayfast.core.types import FROM_CACHE, Outcome, Stage
 from stayfast.observe import families as known
-from stayfast.observe.saved import Saved
+from stayfast.observe.saved import KINDS, Saved
 from stayfast.observe.totals import Histogram, Labels, Rows, Snapshot, Totals
 from stayfast.policy.histogram import LogHistogram, merged
 from stayfast.policy.window import Window
@@ -218,7 +218,8 @@ class Metrics:
                 self._went_wrong(route, fact)
             if fact.cache is not None:
                 self._cache[route, fact.cache] += 1
-                cached.append(fact)
+                if fact.cache in KINDS:
+                    cached.append(fact)
         for who, same in by_place.items():
             (self._places.get(who) or self._place(who)).take(same)
         for fact in cached:

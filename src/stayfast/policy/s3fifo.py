@@ -9,15 +9,16 @@ throws out all those that are asked every day. Rule: three queues, first in, fir
     ghost   the keys, without answers, that left small: who comes back while remembered comes into main at once
 
 What is asked for counts to MOST_HITS, and no order changes at a hit: a look-up costs a dictionary and an addition. SIEVE is
-a queue less, and as good on web traces, but its authors say themselves that it does not resist scans.
+a queue less, and as good on web traces, but its authors say themselves that it does not resist scans. One dictionary knows
+all keys, those of the ghosts as well; what is forgotten is only marked, and leaves its queue when its turn comes.
 Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction" (SOSP 2023), there by count.
 When wrong: with room for a few answers only, small holds one or none, and everything new goes at once.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -26,36 +27,48 @@ T = TypeVar("T")
 SMALL = 0.1
 MOST_HITS = 3
 HITS_TO_STAY = 2
+LEAST_GHOSTS = 64
+SPARE_BITS = 6  # of the room, one part in 64 is made free at once: a dozen at a time go quicker than one by one
 OVERHEAD_BYTES = 512  # of an entry beside its value: key, records, places in the queues
+_GONE: Final = -1  # where an entry is
+_GHOST: Final = 0
+_SMALL: Final = 1
+_MAIN: Final = 2
 
 
 class _Entry(Struct, Generic[T], gc=False):  # of ten thousand, none is to be looked at by the collector
-    value: T
+    key: bytes
+    value: T | None  # None of a ghost, and of what is gone
     n_bytes: int
+    place: int
     n_hits: int = 0
 
 
 class S3Fifo(Generic[T]):
     """Values by key, of at most `max_bytes` in all. One task at a time; nothing here waits."""
 
-    __slots__ = ("_ghost", "_main", "_small", "max_bytes", "n_bytes", "n_evicted", "n_small_bytes")
+    __slots__ = ("_entries", "_ghosts", "_main", "_n_ghosts", "_n_gone", "_small", "max_bytes", "n_bytes", "n_evicted",
+                 "n_small_bytes")
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.n_bytes = 0
         self.n_small_bytes = 0  # of those
         self.n_evicted = 0
-        self._small: OrderedDict[bytes, _Entry[T]] = OrderedDict()
-        self._main: OrderedDict[bytes, _Entry[T]] = OrderedDict()
-        self._ghost: OrderedDict[bytes, None] = OrderedDict()
+        self._entries: dict[bytes, _Entry[T]] = {}
+        self._small: deque[_Entry[T]] = deque()
+        self._main: deque[_Entry[T]] = deque()
+        self._ghosts: deque[_Entry[T]] = deque()
+        self._n_ghosts = 0  # of the entries
+        self._n_gone = 0  # that are still in small or main
 
     def __len__(self) -> int:
-        return len(self._small) + len(self._main)
+        return len(self._entries) - self._n_ghosts
 
     def get(self, key: bytes) -> T | None:
         """The value of a key, if it is here; that it was asked for is remembered."""
-        entry = self._small.get(key) or self._main.get(key)
-        if entry is None:
+        entry = self._entries.get(key)
+        if entry is None or entry.place <= _GHOST:
             return None
         if entry.n_hits < MOST_HITS:
             entry.n_hits += 1
@@ -63,65 +76,103 @@ class S3Fifo(Generic[T]):
 
     def peek(self, key: bytes) -> T | None:
         """The same, and nothing is remembered of it."""
-        entry = self._small.get(key) or self._main.get(key)
+        entry = self._entries.get(key)
         return entry.value if entry is not None else None
 
     def items(self) -> Iterator[tuple[bytes, T]]:
         """All keys and values; nothing may be put or removed meanwhile."""
-        return ((key, entry.value) for key, entry in chain(self._small.items(), self._main.items()))
+        return ((entry.key, entry.value) for entry in chain(self._small, self._main) if entry.value is not None)
 
     def put(self, key: bytes, value: T, n_bytes: int) -> None:
         """Remember a value of about so many bytes, in place of the key's last one. What is larger than all is not taken."""
-        is_proven, n_hits = key in self._ghost, 0
-        if key in self._small or key in self._main:
-            is_proven = is_proven or key in self._main
-            n_hits = self.remove(key) or 0
         n_bytes += OVERHEAD_BYTES
+        entry, place = self._entries.get(key), _SMALL
+        if entry is not None:
+            if entry.place != _GHOST:
+                self._put_anew(entry, value, n_bytes)
+                return
+            entry.place, place = _GONE, _MAIN
+            self._n_ghosts -= 1
+            del self._entries[key]
         if n_bytes > self.max_bytes:
             return
-        entry = _Entry(value, n_bytes, n_hits)
-        if is_proven:
-            self._ghost.pop(key, None)
-            self._main[key] = entry
+        self._entries[key] = entry = _Entry(key, value, n_bytes, place)
+        if place == _MAIN:
+            self._main.append(entry)
         else:
-            self._small[key] = entry
+            self._small.append(entry)
             self.n_small_bytes += n_bytes
         self.n_bytes += n_bytes
-        while self.n_bytes > self.max_bytes:
+        if self.n_bytes > self.max_bytes:
             self._make_room()
 
-    def remove(self, key: bytes) -> int | None:
-        """Forget a key; returns how often it was asked for, as far as that was counted. None: it was not here."""
-        entry = self._small.pop(key, None)
-        if entry is not None:
+    def remove(self, key: bytes) -> None:
+        """Forget a key, if it is here."""
+        entry = self._entries.get(key)
+        if entry is None or entry.place == _GHOST:
+            return
+        if entry.place == _SMALL:
             self.n_small_bytes -= entry.n_bytes
-        else:
-            entry = self._main.pop(key, None)
-        if entry is None:
-            return None
         self.n_bytes -= entry.n_bytes
-        return entry.n_hits
+        entry.place, entry.value = _GONE, None
+        del self._entries[key]
+        self._n_gone += 1
+        if self._n_gone > len(self) + LEAST_GHOSTS:
+            self._small = deque(entry for entry in self._small if entry.place != _GONE)
+            self._main = deque(entry for entry in self._main if entry.place != _GONE)
+            self._n_gone = 0
+
+    def _put_anew(self, entry: _Entry[T], value: T, n_bytes: int) -> None:
+        """Another value where there is one: it has been asked for as often, and goes when that would have gone."""
+        if n_bytes > self.max_bytes:
+            self.remove(entry.key)
+            return
+        n_more = n_bytes - entry.n_bytes
+        entry.value, entry.n_bytes = value, n_bytes
+        if entry.place == _SMALL:
+            self.n_small_bytes += n_more
+        self.n_bytes += n_more
+        if self.n_bytes > self.max_bytes:
+            self._make_room()
 
     def _make_room(self) -> None:
-        """One step: something goes, or moves to where it goes later."""
-        if self._small and (self.n_small_bytes > self.max_bytes * SMALL or not self._main):
-            key, entry = self._small.popitem(last=False)
-            self.n_small_bytes -= entry.n_bytes
-            if entry.n_hits >= HITS_TO_STAY:
-                entry.n_hits = 0
-                self._main[key] = entry
-                return
-            self._ghost[key] = None
-            while len(self._ghost) > max(len(self._main), 64):
-                self._ghost.popitem(last=False)
-        else:
-            key, entry = self._main.popitem(last=False)
-            if entry.n_hits:
+        """Something goes, or moves to where it goes later, until there is a little room again."""
+        small, main, ghosts, entries = self._small, self._main, self._ghosts, self._entries
+        enough, most_small = self.max_bytes - (self.max_bytes >> SPARE_BITS), self.max_bytes * SMALL
+        n_bytes, n_small_bytes, n_ghosts = self.n_bytes, self.n_small_bytes, len(ghosts)
+        while n_bytes > enough:
+            is_small = n_small_bytes > most_small or n_small_bytes == n_bytes
+            entry = small.popleft() if is_small else main.popleft()
+            if entry.place == _GONE:
+                self._n_gone -= 1
+                continue
+            if is_small:
+                n_small_bytes -= entry.n_bytes
+                if entry.n_hits >= HITS_TO_STAY:
+                    entry.n_hits, entry.place = 0, _MAIN
+                    main.append(entry)
+                    continue
+                entry.place = _GHOST
+                ghosts.append(entry)
+            elif entry.n_hits:
                 entry.n_hits -= 1
-                self._main[key] = entry
-                return
-        self.n_bytes -= entry.n_bytes
-        self.n_evicted += 1
+                main.append(entry)
+                continue
+            else:
+                entry.place = _GONE
+                del entries[entry.key]
+                self.n_evicted += 1
+            entry.value = None
+            n_bytes -= entry.n_bytes
+        n_ghosts = len(ghosts) - n_ghosts
+        self.n_bytes, self.n_small_bytes = n_bytes, n_small_bytes
+        self.n_evicted += n_ghosts
+        for _ in range(len(ghosts) - max(len(main), LEAST_GHOSTS)):
+            ghost = ghosts.popleft()
+            if ghost.place == _GHOST:
+                del entries[ghost.key]
+                n_ghosts -= 1
+        self._n_ghosts += n_ghosts
 
     def __repr__(self) -> str:
         return f"<S3Fifo {len(self)} entries, {self.n_bytes} of {self.max_bytes} bytes>"

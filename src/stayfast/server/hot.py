@@ -124,8 +124,8 @@ class Answer:
         had to do with it, and what the client has left.
         """
         degraded = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
-        if reply.cache is not None:
-            degraded += f"x-cache: {reply.cache}\r\n"
+        if (cache := reply.cache) is not None:
+            degraded += f"x-cache: {cache}\r\n"
         about = (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"
                  f"x-stayfast-attempts: {reply.n_attempts}\r\n{degraded}").encode("latin-1", "replace")
         return about + self._limits(reply.allowances) if reply.allowances else about

@@ -4,9 +4,9 @@ Problem: two requests that mean the same differ in bytes (white space, the order
 in one member that nobody thought of get each other's answers. Rule: everything in the body counts, but for the members
 that are known not to touch the answer (`_NO_MATTER`) and the marks for a provider's prompt cache. What is unknown counts.
 
-    scope    = SHA-256 of (who asks, through which route) and of all members but the question
+    scope    = BLAKE2b of (who asks, through which route) and of all members but the question
     question = the text of the last user message
-    key      = SHA-256 of (the same, question)
+    key      = BLAKE2b of (the same, question)
 
 Normalised: the order of members and of tools, white space between them, numbers (0.20, 2e-1; of sampling 1.0 and 1 as well),
 line ends, Unicode's composed form, white space around the question and around the system prompt, and members that are known
@@ -24,7 +24,7 @@ When wrong: a member given twice counts as its last, and an upstream might take 
 """
 
 from collections.abc import Callable
-from hashlib import sha256
+from hashlib import blake2b
 from typing import Any, Final, Literal
 from unicodedata import normalize
 
@@ -79,6 +79,7 @@ class _NotAsked(Exception):  # no error: how a reader says that no cache may ans
 
 
 MAX_BYTES: Final = 512 * 1024
+KEY_BYTES: Final = 32
 _EXACT: Final = 2**53  # integers up to here are the same as floats
 _NO_MATTER: Final = frozenset(("stream", "stream_options", "service_tier", "prompt_cache_key", "prompt_cache_retention",
                                "store", "cache_control"))
@@ -109,24 +110,24 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 def asked(request: Request) -> Asked:
     """The canonical form of a validated request. Costs about 3 us for a short one of plain lines, 5 for others."""
-    read = _READERS.get(request.api)
-    if read is None:
+    api, body = request.api, request.body
+    if api not in _READERS:
         return Asked("api")
     if request.n_choices > 1:
         return Asked("n")
     if request.is_stateful:
         return Asked("stateful")
-    if len(request.body) > MAX_BYTES:
+    if len(body) > MAX_BYTES:
         return Asked("large")
     try:
-        if request.api is _CHAT_API and (quickly := _of_lines(request.body)) is not None:
+        if api is _CHAT_API and (quickly := _of_lines(body)) is not None:
             return quickly
-        said = _OBJECT.decode(request.body)
-        question = read(said)
+        said = _OBJECT.decode(body)
+        question = _READERS[api](said)
         for name in _LOOKED_AT.intersection(said):
             _settle(said, name)
         temperature = said.get("temperature")
-        return Asked("", _encode(said), question, temperature, request.api is not _EMBEDDINGS_API,
+        return Asked("", _encode(said), question, temperature, api is not _EMBEDDINGS_API,
                      said.get("seed") is not None)
     except _NotAsked as why:
         return Asked(str(why))
@@ -146,9 +147,9 @@ def _of_lines(body: bytes) -> Asked | None:
             break
         if line.content is None:
             return None
-        line.content = _text(line.content)
+        line.content = text_of(line.content)
     last = lines[-1]
-    text = _text(last.content or "") if last.role == "user" else ""
+    text = text_of(last.content) if last.role == "user" and last.content else ""
     if not text:
         return None
     last.content = None
@@ -190,12 +191,12 @@ def terms_of(asked: Asked, who: bytes) -> bytes:
 
 def scope_of(terms: bytes) -> bytes:
     """The digest of what two requests must share: 32 bytes."""
-    return sha256(terms).digest()
+    return blake2b(terms, digest_size=KEY_BYTES).digest()
 
 
 def key_of(terms: bytes, asked: Asked) -> bytes:
     """The digest under which an answer is remembered: 32 bytes."""
-    return sha256(terms + asked.question).digest()
+    return blake2b(terms + asked.question, digest_size=KEY_BYTES).digest()
 
 
 def _settle(said: Json, name: str) -> None:
@@ -214,7 +215,8 @@ def _take(said: Json, name: str) -> Any:
     return value
 
 
-def _text(text: str) -> str:
+def text_of(text: str) -> str:
+    """A text as it is compared: composed form, line ends, no white space around it."""
     if not text.isascii():
         text = normalize("NFC", text)
     if "\r" in text:
@@ -274,9 +276,9 @@ def _check_parts(parts: list[Json]) -> None:
 def _plain(content: Any) -> Any:
     """A content with its ends trimmed; one text part is its text."""
     if type(content) is str:
-        return _text(content)
+        return text_of(content)
     if type(content) is list and len(content) == 1 and content[0].keys() <= {"type", "text"}:
-        return _text(content[0]["text"])
+        return text_of(content[0]["text"])
     return content
 
 
@@ -335,7 +337,7 @@ def _messages(said: Json) -> bytes:
 def _responses(said: Json) -> bytes:
     _check(said)
     if type(said.get("instructions")) is str:
-        said["instructions"] = _text(said["instructions"])
+        said["instructions"] = text_of(said["instructions"])
     whole = said.get("input")
     if type(whole) is list:
         for item in whole:
@@ -343,7 +345,7 @@ def _responses(said: Json) -> bytes:
                 del item["type"]  # it is one without it as well
         return _conversation(whole)
     said["input"] = [{"role": "user", "content": None}]  # the same as one message
-    text = _text(whole) if type(whole) is str else ""
+    text = text_of(whole) if type(whole) is str else ""
     if not text:
         raise _NotAsked("no_question")
     return text.encode()

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.s3fifo import OVERHEAD_BYTES, S3Fifo
+from stayfast.policy.s3fifo import LEAST_GHOSTS, OVERHEAD_BYTES, S3Fifo
 
 SIZE = 1000
 
@@ -99,3 +99,40 @@ def test_bytes_are_bounded_and_add_up(steps: list[tuple[str, int, int]]) -> None
         there = [n for n in range(13) if cache.get(named(n)) is not None]
         assert len(cache) == len(there)
         assert cache.n_bytes == sum(sizes[n] + OVERHEAD_BYTES for n in there)
+
+
+def test_what_is_forgotten_leaves_nothing_behind() -> None:
+    """Ten thousand that come and are removed, where there is room for all, take no more than a few of them would."""
+    cache: S3Fifo[int] = S3Fifo(room_for(100_000))
+    cache.put(named(0), 0, SIZE)
+    for n in range(1, 10_000):
+        cache.put(named(n), n, SIZE)
+        cache.remove(named(n))
+    assert (len(cache), cache.n_bytes, cache.get(named(0))) == (1, room_for(1), 0)
+    assert len(cache._small) + len(cache._main) <= 2 * (LEAST_GHOSTS + 1)
+    assert list(cache.items()) == [(named(0), 0)]
+
+
+def test_another_value_changes_only_what_is_said() -> None:
+    """It stands where the last one stood, and was asked for as often: what is renewed each minute is no newcomer."""
+    cache: S3Fifo[int] = S3Fifo(room_for(20))
+    cache.put(named(0), 0, SIZE)
+    for _ in range(3):
+        cache.get(named(0))
+        cache.put(named(0), 1, SIZE + 1)
+    for n in range(100, 125):
+        cache.put(named(n), n, SIZE)
+    assert cache.get(named(0)) == 1
+    assert cache.peek(named(0)) == 1
+
+
+def test_a_dozen_goes_at_once() -> None:
+    """So that most that come find room."""
+    cache: S3Fifo[int] = S3Fifo(room_for(640))
+    n_times = 0
+    for n in range(2000):
+        n_evicted = cache.n_evicted
+        cache.put(named(n), n, SIZE)
+        n_times += cache.n_evicted > n_evicted
+    assert cache.n_evicted >= 1360
+    assert n_times <= 1370 / 8

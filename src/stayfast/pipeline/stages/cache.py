@@ -23,6 +23,7 @@ from stayfast.pipeline.semantic import Asking, Likeness, Semantic
 from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.memory import MemoryStore
+from stayfast.wire.alike import framed
 from stayfast.wire.canonical import Asked, asked, key_of, said_of, scope_of, terms_of
 from stayfast.wire.replay import in_events, keepable
 
@@ -302,23 +303,31 @@ class ExactCache:
 
 
 def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tuple[FlightKey, Asked, bytes] | str:
-    """Where the answer is kept, what was asked, and on which terms; a word for why no cache may have a part in it."""
+    """Where the answer is kept, and, for a likeness, what was asked on which terms; a word for why no cache may have a part
+    in it.
+    """
     request = ex.request
     if control is not None and control.no_store:
         return "no-store"
     if ex.arrival.events is not None:
         return "events"
-    what = asked(request)
-    if what.why_not:
-        return what.why_not
-    if what.is_sampled and is_too_warm(caching.config, what.temperature, is_seeded=what.is_seeded):
-        return "temperature"
     arrival, api = ex.arrival, request.api
     if arrival.headers or (control is not None and control.namespace):
         who = _who(ex, caching, control)
     else:
         who = caching.said.get((arrival.tenant, api)) or caching.said_of(arrival.tenant, api)
+    alike = framed(request.body, who) if caching.semantic is None else None
+    known = caching.alike.key(*alike) if alike is not None else None
+    what = asked(request) if known is None else known[1]
+    if what.why_not:
+        return what.why_not
+    if what.is_sampled and is_too_warm(caching.config, what.temperature, is_seeded=what.is_seeded):
+        return "temperature"
+    if known is not None:
+        return (known[0], request.stream, request.include_usage), what, b""
     terms = terms_of(what, who)
+    if alike is not None:
+        caching.alike.learn(alike[0], request, terms, what)
     return (key_of(terms, what), request.stream, request.include_usage), what, terms
 
 

@@ -1,0 +1,96 @@
+"""The keys of requests that differ from an earlier one in nothing but their question.
+
+Problem: what an application asks is mostly the same but for its last words, and to read all of it again takes longer than
+everything else that a look-up does, the more so the longer its system prompt is. Rule: a body is cut in three,
+
+    before + question + after        the question: what stands between the quotes behind the last `"role":"user","content":`
+
+and where `before` and `after` are those of a body that was read the long way, so is the key: the digest of all but the
+question has been begun already, and goes on with it. A question with a backslash in it is not cut out, so that nothing in
+one can end it, and one place stands for one member of the body, whatever is written there. That this member is the question
+and nothing else is not guessed: before a body is remembered, it is read once more with other words in that place.
+
+Only what comes a second time is remembered; conversations grow, and nobody begins again like one of their turns.
+When wrong: bodies that put the content before the role, or white space elsewhere, are read the long way each time.
+"""
+
+from hashlib import blake2b
+from typing import Final
+
+from msgspec.structs import replace
+
+from stayfast.core.types import Request
+from stayfast.wire.canonical import KEY_BYTES, Asked, asked, text_of
+
+Frame = tuple[bytes, bytes, bytes]  # before, after, who asks
+
+MAX_FRAMES: Final = 256
+MAX_BYTES: Final = 4 * 1024 * 1024  # of all that are remembered
+MAX_BODY_BYTES: Final = 128 * 1024
+MAX_SEEN: Final = 4096
+_PLACE: Final = b'"role":"user","content":"'
+_SPACED: Final = b'"role": "user", "content": "'
+_N_PLACE: Final = len(_PLACE)
+_OTHER_WORDS: Final = b"stayfast: other words"
+
+
+def framed(body: bytes, who: bytes) -> tuple[Frame, bytes] | None:
+    """What stands around the last words of a user, and those words. None: they are not found, or not plain.
+
+    who: as `terms_of` has it.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        return None
+    at = body.rfind(_PLACE) + _N_PLACE
+    if at < _N_PLACE:
+        at = body.rfind(_SPACED) + len(_SPACED)
+        if at < len(_SPACED):
+            return None
+    ends = body.find(b'"', at)
+    words = body[at:ends]
+    return ((body[:at], body[ends:], who), words) if b"\\" not in words else None
+
+
+class Alike:
+    """The frames of one route. Changed on one loop."""
+
+    __slots__ = ("_frames", "_n_bytes", "_seen")
+
+    def __init__(self) -> None:
+        self._frames: dict[Frame, tuple[Asked, blake2b]] = {}
+        self._n_bytes = 0
+        self._seen: set[int] = set()  # the hashes of frames that came once
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def key(self, frame: Frame, words: bytes) -> tuple[bytes, Asked] | None:
+        """What `key_of` would say, and what was asked in the first body like this one; None where it must be read."""
+        found = self._frames.get(frame)
+        if found is None:
+            return None
+        words = words.strip() if words.isascii() else text_of(words.decode()).encode()
+        if not words:
+            return None
+        digest = found[1].copy()
+        digest.update(words)
+        return digest.digest(), found[0]
+
+    def learn(self, frame: Frame, request: Request, terms: bytes, what: Asked) -> None:
+        """A request that has this frame was read the long way, and the cache may have a part in it."""
+        seen, mark = self._seen, hash(frame)
+        if mark not in seen:
+            if len(seen) >= MAX_SEEN:
+                seen.clear()
+            seen.add(mark)
+            return
+        before, after, _ = frame
+        other = asked(replace(request, body=before + _OTHER_WORDS + after))
+        if other.why_not or other.question != _OTHER_WORDS or other.scope != what.scope:
+            return
+        n_bytes = len(before) + len(after)
+        if len(self._frames) >= MAX_FRAMES or self._n_bytes + n_bytes > MAX_BYTES:
+            self._frames.clear()
+            self._n_bytes = 0
+        self._frames[frame] = what, blake2b(terms, digest_size=KEY_BYTES)
+        self._n_bytes += n_bytes

@@ -1,0 +1,145 @@
+"""Keys of requests that differ in nothing but their question."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stayfast.core.types import Api, Request
+from stayfast.wire.alike import MAX_BODY_BYTES, MAX_FRAMES, Alike, framed
+from stayfast.wire.canonical import Asked, asked, key_of, said_of, terms_of
+from stayfast.wire.decode import decode
+
+WHO = said_of("tenant")
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def said(question: str, *before: dict[str, Any], **more: Any) -> bytes:
+    """A chat's body, as most clients write it."""
+    return msgspec.json.encode({"model": "m", "messages": [*before, {"role": "user", "content": question}], **more})
+
+
+def the_long_way(body: bytes, who: bytes = WHO, api: Api = Api.CHAT) -> bytes | None:
+    """Its key, as it is read without any memory; None where there is none."""
+    what = asked(decode(api, body))
+    return None if what.why_not else key_of(terms_of(what, who), what)
+
+
+def taught(*bodies: bytes, who: bytes = WHO, api: Api = Api.CHAT) -> Alike:
+    """What has seen these, each twice, by whoever asks."""
+    alike = Alike()
+    for body in [*bodies, *bodies]:
+        request = decode(api, body)
+        if not (what := asked(request)).why_not:
+            learn(alike, body, request, what, who)
+    return alike
+
+
+def learn(alike: Alike, body: bytes, request: Request, what: Asked, who: bytes = WHO) -> None:
+    """As the cache does of what it has read."""
+    if (found := framed(body, who)) is not None:
+        alike.learn(found[0], request, terms_of(what, who), what)
+
+
+def key(alike: Alike, body: bytes, who: bytes = WHO) -> bytes | None:
+    """What it knows of a body."""
+    cut = framed(body, who)
+    found = alike.key(*cut) if cut is not None else None
+    return None if found is None else found[0]
+
+
+def test_another_question_has_the_key_that_reading_finds() -> None:
+    """And nothing is known of a body that came once, of another tenant's, or with another system prompt."""
+    alike, other = taught(said("What is TTFT?", SYSTEM)), said("  What is ITL?", SYSTEM)
+    assert key(alike, other) == the_long_way(other)
+    assert key(alike, other) == the_long_way(said("What is ITL?", SYSTEM))
+    assert key(alike, other, said_of("another")) is None
+    assert key(alike, said("What is ITL?")) is None
+    once, request = Alike(), decode(Api.CHAT, other)
+    learn(once, other, request, asked(request))
+    assert key(once, other) is None
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES, Api.RESPONSES])
+def test_in_every_dialect_that_has_turns(api: Api) -> None:
+    """Spaced as Python's json spaces it, too."""
+    def body(question: str, *, is_spaced: bool) -> bytes:
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                 {"role": "user", "content": question}]
+        whole = msgspec.json.encode({"model": "m", "max_tokens": 9, "input" if api is Api.RESPONSES else "messages": turns})
+        return msgspec.json.format(whole, indent=0) if is_spaced else whole
+
+    for is_spaced in (False, True):
+        alike, other = taught(body("one", is_spaced=is_spaced), api=api), body("two", is_spaced=is_spaced)
+        assert key(alike, other) == the_long_way(other, api=api) is not None
+
+
+@pytest.mark.parametrize("trap", [
+    b'{"model":"m","messages":[{"role":"user","content":"A"},{"content":"A","role":"user"}]}',
+    b'{"model":"m","messages":[{"role":"user","content":"A"}],"messages":[{"content":"A","role":"user"}]}',
+    b'{"model":"m","messages":[{"role":"user","content":"A"}],"m\\u0065ssages":[{"content":"A","role":"user"}]}',
+    b'{"model":"m","messages":[{"role":"user","content":"A","content":"A"}]}',
+    b'{"model":"m","messages":[{"role":"user","content":"A","content":"A "}],"temperature":0}',
+    b'{"model":"m","messages":[{"content":"A","role":"user"}],"metadata":{"x":[{"role":"user","content":"A"}]}}',
+    b'{"model":"m","messages":[{"content":"A","role":"user"}],"x":"{\\"role\\":\\"user\\",\\"content\\":\\"A\\""}',
+])
+def test_a_place_that_is_not_the_question_is_not_learned(trap: bytes) -> None:
+    """Members twice, names spelled with escapes, words that only look like it: else whoever writes there would choose the
+    question under which the answer to another one is kept.
+    """
+    alike = taught(trap)
+    for other in (trap.replace(b"A", b"B", 1), trap.replace(b"A", b"B")):
+        assert key(alike, other) in (None, the_long_way(other))
+    assert len(alike) == 0
+
+
+def test_a_question_cannot_end_itself() -> None:
+    """Escapes are read the long way; so are words of nothing, and bodies of which nobody knows how long they are."""
+    alike = taught(said("A"))
+    for question in ('B"},{"role":"user","content":"C', "B\\", "B\nC", "", "   "):
+        assert key(alike, said(question)) is None
+    assert key(alike, said("x" * MAX_BODY_BYTES)) is None
+    assert key(alike, said("B")) is not None
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from([
+    '"', "\\", '"role":"user","content":"', "\u00e9", "e\u0301", "\u2028 x", " \t", "a\r\nb"])
+ROLES = st.sampled_from(["system", "user", "assistant"])
+TURNS = st.lists(st.fixed_dictionaries({"role": ROLES, "content": TEXTS}), max_size=3)
+MORE = st.fixed_dictionaries({}, optional={
+    "temperature": st.sampled_from([0, 0.0, 0.2, None]), "user": TEXTS, "metadata": st.fixed_dictionaries({"a": TEXTS}),
+    "stop": st.lists(TEXTS, max_size=2)})
+PLAIN = st.text(st.characters(codec="ascii", categories=["L", "N", "Zs"]), min_size=1).filter(str.strip)
+
+
+@given(TURNS, MORE, TEXTS, TEXTS, st.booleans())
+def test_it_never_says_what_reading_does_not(before: list[dict[str, Any]], more: dict[str, Any], one: str, other: str,
+                                             is_spaced: bool) -> None:
+    """Whatever stands around the question, and in it."""
+    bodies = [said(question, *before, **more) for question in (one, other)]
+    if is_spaced:
+        bodies = [msgspec.json.format(body, indent=0) for body in bodies]
+    alike = taught(bodies[0])
+    for body in bodies:
+        assert key(alike, body) in (None, the_long_way(body))
+
+
+@given(TURNS, MORE, PLAIN, PLAIN)
+def test_plain_words_are_always_known(before: list[dict[str, Any]], more: dict[str, Any], one: str, other: str) -> None:
+    """In place of other plain words, whatever stands around them."""
+    another = said(other, *before, **more)
+    assert key(taught(said(one, *before, **more)), another) == the_long_way(another)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """By number; what is there then is forgotten, and learned again."""
+    alike = Alike()
+    for number in range(MAX_FRAMES + 1):
+        for _ in range(2):
+            request = decode(Api.CHAT, said("A", user=f"u{number}"))
+            learn(alike, request.body, request, asked(request))
+    assert len(alike) == 1
+    last = said("B", user=f"u{MAX_FRAMES}")
+    assert key(alike, last) == the_long_way(last)
