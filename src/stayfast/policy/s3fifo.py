@@ -28,7 +28,8 @@ SMALL = 0.1
 MOST_HITS = 3
 HITS_TO_STAY = 2
 LEAST_GHOSTS = 64
-SPARE_BITS = 6  # of the room, one part in 64 is made free at once: a dozen at a time go quicker than one by one
+SPARE_BITS = 6  # of the room, one part in 64 is made free at once: a dozen at a time go quicker than one by one,
+MOST_SPARE = 65_536  # and hundreds would keep the loop
 OVERHEAD_BYTES = 512  # of an entry beside its value: key, records, places in the queues
 _GONE: Final = -1  # where an entry is
 _GHOST: Final = 0
@@ -138,7 +139,8 @@ class S3Fifo(Generic[T]):
     def _make_room(self) -> None:
         """Something goes, or moves to where it goes later, until there is a little room again."""
         small, main, ghosts, entries = self._small, self._main, self._ghosts, self._entries
-        enough, most_small = self.max_bytes - (self.max_bytes >> SPARE_BITS), self.max_bytes * SMALL
+        spare = min(self.max_bytes >> SPARE_BITS, MOST_SPARE)
+        enough, most_small = self.max_bytes - spare, self.max_bytes * SMALL
         n_bytes, n_small_bytes, n_ghosts = self.n_bytes, self.n_small_bytes, len(ghosts)
         while n_bytes > enough:
             is_small = n_small_bytes > most_small or n_small_bytes == n_bytes
@@ -146,6 +148,9 @@ class S3Fifo(Generic[T]):
             if entry.place == _GONE:
                 self._n_gone -= 1
                 continue
+            if entry.n_bytes > spare and n_bytes <= self.max_bytes:
+                (small if is_small else main).appendleft(entry)  # it fits, and would free more than is wanted
+                break
             if is_small:
                 n_small_bytes -= entry.n_bytes
                 if entry.n_hits >= HITS_TO_STAY:

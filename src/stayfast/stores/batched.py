@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from stayfast.core.clock import Clock
 from stayfast.policy.batching import Pace, Waiting, batch_of
 from stayfast.policy.s3fifo import S3Fifo
 from stayfast.stores.embed import EmbedderConfig, NoEmbedder
+from stayfast.wire.canonical import text_of
 
 Floats = NDArray[np.float32]
 
@@ -158,9 +158,7 @@ def _fail(batch: list[_Text], why: NoEmbedder) -> None:
 
 def _key(text: str) -> bytes:
     """The same for texts that differ in line ends, in Unicode's way to write an accent, and in white space around them."""
-    if not text.isascii():
-        text = normalize("NFC", text)
-    return text.replace("\r\n", "\n").strip().encode()
+    return text_of(text).encode()
 
 
 def floats(row: bytes) -> Floats:

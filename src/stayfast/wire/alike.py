@@ -8,7 +8,8 @@ everything else that a look-up does, the more so the longer its system prompt is
 and where `before` and `after` are those of a body that was read the long way, so is the key: the digest of all but the
 question has been begun already, and goes on with it. A question with a backslash in it is not cut out, so that nothing in
 one can end it, and one place stands for one member of the body, whatever is written there. That this member is the question
-and nothing else is not guessed: before a body is remembered, it is read once more with other words in that place.
+and nothing else is not guessed: before a body is remembered, it is read once more with other words in that place, and must
+ask those, where it asked something else before.
 
 Only what comes a second time is remembered; conversations grow, and nobody begins again like one of their turns.
 When wrong: bodies that put the content before the role, or white space elsewhere, are read the long way each time.
@@ -52,7 +53,7 @@ def framed(body: bytes, who: bytes) -> tuple[Frame, bytes] | None:
 
 
 class Alike:
-    """The frames of one route. Changed on one loop."""
+    """The frames of one route, each of which came at least twice. Changed on one loop."""
 
     __slots__ = ("_frames", "_n_bytes", "_seen")
 
@@ -65,7 +66,9 @@ class Alike:
         return len(self._frames)
 
     def key(self, frame: Frame, words: bytes) -> tuple[bytes, Asked] | None:
-        """What `key_of` would say, and what was asked in the first body like this one; None where it must be read."""
+        """What `key_of` would say, and what was found in the first body like this one, less its scope and question; None
+        where it must be read.
+        """
         found = self._frames.get(frame)
         if found is None:
             return None
@@ -77,20 +80,24 @@ class Alike:
         return digest.digest(), found[0]
 
     def learn(self, frame: Frame, request: Request, terms: bytes, what: Asked) -> None:
-        """A request that has this frame was read the long way, and the cache may have a part in it."""
+        """A request that has this frame was read the long way, and the cache may have a part in it. What is remembered is
+        bounded, and none of it is anybody's question; the oldest goes first.
+        """
         seen, mark = self._seen, hash(frame)
         if mark not in seen:
             if len(seen) >= MAX_SEEN:
                 seen.clear()
             seen.add(mark)
             return
-        before, after, _ = frame
+        before, after, who = frame
         other = asked(replace(request, body=before + _OTHER_WORDS + after))
-        if other.why_not or other.question != _OTHER_WORDS or other.scope != what.scope:
+        if what.question == _OTHER_WORDS or other.question != _OTHER_WORDS or other.scope != what.scope:
             return
-        n_bytes = len(before) + len(after)
-        if len(self._frames) >= MAX_FRAMES or self._n_bytes + n_bytes > MAX_BYTES:
-            self._frames.clear()
-            self._n_bytes = 0
-        self._frames[frame] = what, blake2b(terms, digest_size=KEY_BYTES)
+        n_bytes = len(before) + len(after) + len(who)
+        while self._frames and (len(self._frames) >= MAX_FRAMES or self._n_bytes + n_bytes > MAX_BYTES):
+            oldest = next(iter(self._frames))
+            del self._frames[oldest]
+            self._n_bytes -= sum(map(len, oldest))
+            seen.discard(hash(oldest))
+        self._frames[frame] = replace(what, scope=b"", question=b""), blake2b(terms, digest_size=KEY_BYTES)
         self._n_bytes += n_bytes

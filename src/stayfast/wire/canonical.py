@@ -23,6 +23,7 @@ which nobody else on the loop should wait for: half a megabyte of words takes 1 
 When wrong: a member given twice counts as its last, and an upstream might take the first; both are the same client's.
 """
 
+import re
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -105,6 +106,7 @@ _LEADING: Final = frozenset(("system", "developer"))
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _LINES: Final = msgspec.json.Decoder(_Lines)
 _CHAT_API, _EMBEDDINGS_API = Api.CHAT, Api.EMBEDDINGS
+_ENDLESS: Final = re.compile(r"(?<![^\w\x00-\x7f])[^\w\x00-\x7f]{32}")  # all marks that combine are among these
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -216,8 +218,10 @@ def _take(said: Json, name: str) -> Any:
 
 
 def text_of(text: str) -> str:
-    """A text as it is compared: composed form, line ends, no white space around it."""
-    if not text.isascii():
+    """A text as it is compared: composed form, line ends, no white space around it. One with dozens of marks on a letter, which
+    nobody writes, stays as it is: to put those in order takes the square of their number, a minute for half a megabyte.
+    """
+    if not text.isascii() and _ENDLESS.search(text) is None:
         text = normalize("NFC", text)
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,3 +137,13 @@ def test_a_dozen_goes_at_once() -> None:
         n_times += cache.n_evicted > n_evicted
     assert cache.n_evicted >= 1360
     assert n_times <= 1370 / 8
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 63])
+def test_a_small_room_is_full(n: int) -> None:
+    """What is made free at once is less than an entry there: none goes too soon, and never the one that has just come."""
+    cache: S3Fifo[int] = S3Fifo(room_for(n))
+    for number in range(5 * n):
+        cache.put(named(number), number, SIZE)
+        assert cache.peek(named(number)) == number
+        assert len(cache) == min(number + 1, n)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.alike import MAX_BODY_BYTES, MAX_FRAMES, Alike, framed
+from stayfast.wire.alike import _OTHER_WORDS, MAX_BODY_BYTES, MAX_FRAMES, Alike, framed
 from stayfast.wire.canonical import Asked, asked, key_of, said_of, terms_of
 from stayfast.wire.decode import decode
 
@@ -104,8 +104,31 @@ def test_a_question_cannot_end_itself() -> None:
     assert key(alike, said("B")) is not None
 
 
+@pytest.mark.parametrize("trap", [
+    b'{"model":"m","messages":[{"role":"user","content":"one","content":"%b"}]}',
+    b'{"model":"m","messages":[{"role":"user","content":"one"}],"messages":[{"content":"%b","role":"user"}]}',
+    b'{"model":"m","messages":[{"content":"%b","role":"user"}],"cache_control":{"x":{"role":"user","content":"one"}}}',
+])
+def test_nobody_asks_for_what_is_put_into_the_place(trap: bytes) -> None:
+    """Else who asks just that would teach any place to be the question."""
+    body = trap % _OTHER_WORDS
+    alike = taught(body)
+    assert len(alike) == 0
+    assert key(alike, body.replace(b"one", b"What is our refund policy?")) is None
+
+
+def test_what_is_remembered_is_nobodys_question() -> None:
+    """It would be room that is not counted, and words that nobody looks for there."""
+    alike = taught(said("What is TTFT?", SYSTEM))
+    cut = framed(said("What is ITL?", SYSTEM), WHO)
+    assert cut is not None
+    found = alike.key(*cut)
+    assert found is not None
+    assert (found[1].question, found[1].scope, found[1].temperature) == (b"", b"", None)
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from([
-    '"', "\\", '"role":"user","content":"', "\u00e9", "e\u0301", "\u2028 x", " \t", "a\r\nb"])
+    '"', "\\", '"role":"user","content":"', "\u00e9", "e\u0301", _OTHER_WORDS.decode(), "\u2028 x", " \t", "a\r\nb"])
 ROLES = st.sampled_from(["system", "user", "assistant"])
 TURNS = st.lists(st.fixed_dictionaries({"role": ROLES, "content": TEXTS}), max_size=3)
 MORE = st.fixed_dictionaries({}, optional={
@@ -134,12 +157,14 @@ def test_plain_words_are_always_known(before: list[dict[str, Any]], more: dict[s
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """By number; what is there then is forgotten, and learned again."""
+    """By number; the oldest goes."""
     alike = Alike()
     for number in range(MAX_FRAMES + 1):
         for _ in range(2):
             request = decode(Api.CHAT, said("A", user=f"u{number}"))
             learn(alike, request.body, request, asked(request))
-    assert len(alike) == 1
+    assert len(alike) == MAX_FRAMES
     last = said("B", user=f"u{MAX_FRAMES}")
     assert key(alike, last) == the_long_way(last)
+    assert key(alike, said("B", user="u0")) is None
+    assert key(alike, said("B", user="u1")) is not None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, said_of, scope_of, terms_of
+from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, said_of, scope_of, terms_of, text_of
 from stayfast.wire.decode import decode
 
 HELLO = {"role": "user", "content": "hello"}
@@ -119,6 +119,13 @@ def test_a_large_body_is_not_read() -> None:
 def test_the_same_words_in_another_dress(content: object) -> None:
     """White space around a question, its line ends, one part for a text and marks for a prompt cache change nothing."""
     assert key(chat(messages=[{"role": "user", "content": content}])) == key(chat())
+
+
+def test_marks_without_end_stay_as_they_are() -> None:
+    """To put them in order takes the square of their number: half a megabyte of them would stop the loop for a minute."""
+    few, many = "a" + "\u0301\u0323" * 15, "a" + "\u0301\u0323" * 200_000
+    assert text_of(few) == "\u1ea1" + "\u0323" * 14 + "\u0301" * 15
+    assert text_of(many) == many
 
 
 def test_composed_and_decomposed_letters_are_one() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight
+from stayfast.core.types import CALL, FROM_CACHE, Api, CacheControl, Chunk, Sight
 from stayfast.pipeline.caching import Cached, Caching, FlightKey
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange, Start
@@ -32,6 +32,7 @@ Renew = Callable[[Exchange, Start], Coroutine[Any, Any, None]]
 N_FLIGHTS = 2  # calls of others whose failure is waited for, before it is one's own
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's, after which a look-up in other words is a miss
 MISS, COALESCED = Cached("miss"), Cached("coalesced")
+_IN_TURNS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 _SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
 
 
@@ -316,7 +317,7 @@ def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tup
         who = _who(ex, caching, control)
     else:
         who = caching.said.get((arrival.tenant, api)) or caching.said_of(arrival.tenant, api)
-    alike = framed(request.body, who) if caching.semantic is None else None
+    alike = framed(request.body, who) if api in _IN_TURNS and caching.semantic is None else None
     known = caching.alike.key(*alike) if alike is not None else None
     what = asked(request) if known is None else known[1]
     if what.why_not:
