@@ -218,8 +218,8 @@ def _take(said: Json, name: str) -> Any:
 
 
 def text_of(text: str) -> str:
-    """A text as it is compared: composed form, line ends, no white space around it. One with dozens of marks on a letter, which
-    nobody writes, stays as it is: to put those in order takes the square of their number, a minute for half a megabyte.
+    """A text as it is compared: composed form, line ends, no white space around it. One with dozens of marks on a letter,
+    which nobody writes, stays as it is: to put them in order takes the square of their number, a minute for half a megabyte.
     """
     if not text.isascii() and _ENDLESS.search(text) is None:
         text = normalize("NFC", text)
