@@ -103,7 +103,7 @@ def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert main(["cache", "purge", "--tag", "news", "--route", "m", *of]) == 0
         assert json.loads(capsys.readouterr().out) == {"forgotten": 0, "gone": []}
         assert main(["cache", "purge", "--tag", "news", "--url", gateway.url]) == 0
-        assert capsys.readouterr().out == "1 answers are forgotten\n"
+        assert capsys.readouterr().out == "1 answer is forgotten\n"
         assert main(["cache", "inspect", key, *of]) == 1
         assert main(["cache", "purge", "--all", *of]) == 0
         assert json.loads(capsys.readouterr().out)["forgotten"] == 12 - n_hits

@@ -14,7 +14,7 @@ from stayfast.testing import SimLoop
 
 DIGEST = "sha256:" + "0" * 64
 BASE = f"upstreams: {{p: {{kind: simulated, probe: false}}}}\nroutes: {{m: [p]}}\nserver: {{keys: {{web: '{DIGEST}'}}}}\n"
-FULL = BASE + """
+FULL = BASE.replace("probe: false", "probe: false, prices: {'*': {output_per_mtok: 15}}") + """
 admission: {max_in_flight: 64, max_queue: 10, max_wait_s: 1.5, hold_back: 0.05, points: {retry: -100}}
 tenants:
   web: {tier: premium, weight: 2, priority: 10, quota: {requests_per_minute: 60, cost_per_day: 0.5}}
@@ -39,6 +39,7 @@ def system(of: Settings, old: System | None = None) -> System:
 def test_everything_that_can_be_said() -> None:
     """Each to its own dataclass."""
     its = settings(FULL)
+    assert its.prices_at("p")["*"].output_per_mtok == 15
     assert (its.admission.max_in_flight, its.admission.queue.max_queue, its.admission.queue.max_wait_s) == (64, 10, 1.5)
     assert (its.admission.hold_back, its.admission.points) == (0.05, Points(retry=-100))
     assert its.tenants == {
@@ -77,9 +78,10 @@ def test_a_reload_keeps_what_is_used() -> None:
     ("tenants: {web: {tier: gold}}", "tenants.web.tier: must be one of premium, standard, batch"),
     ("tenants: {web: {weight: 0}}", "tenants.web.weight: must be a number from 0.001 to 1000"),
     ("tenants: {web: {quota: {tokens_per_hour: 1}}}", "tenants.web.quota.tokens_per_hour: unknown setting"),
+    ("tenants: {web: {quota: {cost_per_day: 5}}}", "tenants.web.quota.cost_per_day: nothing has a cost: no upstream has"),
     ("tenants: {web: {quota: {requests_per_minute: 0}}}", "tenants.web.quota.requests_per_minute: must be"),
     ("admission: {max_in_flight: 0}", "admission.max_in_flight: must be a whole number from 1"),
-    ("admission: {lanes: {}}", "admission.lanes: share the places of max_in_flight, which must be at least 3, not None"),
+    ("admission: {lanes: {}}", "share the places of max_in_flight, which must be at least 3, which is not set"),
     ("admission: {max_in_flight: 9, lanes: {long_share: 0.9, batch_share: 0.5}}",
      "admission.lanes.long_share: and batch_share must be at most 0.95 together"),
     ("admission: {max_in_flight: 9, lanes: {long_share: 1}}", "lanes.long_share: must be a number from 0.001 to 0.9"),

@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"stayfast cache purge: {reason(status, body)}")
         return 1
     told = msgspec.json.decode(body)
-    sys.stdout.write(body.decode() + "\n" if arguments.json else f"{told['forgotten']} answers are forgotten\n")
+    n = told["forgotten"]
+    sys.stdout.write(body.decode() + "\n" if arguments.json else f"{n} answer{'s are' if n != 1 else ' is'} forgotten\n")
     for gone in told["gone"]:
         say(f"stayfast cache purge: not all could be asked: {gone}")
     return 1 if told["gone"] else 0

@@ -205,9 +205,9 @@ def _of_cache(fact: RequestDone) -> Iterator[str]:
         case "coalesced":
             yield "It shared the call of another request for the same."
         case "miss":
-            yield "The cache of its route had no answer to it."
+            yield "The cache of its route gave no answer to it."
     if fact.cache_key is not None:
-        yield f"Its key in the cache is {fact.cache_key.hex()}."
+        yield f"What is kept of its question, if anything: stayfast cache inspect {fact.cache_key.hex()}"
 
 
 def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator[str]:

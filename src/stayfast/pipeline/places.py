@@ -310,4 +310,5 @@ class Places:
             self._arm(now)
 
     def __repr__(self) -> str:
-        return f"<Places {self.n_taken} of {self.n_places} taken, {self.queue if self.lanes is None else self.lanes!r}>"
+        most = str(self.n_places) if self.n_places < UNLIMITED else "any number"
+        return f"<Places {self.n_taken} of {most} taken, {self.queue if self.lanes is None else self.lanes!r}>"

@@ -77,8 +77,8 @@ class AdmissionConfig:
         if not 0.1 <= self.busy <= 1:
             raise ValueError(f"busy must be from 0.1 to 1, not {self.busy}")
         if self.lanes is not None and (self.max_in_flight is None or self.max_in_flight < LEAST_PLACES):
-            raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, "
-                             f"not {self.max_in_flight}")
+            said = "which is not set" if self.max_in_flight is None else f"not {self.max_in_flight}"
+            raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, {said}")
 
     def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: Strain, *,
                held_share: float = 0.0) -> bool:

@@ -315,4 +315,6 @@ class Breaker:
         self._probing(0)
 
     def __repr__(self) -> str:
+        if not self._config.enabled:
+            return "<Breaker off>"
         return f"<Breaker {self.state.value}: {self.why}; {self.n_failed_in_row} failures in a row>"

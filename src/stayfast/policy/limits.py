@@ -77,6 +77,8 @@ class LimitConfig:
     def __post_init__(self) -> None:
         if self.mode not in ("gradient", "aimd", "fixed", "off"):
             raise ValueError(f"mode must be gradient, aimd, fixed or off, not {self.mode!r}")
+        if self.mode == "fixed" and self.most is None:
+            raise ValueError("mode: fixed needs `most`, how many may run at a time")
         if not 1 <= self.floor <= self.ceiling <= 100_000:
             raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.floor}, most={self.ceiling}")
         if not 0 <= self.max_waiting <= 100_000:

@@ -247,9 +247,7 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
             complain(("upstreams", name, "model"), reason.removeprefix("model "))
         if isinstance(known, HttpUpstream) and known.ca_file is not None and not FilePath(known.ca_file).is_file():
             complain(("upstreams", name, "ca_file"), "there is no such file")
-    for name in settings.tenants.keys() - settings.server.keys.keys() - {ANY_TENANT}:
-        hint = did_you_mean(name, settings.server.keys)
-        complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
+    _check_tenants(settings, complain)
     _check_turns(settings, check_turn, complain)
     _check_rescues(settings, complain)
     _check_stores(settings, complain)
@@ -260,3 +258,15 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
     except ValueError as error:
         complain(("server", "host"), str(error).removeprefix("host "))
     return problems
+
+
+def _check_tenants(settings: Settings, complain: Callable[[Path, str], None]) -> None:
+    upstreams = settings.upstreams.items()
+    has_costs = any(isinstance(known, TurnUpstream) or settings.prices_at(name) for name, known in upstreams)
+    for name, tenant in settings.tenants.items():
+        if name not in settings.server.keys and name != ANY_TENANT:
+            hint = did_you_mean(name, settings.server.keys)
+            complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
+        for window in ("cost_per_minute", "cost_per_day"):
+            if getattr(tenant.quota, window) is not None and not has_costs:
+                complain(("tenants", name, "quota", window), "nothing has a cost: no upstream has `prices`")
