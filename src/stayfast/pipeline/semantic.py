@@ -153,8 +153,10 @@ class Semantic:
         if why:
             return why, None
         asking = Asking(self.embedding, scope, tenant, text, read)
-        if not self.is_ready or scope not in self.phrasings.scopes:
-            return "nothing_near" if self.is_ready else "not_ready", asking
+        if not self.is_ready or self.embedding.ahead is None:
+            return "not_ready", asking
+        if scope not in self.phrasings.scopes:
+            return "nothing_near", asking
         try:
             async with asyncio.timeout_at(until):
                 why = await self._look(asking, until)
