@@ -1,6 +1,5 @@
 """The proofs about answers that are kept: they hold in short runs, and fail where the thing on trial is missing."""
 
-from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -86,7 +85,7 @@ def test_many_are_one_call() -> None:
 
 def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
     """Each turn is set against the one beside it; the spread is that of the rounds, not of one bad turn."""
-    meter = Meter({}, count())
+    meter = Meter()
     speeds = [1.0, 1.0, 4.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
     meter.rounds = [[{"off": 100 * speed, "miss": 110 * speed, "hit": 50 * speed} for speed in half]
                     for half in (speeds[:5], speeds[5:])]

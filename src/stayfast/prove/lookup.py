@@ -6,14 +6,17 @@ call may be shared, its answer is kept, and another one goes, for there is room 
 asked the same. CPU is the kernel's account of each process while callers keep it busy; what is measured has a core of its
 own. How quick a core is changes within seconds by more than a miss costs, so the three take short turns: what a miss adds is
 the median of the differences to the turn beside it, of the gateway without a cache, and its spread is that of the rounds'
-own medians. The search for a likeness is `prove.nearest`'s, and what the whole of a semantic miss takes `prove.missed`'s.
+own medians. Where a process's code and memory come to lie makes it quicker or slower by as much again, for as long as it
+runs, so each round has processes of its own. The search for a likeness is `prove.nearest`'s, and what the whole of a
+semantic miss takes `prove.missed`'s.
 
-When wrong: prompts here are short. A key takes as long as reading the body does: 2 us more for each kilobyte of it. A turn's
-connections are its own: what opening them takes is shared out among its answers, a microsecond more where they are fewer.
+When wrong: prompts here are short, and alike but for their question, as those of one application are; where no two are,
+reading them adds some 5 us, and 2 us more for each kilobyte. A turn's connections are its own: what opening them takes is
+shared out among its answers, a microsecond more where they are fewer.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count
 from math import nan
@@ -62,21 +65,17 @@ class Lookup:
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""
         extent = self.quick if conditions.is_quick else self.full
-        async with Rig() as rig:
-            canned = await rig.canned()
-            upstreams = {"canned": f"{canned.url}/v1"}
-            gateways = {"off": await rig.gateway(gateway_settings(upstreams)),
-                        "hit": await rig.gateway(gateway_settings(upstreams, cache=self.cache)),
-                        "miss": await rig.gateway(gateway_settings(upstreams, cache=self.cache))}
-            if not rig.set_apart(*gateways.values()):
-                conditions.say("one core for all: caches are shared, and CPU a request is higher")
-            conditions.say("warming up")
-            numbers = count()
-            await Meter(gateways, numbers).round(WARMUP_S)
-            meter = Meter(gateways, numbers)
-            for number in range(1, extent.n_rounds + 1):
-                conditions.say(f"round {number} of {extent.n_rounds}")
-                await meter.round(extent.seconds)
+        meter = Meter()
+        for number in range(1, extent.n_rounds + 1):
+            conditions.say(f"round {number} of {extent.n_rounds}")
+            async with Rig() as rig:
+                upstreams = {"canned": f"{(await rig.canned()).url}/v1"}
+                gateways = {"off": await rig.gateway(gateway_settings(upstreams)),
+                            "hit": await rig.gateway(gateway_settings(upstreams, cache=self.cache)),
+                            "miss": await rig.gateway(gateway_settings(upstreams, cache=self.cache))}
+                if not rig.set_apart(*gateways.values()):
+                    conditions.say("one core for all: caches are shared, and CPU a request is higher")
+                await meter.round(gateways, extent.seconds)
         figures = (*meter.figures(),
                    *await misses(extent.seconds, extent.n_rounds, conditions),
                    *await look_ups(extent.n_vectors, extent.n_rounds, conditions))
@@ -86,21 +85,22 @@ class Lookup:
 class Meter:
     """Rounds of turns on each gateway: `off`, `hit` and `miss`."""
 
-    def __init__(self, gateways: Mapping[str, Server], numbers: Iterator[int]) -> None:
-        self._gateways = gateways
-        self._numbers = numbers  # of questions
+    def __init__(self) -> None:
+        self._numbers = count()  # of questions
         self.rounds: list[list[dict[str, float]]] = []  # by round and turn: CPU of an answer, us
         self._n_failed = 0
 
-    async def round(self, seconds: float) -> None:
-        """So long for each, in turns."""
+    async def round(self, gateways: Mapping[str, Server], seconds: float) -> None:
+        """So long for each, in turns, after a while of each that does not count."""
+        for name in ORDERS[0]:
+            await self._answer_us(gateways, name, WARMUP_S)
         n_turns = max(1, round(seconds / TURN_S))
-        self.rounds.append([{name: await self._answer_us(name, seconds / n_turns) for name in ORDERS[number % 2]}
+        self.rounds.append([{name: await self._answer_us(gateways, name, seconds / n_turns) for name in ORDERS[number % 2]}
                             for number in range(n_turns)])
 
-    async def _answer_us(self, name: str, seconds: float) -> float:
+    async def _answer_us(self, gateways: Mapping[str, Server], name: str, seconds: float) -> float:
         """CPU for each answer. NaN where none came."""
-        server, numbers = self._gateways[name], None if name == "hit" else self._numbers
+        server, numbers = gateways[name], None if name == "hit" else self._numbers
         before_s = _cpu_s(server)
         n_answers, n_failed = await keep_busy(f"{server.url}/v1", seconds, N_CALLERS, numbers=numbers)
         self._n_failed += n_failed
