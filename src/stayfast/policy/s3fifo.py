@@ -29,7 +29,8 @@ MOST_HITS = 3
 HITS_TO_STAY = 2
 LEAST_GHOSTS = 64
 SPARE_BITS = 6  # of the room, one part in 64 is made free at once: a dozen at a time go quicker than one by one,
-MOST_SPARE = 65_536  # and hundreds would keep the loop
+MOST_SPARE = 65_536  # and hundreds would keep the loop; so would a main of which all was asked for, gone round three times
+MOST_SPARED = 1000
 OVERHEAD_BYTES = 512  # of an entry beside its value: key, records, places in the queues
 _GONE: Final = -1  # where an entry is
 _GHOST: Final = 0
@@ -141,7 +142,7 @@ class S3Fifo(Generic[T]):
         small, main, ghosts, entries = self._small, self._main, self._ghosts, self._entries
         spare = min(self.max_bytes >> SPARE_BITS, MOST_SPARE)
         enough, most_small = self.max_bytes - spare, self.max_bytes * SMALL
-        n_bytes, n_small_bytes, n_ghosts = self.n_bytes, self.n_small_bytes, len(ghosts)
+        n_bytes, n_small_bytes, n_ghosts, n_spared = self.n_bytes, self.n_small_bytes, len(ghosts), 0
         while n_bytes > enough:
             is_small = n_small_bytes > most_small or n_small_bytes == n_bytes
             entry = small.popleft() if is_small else main.popleft()
@@ -159,7 +160,8 @@ class S3Fifo(Generic[T]):
                     continue
                 entry.place = _GHOST
                 ghosts.append(entry)
-            elif entry.n_hits:
+            elif entry.n_hits and n_spared < MOST_SPARED:
+                n_spared += 1
                 entry.n_hits -= 1
                 main.append(entry)
                 continue

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.s3fifo import LEAST_GHOSTS, OVERHEAD_BYTES, S3Fifo
+from stayfast.policy.s3fifo import LEAST_GHOSTS, MOST_SPARED, OVERHEAD_BYTES, S3Fifo
 
 SIZE = 1000
 
@@ -147,3 +147,21 @@ def test_a_small_room_is_full(n: int) -> None:
         cache.put(named(number), number, SIZE)
         assert cache.peek(named(number)) == number
         assert len(cache) == min(number + 1, n)
+
+
+def test_nobody_waits_until_all_of_main_has_gone_round() -> None:
+    """Where everything was asked for again and again, something goes all the same, after so many were spared."""
+    cache: S3Fifo[int] = S3Fifo(room_for(5000))
+    for n in range(4000):
+        cache.put(named(n), n, SIZE)
+        for _ in range(3):
+            cache.get(named(n))
+    for n in range(4000, 5001):
+        cache.put(named(n), n, SIZE)
+    for n in range(4000):
+        for _ in range(3):
+            cache.get(named(n))
+    n_before = sum(entry.n_hits for entry in cache._main)
+    cache.put(named(9999), 9999, 2 * SIZE * 600)
+    assert cache.peek(named(9999)) == 9999
+    assert n_before - sum(entry.n_hits for entry in cache._main) <= MOST_SPARED + 3 * 1300
