@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
+ASYNCIO_S = 0.08  # CPU of importing it, where the limits below were set
 
 IMPORT_ALL = """
 import pkgutil, sys, threading
@@ -46,11 +47,17 @@ def test_importing_every_module_does_nothing() -> None:
 
 @pytest.mark.parametrize(("module", "limit_s"), [("stayfast", 0.1), ("stayfast.cli", 0.15), ("stayfast.settings", 0.4)])
 def test_importing_is_quick(module: str, limit_s: float) -> None:
-    """CPU of the best of five fresh interpreters, start-up included: what others do on the machine counts less."""
+    """CPU of the best of five fresh interpreters, start-up included; a machine on which asyncio takes longer has longer."""
+    slowness = max(1.0, import_s("asyncio") / ASYNCIO_S)
+    assert import_s(module) < limit_s * slowness
+
+
+def import_s(module: str) -> float:
+    """The least of five."""
     best_s = 9.0
     for _ in range(5):
         before = os.times()
         assert python("-c", f"import {module}").returncode == 0
         after = os.times()
         best_s = min(best_s, after.children_user + after.children_system - before.children_user - before.children_system)
-    assert best_s < limit_s
+    return best_s

@@ -62,13 +62,15 @@ def compose(monkeypatch: pytest.MonkeyPatch) -> Compose:
 
 def test_version_is_quick() -> None:
     """`stayfast --version` imports next to nothing: it is what shells and scripts call."""
-    best_s = 9.0
+    best_s = bare_s = 9.0
     for _ in range(3):
         began_at = time.perf_counter()
         done = subprocess.run([sys.executable, "-m", "stayfast", "--version"], capture_output=True, text=True, check=True)
-        best_s = min(best_s, time.perf_counter() - began_at)
+        ended_at = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        best_s, bare_s = min(best_s, ended_at - began_at), min(bare_s, time.perf_counter() - ended_at)
     assert done.stdout == f"stayfast {__version__}\n"
-    assert best_s < 0.1
+    assert best_s < max(0.1, 5 * bare_s)  # an interpreter that does nothing takes as long on a busy machine
 
 
 def test_version_command(capsys: pytest.CaptureFixture[str]) -> None:
