@@ -47,7 +47,8 @@ def ask(url: str, method: str, path: str, *, key_env: str | None = None, body: b
 
 def reason(status: int, body: bytes) -> str:
     """Why it did not do what it was asked for, in its own words."""
+    hint = " Here: --key-env NAME, of a variable that holds the key." if status == 401 else ""
     try:
-        return f"{status}: {json.loads(body)['error']['message']}"
+        return f"{status}: {json.loads(body)['error']['message']}{hint}"
     except (ValueError, KeyError, TypeError):
         return f"it answered with status {status}; is it a Stayfast gateway?"
