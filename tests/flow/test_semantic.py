@@ -239,6 +239,20 @@ def test_without_a_vector_it_is_a_miss(why: str) -> None:
     run(main)
 
 
+def test_a_model_that_is_not_there_is_said_so_where_nothing_was_asked_before() -> None:
+    """The first question of all finds nothing near because nothing was looked for."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES))
+        rig.embedding.ahead = None
+        await rig.text(ask(ONE))
+        assert rig.lookups == ["not_ready"]
+        await rig.settled()
+        rig.check_clean()
+
+    run(main)
+
+
 def test_only_if_cached_may_be_in_other_words() -> None:
     """A hit for who wants no call; where nothing is like it, 504 as ever."""
 

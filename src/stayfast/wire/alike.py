@@ -58,12 +58,12 @@ class Alike:
     __slots__ = ("_frames", "_n_bytes", "_seen")
 
     def __init__(self) -> None:
-        self._frames: dict[Frame, tuple[Asked, blake2b]] = {}
+        self._frames: dict[Frame, tuple[Asked, blake2b] | None] = {}  # None: what stands in its place is not the question
         self._n_bytes = 0
         self._seen: set[int] = set()  # the hashes of frames that came once
 
     def __len__(self) -> int:
-        return len(self._frames)
+        return sum(found is not None for found in self._frames.values())
 
     def key(self, frame: Frame, words: bytes) -> tuple[bytes, Asked] | None:
         """What `key_of` would say, and what was found in the first body like this one, less its scope and question; None
@@ -83,6 +83,8 @@ class Alike:
         """A request that has this frame was read the long way, and the cache may have a part in it. What is remembered is
         bounded, and none of it is anybody's question; the oldest goes first.
         """
+        if frame in self._frames:
+            return
         seen, mark = self._seen, hash(frame)
         if mark not in seen:
             if len(seen) >= MAX_SEEN:
@@ -91,13 +93,13 @@ class Alike:
             return
         before, after, who = frame
         other = asked(replace(request, body=before + _OTHER_WORDS + after))
-        if what.question == _OTHER_WORDS or other.question != _OTHER_WORDS or other.scope != what.scope:
-            return
+        is_question = what.question != _OTHER_WORDS and other.question == _OTHER_WORDS and other.scope == what.scope
         n_bytes = len(before) + len(after) + len(who)
         while self._frames and (len(self._frames) >= MAX_FRAMES or self._n_bytes + n_bytes > MAX_BYTES):
             oldest = next(iter(self._frames))
             del self._frames[oldest]
             self._n_bytes -= sum(map(len, oldest))
             seen.discard(hash(oldest))
-        self._frames[frame] = replace(what, scope=b"", question=b""), blake2b(terms, digest_size=KEY_BYTES)
+        digest = blake2b(terms, digest_size=KEY_BYTES)
+        self._frames[frame] = (replace(what, scope=b"", question=b""), digest) if is_question else None
         self._n_bytes += n_bytes

@@ -117,6 +117,17 @@ def test_nobody_asks_for_what_is_put_into_the_place(trap: bytes) -> None:
     assert key(alike, body.replace(b"one", b"What is our refund policy?")) is None
 
 
+def test_a_place_that_is_not_the_question_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading such a body costs no more from then on than if nobody remembered any."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"A"},{"content":"A","role":"user"}]}'
+    alike = taught(body)
+    monkeypatch.setattr("stayfast.wire.alike.asked", lambda _: pytest.fail("it is read again"))
+    for _ in range(2):
+        request = decode(Api.CHAT, body)
+        learn(alike, body, request, asked(request))
+    assert key(alike, body) is None
+
+
 def test_what_is_remembered_is_nobodys_question() -> None:
     """It would be room that is not counted, and words that nobody looks for there."""
     alike = taught(said("What is TTFT?", SYSTEM))
