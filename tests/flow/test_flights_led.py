@@ -1,7 +1,10 @@
 """Calls that run in the Task of their leader until somebody else wants them: who joins when, and who leaves."""
 
 import asyncio
+import gc
 from dataclasses import replace
+from random import Random
+from typing import cast
 
 import pytest
 
@@ -9,13 +12,120 @@ from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.events import AttemptDone, RequestDone, Rescued
 from stayfast.core.types import Outcome
 from stayfast.pipeline.caching import Caching
+from stayfast.pipeline.handoffs import Terms
+from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.pipeline.stages.route import Router
 from stayfast.policy.cache import CacheConfig
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.retry import RetryConfig
+from stayfast.stores.base import Kept
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Say, SimLoop, Wait, run
+from stayfast.upstreams.base import Call, Stream
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read, said
 from tests.flow.test_rescue import HALT, TEXT, Speaker, rig_of
+
+
+def test_a_miss_leaves_nothing_for_the_collector() -> None:
+    """Whole or streamed: what it is made of is gone with its last reference."""
+
+    async def main(loop: SimLoop) -> None:
+        n_asked = 40
+        rig = CacheRig(loop, *[HELLO] * (2 * n_asked + 4))
+        for n in range(4):
+            await rig.text(chat(seed=n))
+        for is_stream in (True, False):
+            gc.collect()
+            gc.disable()
+            try:
+                for n in range(n_asked):
+                    await rig.text(chat(stream=is_stream, seed=100 * (1 + is_stream) + n))
+                assert gc.collect() < n_asked
+            finally:
+                gc.enable()
+        assert rig.results == ["miss"] * (2 * n_asked + 4)
+
+    run(main)
+
+
+def test_who_asks_while_an_answer_is_being_kept_has_it() -> None:
+    """A store may take its time: until the answer is there, its call is where it is found."""
+
+    class Slow(MemoryStore):
+        async def put(self, key: bytes, kept: Kept) -> None:
+            await asyncio.sleep(1.0)
+            await super().put(key, kept)
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER)
+        rig.caching.store = cast("MemoryStore", Outside(Slow(1_000_000)))
+
+        async def body() -> bytes:
+            reply = await rig.ask(chat(stream=False))
+            try:
+                return await read(reply)
+            finally:
+                reply.close()
+
+        first = asyncio.create_task(body())
+        await asyncio.sleep(0.8)
+        assert b'"Hello"' in await body()
+        assert b'"Hello"' in await first
+        assert b'"Hello"' in await body()
+        assert rig.results == ["coalesced", "miss", "hit"]
+
+    run(main)
+
+
+def test_a_hedge_that_is_let_in_as_the_last_one_leaves_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head comes in the turn of the loop in which nobody is left who would read it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Say("a")], [Say("b"), Wait(9.0), Say("c")])
+        router = rig.gateway.router
+        route = replace(router.routes[MODEL], hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))
+        rig.gateway = replace(rig.gateway, router=Router({MODEL: route}, Terms(), loop, Random(7)))
+        heads: list[asyncio.Future[None]] = []
+        opens = rig.scripted[0].open
+
+        async def open_later(call: Call) -> Stream:
+            stream = await opens(call)
+            heads.append(loop.create_future())
+            try:
+                await heads[-1]
+            except BaseException:
+                stream.close()
+                raise
+            return stream
+
+        monkeypatch.setattr(rig.scripted[0], "open", open_later)
+        errors: list[object] = []
+        loop.set_exception_handler(lambda _, said: errors.append(said))
+        leader, other = asyncio.create_task(rig.text()), asyncio.create_task(rig.text())
+        await asyncio.sleep(0.3)
+        assert len(heads) == 2
+        leader.cancel()
+        await asyncio.sleep(0.1)
+        other.cancel()
+        heads[1].set_result(None)
+        await asyncio.gather(leader, other, return_exceptions=True)
+        await asyncio.sleep(1.0)
+        assert errors == []
+        rig.check_clean()
+
+    run(main)
+
+
+class Outside:
+    """A store that is no `MemoryStore`, though all it does is done by one."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
 
 
 @pytest.mark.parametrize("leaves_after_s", [1.6, 2.0])

@@ -111,7 +111,13 @@ def test_only_if_cached_has_nothing_made() -> None:
         await rig.text()
         await asyncio.sleep(70)
         assert await rig.text(control=CacheControl(only_if_cached=True)) == "Hello"
-        await asyncio.sleep(1)
+        await asyncio.sleep(230)  # past where it would be renewed behind its reader's back
+        reply = await rig.ask(control=CacheControl(only_if_cached=True))
+        assert (reply.cache, reply.degraded) == ("stale; kind=exact; age=300", "stale")
+        assert b"Hel" in await read(reply)
+        await asyncio.sleep(400)
+        with pytest.raises(Shed, match="only-if-cached"):
+            await rig.ask(control=CacheControl(only_if_cached=True))
         assert rig.n_calls == 1
 
     run(main)

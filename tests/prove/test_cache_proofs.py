@@ -6,9 +6,10 @@ import msgspec
 import pytest
 import uvloop
 
+from stayfast.core.clock import SystemClock
 from stayfast.pipeline import caching
 from stayfast.pipeline.stages import cache
-from stayfast.prove import isolation
+from stayfast.prove import inside, isolation
 from stayfast.prove.claim import Conditions, SetUpFailed
 from stayfast.prove.coalesce import Coalesce
 from stayfast.prove.lookup import Extent, Lookup, Meter
@@ -93,6 +94,26 @@ def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
     assert (added.value, added.low, added.high) == (20.0, 10.0, 20.0)
 
 
+def test_what_slows_the_machine_says_nothing_of_a_miss_inside() -> None:
+    """Of both the quickest tenth of all turns count, though half of one round and most of another were slow."""
+    turn = (50.0, 65.0)
+    slow = (75.0, 100.0)
+    value, off = inside.figures([[turn, slow] * 20, [slow] * 38 + [turn] * 2, [turn] * 40])
+    assert (value.value, value.low, value.high) == (15.0, 15.0, 25.0)
+    assert (off.value, off.low, off.high) == (50.0, 50.0, 75.0)
+
+
+def test_a_miss_inside_is_one() -> None:
+    """Each question is looked up, asked for and kept; without a cache none is."""
+    async def results(cache: dict[str, object] | None) -> list[str | None]:
+        clock = SystemClock()
+        gateway = inside.system(cache, clock).gateway
+        return [await inside.ask(gateway, number, clock) for number in (1, 2, 1)]
+
+    assert uvloop.run(results({"mode": "exact"})) == ["miss; kind=exact", "miss; kind=exact", "hit; kind=exact; age=0"]
+    assert uvloop.run(results(None)) == [None, None, None]
+
+
 @pytest.mark.sockets
 def test_what_a_look_up_costs_is_measured() -> None:
     """A hit is cheaper than a call, and no request fails; the goals themselves are for an idle machine."""
@@ -100,6 +121,8 @@ def test_what_a_look_up_costs_is_measured() -> None:
     figures = {figure.name: figure.value for figure in finding.figures}
     assert figures["failed requests"] == 0
     assert 0 < figures["CPU of a hit"] < figures["CPU of an answer without a cache"]
+    inside_us = figures["CPU of a request without a cache, without sockets"]
+    assert 0 < figures["CPU that a miss adds, without sockets"] < inside_us < figures["CPU of an answer without a cache"]
     alone, whole = figures["semantic look-up among 200, p99"], figures["with the embedding among 200, p99"]
     assert 0 < alone < whole
     assert figures["of the 10 nearest, found"] == 100

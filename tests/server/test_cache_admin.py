@@ -50,7 +50,8 @@ def test_it_is_for_admins() -> None:
 @pytest.mark.sockets
 @pytest.mark.parametrize(("request_", "status", "param"), [
     (delete("/admin/cache"), 400, "route"), (delete("/admin/cache?all=yes"), 400, "all"),
-    (delete("/admin/cache?tenant="), 400, "tenant"),
+    (delete("/admin/cache?tenant="), 400, "tenant"), (delete("/admin/cache?route=m&tagg=a"), 400, "tagg"),
+    (delete("/admin/cache?tag=a&tag=b"), 400, "tag"), (delete("/admin/cache?all=true&tag=a"), 400, "all"),
     (get("/admin/cache/nonsense"), 400, "key"), (get(f"/admin/cache/{'1' * 64}"), 404, "key"),
     (delete(f"/admin/cache/{'1' * 64}"), 405, None), (get("/admin/cache/"), 404, None)])
 def test_wrong_questions(request_: bytes, status: int, param: str | None) -> None:
@@ -123,6 +124,9 @@ def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["cache", "purge"]) == 2
     assert main(["cache", "purge", "--all", "--route", "m"]) == 2
     assert "--all" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["cache", "purge", "--tag", "a", "--tag", "b"])
+    assert "--tag is given twice" in capsys.readouterr().err
 
 
 def test_the_table() -> None:

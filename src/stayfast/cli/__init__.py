@@ -46,6 +46,16 @@ class Command(argparse.ArgumentParser):
         return found, unknown
 
 
+class _Once(argparse.Action):
+    """An option of which a second one would quietly stand in the place of the first."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+                 option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given twice")
+        setattr(namespace, self.dest, values)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stayfast", description="An LLM gateway that keeps applications fast at p99.",
@@ -144,9 +154,9 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
     inspect = actions.add_parser("inspect", help="what is known of one kept answer")
     inspect.add_argument("key", metavar="KEY", help="64 hexadecimal digits: `stayfast explain` tells a request's")
     purge = actions.add_parser("purge", help="forget kept answers")
-    purge.add_argument("--route", metavar="NAME", help="those of a route")
-    purge.add_argument("--tenant", metavar="NAME", help="those of a tenant")
-    purge.add_argument("--tag", metavar="WORD", help="those whose client gave them this tag (x-cache-tags)")
+    purge.add_argument("--route", metavar="NAME", action=_Once, help="those of a route")
+    purge.add_argument("--tenant", metavar="NAME", action=_Once, help="those of a tenant")
+    purge.add_argument("--tag", metavar="WORD", action=_Once, help="those whose client gave them this tag (x-cache-tags)")
     purge.add_argument("--all", action="store_true", help="every one")
     for action in (stats, inspect, purge):
         _of_a_gateway(action)

@@ -15,7 +15,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it, and say how many are gone; 1 where it is refused or a store could not be asked, 2 where the gateway cannot."""
     wanted = {name: value for name in ("route", "tenant", "tag") if (value := getattr(arguments, name)) is not None}
     if bool(wanted) is arguments.all:
-        say("stayfast cache purge: say what: --route, --tenant, --tag (all that is given must be true), or --all")
+        say("stayfast cache purge: say what: --route, --tenant, --tag (all that is given must be true), or --all, alone")
         return 2
     query = urlencode(wanted or {"all": "true"})
     try:

@@ -1,6 +1,7 @@
 """What the cache of one route is made of, and what it has to say of a request."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -12,11 +13,16 @@ from stayfast.wire.alike import Alike
 from stayfast.wire.canonical import said_of
 
 if TYPE_CHECKING:
+    from stayfast.core.clock import Clock
+    from stayfast.pipeline.exchange import Exchange
     from stayfast.pipeline.flight import Flight
+    from stayfast.pipeline.handoffs import Plan, Started
+    from stayfast.pipeline.race import Tasks
     from stayfast.pipeline.semantic import Semantic
 
 MAX_SAID = 1024  # tenants whose names are kept as they are digested
 FlightKey = tuple[bytes, bool, bool]  # the question's key; streamed; with usage at its end
+Begin = Callable[["Exchange", "Plan"], Coroutine[Any, Any, "Started"]]
 
 
 class Cached(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +45,18 @@ class Cached(msgspec.Struct, frozen=True, gc=False):
             return f"hit; kind=semantic; sim={self.likeness[0]:.3f}; p={self.likeness[1]:.3f}; age={int(self.age_s or 0)}"
         age = f"; age={int(self.age_s)}" if self.age_s is not None else ""
         return f"{self.result}; kind=exact{age}"
+
+
+class Keeper(Protocol):
+    """Who begins calls, and is told how they ended."""
+
+    begin: Begin
+    clock: "Clock"
+    tasks: "Tasks"  # of those that go on without their leader
+
+    def keep(self, flight: "Flight", data: bytes | None) -> Coroutine[Any, Any, None] | None:
+        """It came to a clean end with this; None: there is no whole of it. What is returned is awaited, and closes it."""
+        ...
 
 
 class Caching:
@@ -66,9 +84,12 @@ class Caching:
 
     def said_of(self, tenant: str | None, api: Api) -> bytes:
         """What decides an answer, stands in no body, and is the same for all of a tenant's requests: canonical JSON."""
-        if len(self.said) >= MAX_SAID:
-            self.said.clear()
-        said = self.said[tenant, api] = said_of(tenant, self.origin, api)
+        who = tenant, api
+        said = self.said.get(who)
+        if said is None:
+            if len(self.said) >= MAX_SAID:
+                self.said.clear()
+            said = self.said[who] = said_of(tenant, self.origin, api)
         return said
 
     def worth_usd(self, usage: Usage | None, model: str) -> float | None:

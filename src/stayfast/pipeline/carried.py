@@ -15,6 +15,7 @@ import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
+from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -29,30 +30,46 @@ class Carrier(Protocol):
         ...
 
     def take(self, call: Step, waits_for: Any) -> None:
-        """The call is left where it is: `carry(call, None, waits_for)` goes on with it, in another Task."""
+        """The call is left where it is: `go_on(call, waits_for)` does so with it, in another Task."""
         ...
 
 
 @types.coroutine
-def carry(call: Coroutine[Any, Any, T], carrier: Carrier | None, waits_for: Any = None) -> Generator[Any, Any, T]:
-    """Await a call, from its start or from where it was left. With a carrier it can be left again."""
-    is_left = waits_for is not None
-    why: BaseException | None = None
+def carry(call: Coroutine[Any, Any, T], carrier: Carrier) -> Generator[Any, Any, T]:
+    """Await a call so that it can be left. In C all the way, as `map` has no `throw`: what the Task is told ends here."""
+    wait = _Wait(carrier)
+    try:
+        ended: T = yield from map(wait.of, call.__await__())
+    except GeneratorExit:
+        call.close()
+        raise
+    except BaseException as error:
+        if getcoroutinestate(call) is CORO_CLOSED or wait.is_left(call, error):
+            raise
+        rest = go_on(call, None, error, wait)
+    else:
+        return ended
+    return (yield from rest)
+
+
+@types.coroutine
+def go_on(call: Coroutine[Any, Any, T], waits_for: Any, why: BaseException | None = None, wait: "_Wait | None" = None
+          ) -> Generator[Any, Any, T]:
+    """Await a call from where it was left. why: what it is told first. With a wait it can be left again."""
     while True:
-        if is_left:
-            is_left = False
-        else:
+        if waits_for is None:
             try:
                 waits_for = call.send(None) if why is None else call.throw(why)
             except StopIteration as end:
                 ended: T = end.value
                 return ended
-            why = None
+            finally:
+                why = None
         try:
-            if waits_for is None:
+            if wait is not None:
+                yield wait.of(waits_for)
+            elif waits_for is None:
                 yield
-            elif carrier is not None:
-                yield _Wait(waits_for, carrier)
             else:
                 waits_for._asyncio_future_blocking = True
                 yield waits_for
@@ -60,26 +77,44 @@ def carry(call: Coroutine[Any, Any, T], carrier: Carrier | None, waits_for: Any 
             call.close()
             raise
         except BaseException as error:
-            is_its_own = waits_for is not None and waits_for.cancelled()  # by whoever was to bring it, or by `_Wait`
-            if carrier is not None and not is_its_own and isinstance(error, asyncio.CancelledError) and carrier.is_wanted():
-                carrier.take(call, waits_for)
+            if wait is not None and wait.is_left(call, error):
                 raise
             why = error
+        waits_for = None
 
 
 class _Wait:
-    """A future, as a Task sees it that may be cancelled without it. One Task waits for it, once."""
+    """A future, as a Task sees it that may be cancelled without it: of a call, the one that it waits for just now."""
 
     __slots__ = ("_asyncio_future_blocking", "_carrier", "_context", "_future", "_wake")
 
-    def __init__(self, future: "asyncio.Future[Any]", carrier: Carrier) -> None:
-        self._asyncio_future_blocking = True
+    def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
+        self._future: Any = None
+        self._wake: Any = None
+
+    def of(self, future: Any) -> "_Wait | None":
+        """In the place of this one. None is a turn of the loop, which nobody wakes."""
         self._future = future
+        if future is None:
+            return None
+        self._asyncio_future_blocking = True
+        return self
+
+    def is_left(self, call: Step, error: BaseException) -> bool:
+        """Whether the call is not to hear of an error that its Task is told of, as somebody else goes on with it."""
+        future = self._future
+        is_its_own = future is not None and future.cancelled()  # by whoever was to bring it, or by `cancel`
+        if is_its_own or not isinstance(error, asyncio.CancelledError) or not self._carrier.is_wanted():
+            return False
+        self._wake = None
+        self._carrier.take(call, future)
+        return True
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """See `asyncio.Future`."""
-        return self._future.get_loop()
+        loop: asyncio.AbstractEventLoop = self._future.get_loop()
+        return loop
 
     def add_done_callback(self, wake: Callable[[Any], object], *, context: Context | None = None) -> None:
         """Wake the Task when it is done."""
@@ -94,7 +129,8 @@ class _Wait:
             future.remove_done_callback(self._wake)
             future.get_loop().call_soon(self._wake, self, context=self._context)
             return True
-        return future.cancel(msg)
+        is_cancelled: bool = future.cancel(msg)
+        return is_cancelled
 
     def result(self) -> Any:
         """What the Task is told that no longer waits."""

@@ -23,65 +23,57 @@ When wrong: until its first token it has its maker's deadline. One of less patie
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from operator import itemgetter
 from typing import Any
 
-from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, StayfastError
-from stayfast.core.types import RELAY, Chunk, Outcome, Sight
+from stayfast.core.types import RELAY, CacheControl, Chunk, Outcome, Sight
 from stayfast.pipeline.attempt import Attempt
-from stayfast.pipeline.caching import FlightKey
-from stayfast.pipeline.carried import Step, carry
+from stayfast.pipeline.caching import Begin, Caching, FlightKey, Keeper
+from stayfast.pipeline.carried import Step, carry, go_on
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Source, Started
 from stayfast.pipeline.listener import Leader, Listener, drop, given_up
-from stayfast.pipeline.race import Tasks
 from stayfast.pipeline.watch import Watch
 from stayfast.upstreams.base import Stream
 
 SUCCESS = Outcome.SUCCESS
 AHEAD_BYTES = 256 * 1024
 MAX_BYTES = 8 * 1024 * 1024  # streamed, 30,000 tokens
-Begin = Callable[[Exchange, Plan], Coroutine[Any, Any, Started]]
-Keep = Callable[["Flight"], Coroutine[Any, Any, None] | None]  # what it returns is to be waited for, and closes it
 
 
 class Flight:
     """One call and its listeners. Changed on one loop; listeners come and go."""
 
-    __slots__ = ("_attempts", "_call", "_chunks", "_clock", "_is_apart", "_is_reading", "_keep", "_leader", "_left",
-                 "_listeners", "_n_bytes_gone", "_n_gone", "_quickest", "_resume", "_source", "_stream", "_table", "_task",
-                 "_tasks", "_waiting", "degraded", "failure", "is_over", "key", "n_bytes", "upstream")
+    __slots__ = ("_chunks", "_is_apart", "_is_reading", "_keeper", "_leader", "_left", "_listeners", "_n_bytes_gone",
+                 "_n_gone", "_quickest", "_resume", "_source", "_stream", "_task", "_waiting", "caching", "call", "control",
+                 "degraded", "failure", "is_over", "key", "n_bytes", "upstream")
 
-    def __init__(self, key: FlightKey, table: "dict[FlightKey, Flight]", keep: "Keep", tasks: Tasks, clock: Clock) -> None:
+    def __init__(self, key: FlightKey, caching: Caching, control: CacheControl | None, keeper: Keeper) -> None:
         self.key = key
+        self.caching = caching
+        self.call: Exchange  # the leader's, for whoever makes the call
+        self.control = control  # the leader's
         self.failure: StayfastError | None = None
         self.is_over = False
         self.upstream: str | None = None
         self.degraded: str | None = None
-        self._table = table
-        self._keep = keep
-        self._tasks = tasks
-        self._clock = clock
-        self._attempts: list[Attempt] = []
+        self._keeper = keeper
         self._task: asyncio.Task[None] | None = None  # None: its leader makes it, as it waits and reads
         self._leader: Leader | None = None  # until it leaves: nothing here is to be found by the garbage collector only
-        self._call: Exchange  # the leader's, for whoever makes the call
-        self._is_apart = False  # that is a copy of the leader's own
+        self._is_apart = False  # `call` is a copy of the leader's own
         self._is_reading = False  # the leader waits for its next part
         self._left: Step | None = None  # where the leader has left it, until the Task goes on with it
         self._source: Source | None = None
         self._stream: Stream | None = None
         self._chunks: list[Chunk] = []
         self._n_gone = 0  # chunks at the front that are kept no more
-        self.n_bytes = 0  # of all that came
-        self._n_bytes_gone = 0  # of those
+        self.n_bytes = self._n_bytes_gone = 0  # of all that came, and of those that are kept no more
         self._quickest = 0  # bytes that the quickest listener has read
         self._listeners: dict[Listener, None] = {}
-        self._waiting: list[tuple[float, asyncio.Future[None]]] = []  # with their deadlines
+        self._waiting: list[tuple[float, asyncio.Future[None]]] | None = None  # with their deadlines
         self._resume: asyncio.Future[None] | None = None  # the Task waits for a reader
-        table.setdefault(key, self)
 
     @property
     def sight(self) -> Sight:
@@ -89,18 +81,19 @@ class Flight:
         assert self._stream is not None
         return self._stream.sight
 
-    def whole(self) -> bytes | None:
+    def _whole(self) -> bytes | None:
         """All of it, after a clean end; None after any other, before it has begun, and where it was too long to be kept."""
         chunks = self._chunks
         if not self.is_over or self.failure is not None or self._n_gone or not chunks:
             return None
         return chunks[0].data if len(chunks) == 1 else b"".join([chunk.data for chunk in chunks])
 
-    async def lead(self, ex: Exchange, plan: Plan, begin: Begin) -> Started:
-        """Make the call for `ex`, up to its first content. Raises what it failed with."""
-        self._attempts, is_stream = ex.attempts, ex.request.stream
+    async def lead(self, ex: Exchange, plan: Plan, begin: Begin | None = None) -> Started:
+        """Make the call for `ex`, up to its first content: others can join from here on. Raises what it failed with."""
+        self.caching.flights.setdefault(self.key, self)
+        is_stream, ex.share, begin = ex.request.stream, None, begin or self._keeper.begin
         self._is_apart = is_apart = is_stream or plan.route.on_stall != "wait"  # else nothing holds it once it has begun
-        self._call = call = ex.again(ex.watch) if is_apart else ex
+        self.call = call = ex.again(ex.watch) if is_apart else ex
         if is_apart:
             self._led_by(ex)
         try:
@@ -115,17 +108,15 @@ class Flight:
             if is_apart:
                 ex.upstream, ex.degraded = call.upstream, call.degraded
         if not is_stream and len(self._listeners) < 2 and started.stream.sight.is_complete:
-            self.is_over, self._leader = True, None
+            self.is_over, self._leader, self._source, self._stream = True, None, started.source, started.stream
             self._listeners.clear()
-            self._chunks.append(started.lead)
-            self._source, self._stream = started.source, started.stream
             self.upstream, self.degraded = call.upstream, call.degraded
-            if (told := self._land()) is not None:
+            if (told := self._land(started.lead)) is not None:
                 await told
             return started
         self._has_begun(started)
         leader = self._leader or self._led_by(ex)
-        leader.begin(started.source, self._clock.now(), is_own=True)
+        leader.begin(started.source, self._keeper.clock.now(), is_own=True)
         if len(self._listeners) > 1 or type(started.source) is not Attempt:
             self._fly()
         return Started(leader, leader, started.lead)
@@ -160,18 +151,18 @@ class Flight:
 
     def is_wanted(self) -> bool:
         """See `Carrier`: somebody else listens. Until its first content the call ends with its leader's time."""
-        return len(self._listeners) > 1 and (self._stream is not None or not self._call.watch.has_cancelled)
+        return len(self._listeners) > 1 and (self._stream is not None or not self.call.watch.has_cancelled)
 
     def take(self, call: Step, waits_for: Any) -> None:
         """See `Carrier`. What has not begun keeps the watch that it is under; the leader, who leaves, has another."""
         self._left, leader = call, self._leader
         assert leader is not None
         if self._stream is None:
-            watch = self._call.watch
+            watch = self.call.watch
             leader.ex.watch = watch.again()
-            watch.move(self._fly(begun=carry(call, None, waits_for), watch=watch))
+            watch.move(self._fly(begun=go_on(call, waits_for), watch=watch))
         else:
-            self._fly(part=carry(call, None, waits_for))
+            self._fly(part=go_on(call, waits_for))
 
     def end(self, leader: Leader, outcome: Outcome, fault: str | None, upstream_status: int | None) -> None:
         """The leader reads no more of what it makes itself: it has come to its end, or somebody else goes on with it."""
@@ -190,7 +181,7 @@ class Flight:
         """Listen. Returns with the first of it; raises what the call failed with before that."""
         ex.watch.arm_bound()
         if not self._listeners and not self.is_over:
-            self._led_by(self._call)
+            self._led_by(self.call)
         listener = Listener(self, ex)
         self._listeners[listener] = None
         if self._task is None and self._stream is not None and not self._is_reading and not self.is_over:
@@ -201,7 +192,7 @@ class Flight:
             self.leave(listener)
             raise
         assert self._source is not None
-        listener.begin(self._source, self._clock.now(), is_own=False)
+        listener.begin(self._source, self._keeper.clock.now(), is_own=False)
         ex.upstream, ex.degraded = self.upstream, self.degraded
         return Started(listener, listener, lead if lead is not None else Chunk(b""))
 
@@ -214,15 +205,15 @@ class Flight:
             return
         if not self._listeners:
             self._end()
-            for attempt in self._attempts:  # now, and not in the Task's next turn: what they came to is this request's
+            for attempt in self.call.attempts:  # now, and not in the Task's next turn: what they came to is this request's
                 attempt.abandon()
             if self._left is not None:
                 self._left.close()
             if self._task is not None:
                 self._task.cancel()
             return
-        if listener.ex.attempts is self._attempts:
-            next(iter(self._listeners)).ex.attempts = self._attempts
+        if listener.ex.attempts is self.call.attempts:
+            next(iter(self._listeners)).ex.attempts = self.call.attempts
         if is_leader and self._task is None:
             self._fly()
 
@@ -240,6 +231,7 @@ class Flight:
     def wait(self, until: float) -> "asyncio.Future[None]":
         """Done when there is more, or the end. until: the deadline of who waits."""
         waiter = asyncio.get_running_loop().create_future()
+        self._waiting = self._waiting or []
         self._waiting.append((until, waiter))
         return waiter
 
@@ -257,7 +249,7 @@ class Flight:
 
     def _has_begun(self, started: Started) -> None:
         self._source, self._stream = started.source, started.stream
-        self.upstream, self.degraded = self._call.upstream, self._call.degraded
+        self.upstream, self.degraded = self.call.upstream, self.call.degraded
         self._add(started.lead)
 
     def _fly(self, begun: Awaitable[Started] | None = None, part: Awaitable[Chunk | None] | None = None,
@@ -267,19 +259,19 @@ class Flight:
         watch: that of the beginning, whose leader has another one for the rest of its way out.
         """
         if begun is None and not self._is_apart:
-            self._is_apart, self._call = True, self._call.again(self._call.watch)
+            self._is_apart, self.call = True, self.call.again(self.call.watch)
         source = self._source
         if self._leader is not None:
             self._leader.is_at(self._n_gone + len(self._chunks), self.n_bytes)
-        if source is not None and self._call.request.stream and self._leader is not None:
+        if source is not None and self.call.request.stream and self._leader is not None:
             source.cadence = source.cadence.handed_on()  # the leader's relay has that one, and reads at its own pace
-        self._task = self._tasks.spawn(self._run(begun, part, watch))
+        self._task = self._keeper.tasks.spawn(self._run(begun, part, watch))
         return self._task
 
     async def _run(self, begun: Awaitable[Started] | None, part: Awaitable[Chunk | None] | None, watch: Watch | None
                    ) -> None:
         """The call's Task. Returns at its end, whatever that is; all listeners have been told."""
-        ex, self._left = self._call, None
+        ex, self._left = self.call, None
         ex.watch = ex.watch.beside() if watch is None else watch  # its leader has gone by now
         try:
             if begun is not None:
@@ -299,12 +291,14 @@ class Flight:
             if (told := self._land()) is not None:
                 await told
 
-    def _land(self) -> Coroutine[Any, Any, None] | None:
-        """After its end: what may be given again is kept, and until then found here. Returns what is to be waited for."""
+    def _land(self, whole: Chunk | None = None) -> Coroutine[Any, Any, None] | None:
+        """After its end: what may be given again is kept, and until then found here. Returns what waits, and closes it."""
         told = None
         try:
             if self.failure is None and self.degraded is None:
-                told = self._keep(self)
+                told = self._keeper.keep(self, self._whole() if whole is None else whole.data)
+                if told is not None and whole is not None:
+                    self._chunks.append(whole)
         finally:
             if told is None:
                 self.close()
@@ -312,7 +306,7 @@ class Flight:
 
     def _land_later(self) -> None:
         if (told := self._land()) is not None:
-            self._tasks.spawn(told)
+            self._keeper.tasks.spawn(told)
 
     async def _read(self, ex: Exchange, part: Awaitable[Chunk | None] | None) -> None:
         """To the end of the answer. Raises what ended it, and has told its source so."""
@@ -336,7 +330,7 @@ class Flight:
         source.end(SUCCESS)
 
     async def _take_all(self, ex: Exchange, source: Source, part: Awaitable[Chunk | None] | None) -> None:
-        stream, watch, clock = self._stream, ex.watch, self._clock
+        stream, watch, clock = self._stream, ex.watch, self._keeper.clock
         assert stream is not None
         idle_s, is_stream = ex.terms.timeouts.idle_s, ex.request.stream
         while True:
@@ -381,18 +375,19 @@ class Flight:
         self.failure = failure
         if failure is not None or not self._listeners:
             self.close()
-            if type(failure) is DeadlineExceeded:
+            if type(failure) is DeadlineExceeded and self._waiting:
                 self._waiting.sort(key=itemgetter(0), reverse=True)  # who wakes first makes the next call
         self._wake()
 
     def close(self) -> None:
         """Nobody can join any more: it has failed, or what it brought is kept elsewhere now, or is not to be kept."""
-        if self._table.get(self.key) is self:
-            del self._table[self.key]
+        flights, key = self.caching.flights, self.key
+        if flights.get(key) is self:
+            del flights[key]
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for _, waiter in waiting:
+        waiting, self._waiting = self._waiting, None
+        for _, waiter in waiting or ():
             if not waiter.done():
                 waiter.set_result(None)
 

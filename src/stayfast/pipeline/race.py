@@ -256,6 +256,9 @@ class Race:
         ex = self._ex
         try:
             attempt.stream = stream = await attempt.open()
+            if attempt.done is not None:  # whoever listened left in this very turn of the loop
+                stream.close()
+                return
             if ex.request.stream:
                 lead = await until_content(attempt, stream)
             else:

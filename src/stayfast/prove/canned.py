@@ -15,16 +15,21 @@ from urllib.parse import urlsplit
 import uvloop
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
-_BODY: Final = (
+BODY: Final = (
     b'{"id":"chatcmpl-canned","object":"chat.completion","created":1750000000,"model":"m","choices":[{"index":0,"message":'
     b'{"role":"assistant","content":"The quick brown fox jumps over the lazy dog while nobody waits for the first token.",'
     b'"refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":25,"completion_tokens":32,'
     b'"total_tokens":57,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}')
-_ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+_ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
 _PLACE: Final = b"about la"  # of a question's number
 _ASKED: Final = (
     b'{"model":"m","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":'
     b'"Say something about latency, please, and keep it short."}],"max_tokens":64,"temperature":0.2}')
+
+
+def asked(number: int) -> bytes:
+    """A body whose question has a number in it, of at most eight digits."""
+    return _ASKED.replace(_PLACE, b"%08d" % number)
 
 
 class _Messages(asyncio.Protocol):

@@ -32,6 +32,8 @@ from stayfast.wire.models import model_list
 
 _JSON = "application/json"
 _KEY = re.compile(r"[0-9a-fA-F]{64}")
+_FORGETS = ("route", "tenant", "tag", "all")
+_MAX_TOLD = 64  # characters of a name that a client made up
 Page = tuple[int, str, bytes]  # status, content type, body
 
 
@@ -133,6 +135,10 @@ class ColdApp:
             return await self._current.backend.caches()
         given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         for name, values in given.items():
+            if name not in _FORGETS:
+                raise Rejected(f"{name[:_MAX_TOLD]} is no condition: {', '.join(_FORGETS)} are.", param=name[:_MAX_TOLD])
+            if len(values) > 1 or (name == "all" and len(given) > 1):
+                raise Rejected(f"{name} must be said once{', and alone' * (name == 'all')}.", param=name)
             if not all(values) or (name == "all" and values != ["true"]):
                 raise Rejected(f"{name} must be {'true' if name == 'all' else 'one character or more'}.", param=name)
         what = ToForget(*(given.get(name, [None])[-1] for name in ("route", "tenant", "tag")))

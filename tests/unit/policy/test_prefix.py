@@ -1,5 +1,6 @@
 """Where prompts are marked for a provider's cache, as lists of chains and instants."""
 
+from collections import Counter
 from itertools import accumulate
 from typing import Any
 
@@ -220,3 +221,20 @@ def test_parts_hold_as_many_conversations_as_a_machine_takes() -> None:
     parts = [alone.part(n, n * 5.0) for n in range(60)]
     assert max(parts[24:]) <= 1
     assert agents.part(77, 500.0) == 0  # all are over: the first part has room again
+
+
+@pytest.mark.parametrize(("every_s", "most_parts"), [(5.0, 2), (1.1, 8)])
+def test_questions_that_come_alone_are_not_long_taken_for_agents(every_s: float, most_parts: int) -> None:
+    """Though they have tools: who began and is not heard of again makes no eight requests a minute."""
+    parts = Parts(0.0, is_of_agents=True)
+    assert len({parts.part(n, n * every_s) for n in range(int(60 / every_s))}) <= most_parts
+
+
+def test_agents_that_go_on_are_not_taken_for_questions() -> None:
+    """Each at eight requests a minute, and a new one every two seconds: no part has much more than a machine takes."""
+    parts = Parts(0.0, is_of_agents=True)
+    steps = sorted((begins_at + n * 7.5, agent) for agent, begins_at in enumerate(range(0, 40, 2)) for n in range(8))
+    asked = [(parts.part(agent, at), at) for at, agent in steps]
+    in_a_minute = Counter(part for part, at in asked if at < 60.0)
+    assert max(in_a_minute.values()) <= 17
+    assert 9 <= len(in_a_minute) <= 20

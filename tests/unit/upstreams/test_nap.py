@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from stayfast.pipeline.carried import Step, carry
+from stayfast.pipeline.carried import Step, carry, go_on
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.simulated.nap import Nap
 
@@ -74,7 +74,7 @@ class Wanted:
 
     def take(self, call: Step, waits_for: object) -> None:
         """In a task of its own."""
-        self.task = asyncio.ensure_future(carry(call, None, waits_for))
+        self.task = asyncio.ensure_future(go_on(call, waits_for))
 
 
 @pytest.mark.parametrize("left_at", [0.4, 1.0])

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.alike import _OTHER_WORDS, MAX_BODY_BYTES, MAX_FRAMES, Alike, framed
-from stayfast.wire.canonical import Asked, asked, key_of, said_of, terms_of
+from stayfast.wire.alike import _OTHER_WORDS, MAX_BODY_BYTES, MAX_FRAMES, Alike
+from stayfast.wire.canonical import asked, key_of, said_of, terms_of
 from stayfast.wire.decode import decode
 
 WHO = said_of("tenant")
@@ -32,34 +32,27 @@ def taught(*bodies: bytes, who: bytes = WHO, api: Api = Api.CHAT) -> Alike:
     alike = Alike()
     for body in [*bodies, *bodies]:
         request = decode(api, body)
-        if not (what := asked(request)).why_not:
-            learn(alike, body, request, what, who)
+        if not asked(request).why_not:
+            learn(alike, request, who)
     return alike
 
 
-def learn(alike: Alike, body: bytes, request: Request, what: Asked, who: bytes = WHO) -> None:
+def learn(alike: Alike, request: Request, who: bytes = WHO) -> None:
     """As the cache does of what it has read."""
-    if (found := framed(body, who)) is not None:
-        alike.learn(found[0], request, terms_of(what, who), what)
-
-
-def key(alike: Alike, body: bytes, who: bytes = WHO) -> bytes | None:
-    """What it knows of a body."""
-    cut = framed(body, who)
-    found = alike.key(*cut) if cut is not None else None
-    return None if found is None else found[0]
+    what = asked(request)
+    alike.learn(request, who, terms_of(what, who), what)
 
 
 def test_another_question_has_the_key_that_reading_finds() -> None:
     """And nothing is known of a body that came once, of another tenant's, or with another system prompt."""
     alike, other = taught(said("What is TTFT?", SYSTEM)), said("  What is ITL?", SYSTEM)
-    assert key(alike, other) == the_long_way(other)
-    assert key(alike, other) == the_long_way(said("What is ITL?", SYSTEM))
-    assert key(alike, other, said_of("another")) is None
-    assert key(alike, said("What is ITL?")) is None
+    assert alike.key(other, WHO) == the_long_way(other)
+    assert alike.key(other, WHO) == the_long_way(said("What is ITL?", SYSTEM))
+    assert alike.key(other, said_of("another")) is None
+    assert alike.key(said("What is ITL?"), WHO) is None
     once, request = Alike(), decode(Api.CHAT, other)
-    learn(once, other, request, asked(request))
-    assert key(once, other) is None
+    learn(once, request)
+    assert once.key(other, WHO) is None
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES, Api.RESPONSES])
@@ -73,7 +66,7 @@ def test_in_every_dialect_that_has_turns(api: Api) -> None:
 
     for is_spaced in (False, True):
         alike, other = taught(body("one", is_spaced=is_spaced), api=api), body("two", is_spaced=is_spaced)
-        assert key(alike, other) == the_long_way(other, api=api) is not None
+        assert alike.key(other, WHO) == the_long_way(other, api=api) is not None
 
 
 @pytest.mark.parametrize("trap", [
@@ -91,17 +84,19 @@ def test_a_place_that_is_not_the_question_is_not_learned(trap: bytes) -> None:
     """
     alike = taught(trap)
     for other in (trap.replace(b"A", b"B", 1), trap.replace(b"A", b"B")):
-        assert key(alike, other) in (None, the_long_way(other))
+        assert alike.key(other, WHO) in (None, the_long_way(other))
     assert len(alike) == 0
 
 
 def test_a_question_cannot_end_itself() -> None:
-    """Escapes are read the long way; so are words of nothing, and bodies of which nobody knows how long they are."""
+    """Escapes are read the long way; so are words of nothing, and very long bodies that are not like the last one."""
     alike = taught(said("A"))
     for question in ('B"},{"role":"user","content":"C', "B\\", "B\nC", "", "   "):
-        assert key(alike, said(question)) is None
-    assert key(alike, said("x" * MAX_BODY_BYTES)) is None
-    assert key(alike, said("B")) is not None
+        assert alike.key(said(question), WHO) is None
+    longer = said("x" * MAX_BODY_BYTES)
+    assert Alike().key(longer, WHO) is taught(longer).key(longer, WHO) is None
+    assert alike.key(said("B"), WHO) is not None
+    assert alike.key(longer, WHO) is None  # though it is like the last one
 
 
 @pytest.mark.parametrize("trap", [
@@ -114,7 +109,7 @@ def test_nobody_asks_for_what_is_put_into_the_place(trap: bytes) -> None:
     body = trap % _OTHER_WORDS
     alike = taught(body)
     assert len(alike) == 0
-    assert key(alike, body.replace(b"one", b"What is our refund policy?")) is None
+    assert alike.key(body.replace(b"one", b"What is our refund policy?"), WHO) is None
 
 
 def test_a_place_that_is_not_the_question_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,18 +119,20 @@ def test_a_place_that_is_not_the_question_is_tried_once(monkeypatch: pytest.Monk
     monkeypatch.setattr("stayfast.wire.alike.asked", lambda _: pytest.fail("it is read again"))
     for _ in range(2):
         request = decode(Api.CHAT, body)
-        learn(alike, body, request, asked(request))
-    assert key(alike, body) is None
+        learn(alike, request)
+    assert alike.key(body, WHO) is None
 
 
-def test_what_is_remembered_is_nobodys_question() -> None:
-    """It would be room that is not counted, and words that nobody looks for there."""
-    alike = taught(said("What is TTFT?", SYSTEM))
-    cut = framed(said("What is ITL?", SYSTEM), WHO)
-    assert cut is not None
-    found = alike.key(*cut)
-    assert found is not None
-    assert (found[1].question, found[1].scope, found[1].temperature) == (b"", b"", None)
+def test_the_next_one_need_not_be_like_the_last_one() -> None:
+    """A turn more begins and ends as the one before it; others come in between; short ones end before they began."""
+    def turns(*questions: str) -> bytes:
+        return said(questions[-1], SYSTEM, *({"role": "user", "content": question} for question in questions[:-1]))
+
+    alike = taught(turns("A"), turns("A", "A"), said("A"))
+    for body in (turns("B"), turns("C"), turns("A", "B"), turns("D"), said("B"), turns("A", "D"), said("E"), turns("E")):
+        assert alike.key(body, WHO) == the_long_way(body) is not None
+    for body in (turns("B", "A"), turns(""), turns("E"), turns("E", "A")):
+        assert alike.key(body, WHO) == (the_long_way(body) if body == turns("E") else None)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from([
@@ -155,16 +152,18 @@ def test_it_never_says_what_reading_does_not(before: list[dict[str, Any]], more:
     bodies = [said(question, *before, **more) for question in (one, other)]
     if is_spaced:
         bodies = [msgspec.json.format(body, indent=0) for body in bodies]
-    alike = taught(bodies[0])
-    for body in bodies:
-        assert key(alike, body) in (None, the_long_way(body))
+    bodies += [said(question, *before, {"role": "user", "content": one}, **more) for question in (one, other)]
+    alike = taught(bodies[0], bodies[-1])
+    for body in [*bodies, *reversed(bodies)]:  # some of them like the last one
+        assert alike.key(body, WHO) in (None, the_long_way(body))
 
 
 @given(TURNS, MORE, PLAIN, PLAIN)
 def test_plain_words_are_always_known(before: list[dict[str, Any]], more: dict[str, Any], one: str, other: str) -> None:
     """In place of other plain words, whatever stands around them."""
     another = said(other, *before, **more)
-    assert key(taught(said(one, *before, **more)), another) == the_long_way(another)
+    alike = taught(said(one, *before, **more))
+    assert [alike.key(another, WHO), alike.key(another, WHO)] == [the_long_way(another)] * 2
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -173,9 +172,9 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(MAX_FRAMES + 1):
         for _ in range(2):
             request = decode(Api.CHAT, said("A", user=f"u{number}"))
-            learn(alike, request.body, request, asked(request))
+            learn(alike, request)
     assert len(alike) == MAX_FRAMES
     last = said("B", user=f"u{MAX_FRAMES}")
-    assert key(alike, last) == the_long_way(last)
-    assert key(alike, said("B", user="u0")) is None
-    assert key(alike, said("B", user="u1")) is not None
+    assert alike.key(last, WHO) == the_long_way(last)
+    assert alike.key(said("B", user="u0"), WHO) is None
+    assert alike.key(said("B", user="u1"), WHO) is not None

@@ -11,10 +11,10 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import CALL, FROM_CACHE, Api, CacheControl, Chunk, Sight
-from stayfast.pipeline.caching import Cached, Caching, FlightKey
+from stayfast.pipeline.caching import Begin, Cached, Caching, FlightKey
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange, Start
-from stayfast.pipeline.flight import Begin, Flight
+from stayfast.pipeline.flight import Flight
 from stayfast.pipeline.handoffs import Plan, Started
 from stayfast.pipeline.known import Known
 from stayfast.pipeline.race import Tasks
@@ -23,7 +23,6 @@ from stayfast.pipeline.semantic import Asking, Likeness, Semantic
 from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.memory import MemoryStore
-from stayfast.wire.alike import framed
 from stayfast.wire.canonical import Asked, asked, key_of, said_of, scope_of, terms_of
 from stayfast.wire.replay import in_events, keepable
 
@@ -32,6 +31,7 @@ Renew = Callable[[Exchange, Start], Coroutine[Any, Any, None]]
 N_FLIGHTS = 2  # calls of others whose failure is waited for, before it is one's own
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's, after which a look-up in other words is a miss
 MISS, COALESCED = Cached("miss"), Cached("coalesced")
+_NOT_READ = Asked("alike")
 _IN_TURNS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 _SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
 
@@ -57,14 +57,14 @@ class NoCache:
 class ExactCache:
     """Answers to the same question, on the routes that keep them. Task-safe: what is kept is the routes' own."""
 
-    __slots__ = ("_begin", "_clock", "_renew", "_sink", "_tasks")
+    __slots__ = ("_renew", "_sink", "begin", "clock", "tasks")
 
     def __init__(self, begin: Begin, clock: Clock, sink: Sink, renew: Renew | None = None) -> None:
-        self._begin = begin  # makes the calls
+        self.begin = begin  # makes the calls
         self._renew = renew  # has those made that nobody waits for; None: nothing is given that would need one
-        self._clock = clock
+        self.clock = clock
         self._sink = sink
-        self._tasks = Tasks()
+        self.tasks = Tasks()
 
     async def find(self, ex: Exchange) -> Started | None:
         """What is kept, or what is on its way to somebody who asked the same. On a miss `ex.share` will make the call.
@@ -78,10 +78,7 @@ class ExactCache:
         control = ex.arrival.cache if ex.request.cache is None else stricter(ex.arrival.cache, ex.request.cache)
         sought = _sought(ex, caching, control)
         if isinstance(sought, str):
-            ex.cached = Cached("bypass", why=sought)
-            ex.notes.append(f"not for the cache: {sought}")
-            if control is not None:
-                _refuse_others(control)
+            _passed_by(ex, control, why=sought)
             return None
         flight_key, what, terms = sought
         ex.cache_key = key = flight_key[0]
@@ -95,14 +92,17 @@ class ExactCache:
                                                      what=what, terms=terms)
                 if started is not None:
                     return started
-            if control is not None:
-                _refuse_others(control)
+            if control is not None and (started := _all_there_is(ex, control)) is not None:
+                return started
             if flight_key in caching.flights and (started := await self._joined(ex, caching, flight_key)) is not None:
                 return started
         else:
             _refuse_others(control)
         ex.cached = MISS
-        ex.share = partial(self._call, caching, flight_key, control)
+        if ex.stale is None and not caching.store.is_shared:
+            ex.share = Flight(flight_key, caching, control, self).lead
+        else:
+            ex.share = partial(self._call, caching, flight_key, control)
         return None
 
     async def _look(self, ex: Exchange, store: Store, key: bytes) -> Kept | None:
@@ -112,7 +112,7 @@ class ExactCache:
         watch = ex.watch
         watch.disarm()
         kept = await store.get(key, ex.ledger.ends_at)
-        if not watch.is_over(self._clock.now()):
+        if not watch.is_over(self.clock.now()):
             watch.arm_bound()
         return kept
 
@@ -120,7 +120,7 @@ class ExactCache:
                ) -> Started | None:
         """The answer that is kept, as far as its age allows. What is only good for want of another is put by."""
         max_age_s = inf if control is None or control.max_age_s is None else control.max_age_s
-        use = use_of(caching.config, max(0.0, self._clock.wall() - kept.kept_at), max_age_s)
+        use = use_of(caching.config, max(0.0, self.clock.wall() - kept.kept_at), max_age_s)
         if use is None or use is FRESH:
             return self._hit(ex, kept, inf) if use is FRESH else None
         if use is SPARE or self._renew is None:
@@ -156,12 +156,12 @@ class ExactCache:
                 renewing.discard(key[0])
 
         renewing.add(key[0])
-        self._tasks.spawn(again())
+        self.tasks.spawn(again())
         return True
 
     def _hit(self, ex: Exchange, kept: Kept, fresh_for_s: float, like: Likeness | None = None) -> Started | None:
         """The answer that is kept, if it is fresh. like: it was made for another question."""
-        wall = self._clock.wall()
+        wall = self.clock.wall()
         age_s = max(0.0, wall - kept.kept_at)
         if age_s > fresh_for_s or wall > kept.drop_at:
             return None
@@ -177,14 +177,14 @@ class ExactCache:
             ex.notes.append(f"asked in other words {int(age_s)} s ago: cosine {like.cosine:.3f}, p {like.p:.3f}")
         ex.upstream = FROM_CACHE
         cadence = Cadence(ex.route or "", FROM_CACHE, self._sink)
-        cadence.begin(self._clock.now())
+        cadence.begin(self.clock.now())
         known = Known(FROM_CACHE, cadence, kept.usage, kept.finish_reason)
         return Started(known, known, Chunk(body, 1))
 
     async def _in_other_words(self, ex: Exchange, caching: Caching, semantic: Semantic, key: FlightKey,
                               control: CacheControl | None, *, what: Asked, terms: bytes) -> Started | None:
         """An answer to a question that means the same; on a miss `ex.asking` knows what was found out."""
-        now, max_age_s = self._clock.now(), fresh_for_s(caching.config, control)
+        now, max_age_s = self.clock.now(), fresh_for_s(caching.config, control)
         until = now + min(semantic.config.within_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
         why, found = await semantic.find(ex.request, what, scope_of(terms), max_age_s, until, tenant=ex.arrival.tenant)
         if isinstance(found, Likeness):
@@ -222,7 +222,7 @@ class ExactCache:
             started = await flight.join(ex)
         except StayfastError as failed:
             if type(flight.failure) is DeadlineExceeded:  # of its leader's time, which says nothing of the upstream
-                if ex.watch.is_over(self._clock.now()):
+                if ex.watch.is_over(self.clock.now()):
                     ex.cached = COALESCED
                     raise ex.watch.exceeded(CALL) from None
                 ex.notes.append("the time of the request that made the call for the same was over")
@@ -238,21 +238,21 @@ class ExactCache:
     def _call(self, caching: Caching, key: FlightKey, control: CacheControl | None, ex: Exchange, plan: Plan, *,
               asking: Asking | None = None) -> Awaitable[Started]:
         """Make the call, for this request and for all who ask the same before it is over."""
-        if ex.stale is not None and _is_left_alone(plan, self._clock.now()):
+        if ex.stale is not None and _is_left_alone(plan, self.clock.now()):
             return self._spare(ex, plan)
-        flight = Flight(key, caching.flights, partial(self._keep, caching, ex, control), self._tasks, self._clock)
+        flight = Flight(key, caching, control, self)
         ex.asking = asking or ex.asking
-        begin = self._begin
+        begin = self.begin
         if caching.store.is_shared and not ex.request.stream and not (control is not None and control.no_cache):
             fresh_s = fresh_for_s(caching.config, control)
             read = partial(self._made, ex, fresh_s)
-            begin = Replicas(caching.store, key[0], begin, read, fresh_s=fresh_s, clock=self._clock).begin
+            begin = Replicas(caching.store, key[0], begin, read, fresh_s=fresh_s, clock=self.clock).begin
         return flight.lead(ex, plan, begin)
 
     async def _spare(self, ex: Exchange, plan: Plan) -> Started:
         """An old answer, where all who could make another are left alone; the call, where it has no words in a stream."""
         started = ex.stale() if ex.stale is not None else None
-        return started if started is not None else await self._begin(ex, plan)
+        return started if started is not None else await self.begin(ex, plan)
 
     def _made(self, ex: Exchange, fresh_for_s: float, kept: Kept) -> Started | None:
         """What another process has made meanwhile."""
@@ -261,20 +261,20 @@ class ExactCache:
             ex.cached = COALESCED
         return started
 
-    def _keep(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight
-              ) -> Coroutine[Any, Any, None] | None:
+    def keep(self, flight: Flight, data: bytes | None) -> Coroutine[Any, Any, None] | None:
         """Keep the answer of a call that came to a clean end, where it may be given again. Returns what is to wait for."""
-        kept, store, key = self._kept(caching, ex, control, flight), caching.store, flight.key[0]
+        caching, ex, key = flight.caching, flight.call, flight.key[0]
+        kept, store = self._kept(flight, data), caching.store
         if not isinstance(store, MemoryStore):
-            return self._tell(caching, ex, flight, kept)
+            return self._tell(flight, kept)
         if kept is not None:
             store.keep(key, kept)
             if ex.asking is not None and caching.semantic is not None:
                 caching.semantic.answered(ex.asking, ex.request, key, kept)
         return None
 
-    async def _tell(self, caching: Caching, ex: Exchange, flight: Flight, kept: Kept | None) -> None:
-        key = flight.key[0]
+    async def _tell(self, flight: Flight, kept: Kept | None) -> None:
+        caching, ex, key = flight.caching, flight.call, flight.key[0]
         try:
             if kept is not None:
                 await caching.store.put(key, kept)
@@ -284,17 +284,16 @@ class ExactCache:
         finally:
             flight.close()
 
-    def _kept(self, caching: Caching, ex: Exchange, control: CacheControl | None, flight: Flight) -> Kept | None:
-        data = flight.whole()
+    def _kept(self, flight: Flight, data: bytes | None) -> Kept | None:
         if data is None or flight.upstream == FROM_CACHE:
             return None
-        sight = flight.sight
+        caching, ex, control, sight = flight.caching, flight.call, flight.control, flight.sight
         body = keepable(ex.request, sight, data)
         if body is None or len(body) > caching.config.max_answer_bytes:
             if ex.asking is not None and caching.semantic is not None and _is_whole(sight):
                 caching.semantic.unkept(ex.asking)
             return None
-        kept_at, keep_s = self._clock.wall(), caching.keep_s
+        kept_at, keep_s = self.clock.wall(), caching.keep_s
         if control is None:
             return Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + keep_s, ex.route or "", ex.arrival.tenant)
         if control.keep_s is not None:
@@ -316,20 +315,27 @@ def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tup
     if arrival.headers or (control is not None and control.namespace):
         who = _who(ex, caching, control)
     else:
-        who = caching.said.get((arrival.tenant, api)) or caching.said_of(arrival.tenant, api)
-    alike = framed(request.body, who) if api in _IN_TURNS and caching.semantic is None else None
-    known = caching.alike.key(*alike) if alike is not None else None
-    what = asked(request) if known is None else known[1]
+        who = caching.said_of(arrival.tenant, api)
+    may_be_alike = caching.semantic is None and api in _IN_TURNS
+    if may_be_alike and (key := caching.alike.key(request.body, who)) is not None:
+        return (key, request.stream, request.include_usage), _NOT_READ, b""
+    what = asked(request)
     if what.why_not:
         return what.why_not
     if what.is_sampled and is_too_warm(caching.config, what.temperature, is_seeded=what.is_seeded):
         return "temperature"
-    if known is not None:
-        return (known[0], request.stream, request.include_usage), what, b""
     terms = terms_of(what, who)
-    if alike is not None:
-        caching.alike.learn(alike[0], request, terms, what)
+    if may_be_alike:
+        caching.alike.learn(request, who, terms, what)
     return (key_of(terms, what), request.stream, request.include_usage), what, terms
+
+
+def _passed_by(ex: Exchange, control: CacheControl | None, *, why: str) -> None:
+    """No cache may have a part in it. Raises Shed for what may only come from one."""
+    ex.cached = Cached("bypass", why=why)
+    ex.notes.append(f"not for the cache: {why}")
+    if control is not None:
+        _refuse_others(control)
 
 
 def _is_whole(sight: Sight) -> bool:
@@ -338,11 +344,14 @@ def _is_whole(sight: Sight) -> bool:
 
 
 def _who(ex: Exchange, caching: Caching, control: CacheControl | None) -> bytes:
-    """What decides an answer and does not stand in the body, where this request says some of it."""
+    """What decides an answer and does not stand in the body, where this request may say some of it."""
     words = [f"{name}: {value}" for name, value in ex.arrival.headers if name not in _SAY_NOTHING]  # asked of an upstream
     if control is not None and control.namespace:
         words.append(f"namespace: {control.namespace}")
-    return said_of(ex.arrival.tenant, caching.origin, ex.request.api, *words)
+    tenant, api = ex.arrival.tenant, ex.request.api
+    if not words:
+        return caching.said_of(tenant, api)
+    return said_of(tenant, caching.origin, api, *words)
 
 
 def _is_left_alone(plan: Plan, now: float) -> bool:
@@ -350,6 +359,14 @@ def _is_left_alone(plan: Plan, now: float) -> bool:
     targets = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
     loads = [target.member.load(now, target.model or plan.prompt.request.model) for target in targets]
     return not any(load.share > 0 or load.wants_probe for load in loads)
+
+
+def _all_there_is(ex: Exchange, control: CacheControl) -> Started | None:
+    """For who wants no call made: what else is given where a call has failed. Raises Shed where there is none."""
+    started = ex.stale() if control.only_if_cached and ex.stale is not None else None
+    if started is None:
+        _refuse_others(control)
+    return started
 
 
 def _refuse_others(control: CacheControl) -> None:
