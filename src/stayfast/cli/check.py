@@ -5,16 +5,20 @@ import sys
 
 from stayfast.cli import say
 from stayfast.compose.semantic import missing
-from stayfast.settings import Settings, SettingsError, environment, find, load, overrides
+from stayfast.settings import Settings, SettingsError, environment, find, load, overrides, unusable
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print `ok: ...` or the problems, one a line."""
     variables = environment()
     try:
-        settings = load(find(arguments.file, variables), variables, overrides(variables))
+        source = find(arguments.file, variables)
+        settings = load(source, variables, overrides(variables))
     except SettingsError as error:
         say(str(error))
+        return 1
+    if wrong := unusable(settings):
+        say("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
     sys.stdout.write(summary(settings) + "\n")
     if why := missing(settings):

@@ -37,6 +37,7 @@ from stayfast.settings import (
     find,
     load,
     overrides,
+    unusable,
     why_not_embedded,
 )
 from stayfast.turns.find import state_of
@@ -58,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         say(str(error))
         return EXIT_BAD_SETTINGS
     if arguments.check:
+        if wrong := unusable(settings):
+            say("\n".join(wrong))
+            return EXIT_BAD_SETTINGS
         sys.stdout.write(summary(settings) + "\n")
         return 0
     if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and given.is_built_in:

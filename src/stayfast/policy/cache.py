@@ -63,7 +63,8 @@ class CacheConfig:
         if not 0 <= self.max_temperature <= 2:
             raise ValueError(f"max_temperature must be from 0 to 2, not {self.max_temperature}")
         if not 1024 <= self.max_answer_bytes <= self.max_bytes <= 1 << 40:
-            raise ValueError("max_answer_bytes must be at least 1024, and at most max_bytes")
+            raise ValueError(f"max_answer_bytes must be at least 1024 and at most max_bytes ({self.max_bytes}), not "
+                             f"{self.max_answer_bytes}")
 
     @property
     def keep_s(self) -> float:

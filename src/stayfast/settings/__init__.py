@@ -1,5 +1,6 @@
 """F7: the only floor that reads files and the environment."""
 
+from stayfast.settings.caching import unusable
 from stayfast.settings.environment import environment, overrides
 from stayfast.settings.load import BUILT_IN, Source, find, load, why_not_embedded
 from stayfast.settings.nodes import Override
@@ -11,4 +12,4 @@ from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, Simulate
 
 __all__ = ["BUILT_IN", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override", "Problem", "Route",
            "Secret", "Settings", "SettingsError", "SimulatedUpstream", "Source", "Tracing", "TurnUpstream", "Upstream",
-           "environment", "find", "load", "overrides", "why_not_embedded"]
+           "environment", "find", "load", "overrides", "unusable", "why_not_embedded"]

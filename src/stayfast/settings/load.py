@@ -6,7 +6,6 @@ The stronger wins: a flag, then an environment variable, then the file, then the
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
@@ -20,14 +19,14 @@ from stayfast.policy.limits import LimitConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import check_exposure
+from stayfast.settings.caching import check_caches
 from stayfast.settings.declare import Record
 from stayfast.settings.decode import BAD, Decoder
-from stayfast.settings.nodes import Listing, Node, Override, Scalar, parse, place_of
+from stayfast.settings.nodes import Listing, Node, Override, Scalar, below, parse, place_of
 from stayfast.settings.nodes import Mapping as Tree
 from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean, quoted
 from stayfast.settings.references import expand
 from stayfast.settings.routes import OnOverrun
-from stayfast.settings.stores import RedisStoreSettings, SqliteStoreSettings
 from stayfast.settings.tree import Defaults, Settings
 from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, TurnUpstream
 from stayfast.turns.find import find as find_turn
@@ -139,29 +138,19 @@ def _unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem
     known = _entries(tree, "upstreams")
     problems: list[Problem] = []
     owners: dict[Path, Node] = {("routes", route): node for route, node in _entries(tree, "routes").items()}
-    fallbacks = {(*path, "on_overrun", "fallback"): _below(node, "on_overrun", "fallback") for path, node in owners.items()}
-    fallbacks["defaults", "on_overrun", "fallback"] = _below(tree, "defaults", "on_overrun", "fallback")
+    fallbacks = {(*path, "on_overrun", "fallback"): below(node, "on_overrun", "fallback") for path, node in owners.items()}
+    fallbacks["defaults", "on_overrun", "fallback"] = below(tree, "defaults", "on_overrun", "fallback")
     for path, node in list(fallbacks.items()):
-        then = _below(node, "then")
+        then = below(node, "then")
         if isinstance(then, Listing):
             fallbacks.update({(*path, "then", n): tier for n, tier in enumerate(then.items)})
     for path, node in {**owners, **fallbacks}.items():
-        listing = _below(node, "upstreams") or node
+        listing = below(node, "upstreams") or node
         for n, item in enumerate(listing.items if isinstance(listing, Listing) else ()):
             if isinstance(item, Scalar) and _expanded(item.text, variables) not in known:
                 message = f"there is no upstream {quoted(item.text)}{did_you_mean(item.text, known)}"
                 problems.append(Problem(item.place, (*path, "upstreams", n), message))
     return problems
-
-
-def _below(node: Node | None, *names: str) -> Node | None:
-    """What stands at a path of names; None where the path ends before."""
-    for name in names:
-        entry = node.entries.get(name) if isinstance(node, Tree) else None
-        if entry is None:
-            return None
-        node = entry.value
-    return node
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
@@ -196,28 +185,6 @@ def _check_turns(settings: Settings, check: Callable[[str], object], complain: C
             complain(("upstreams", name, "turn"), str(error))
 
 
-def _check_stores(settings: Settings, complain: Callable[[Path, str], None]) -> None:
-    """Complain of stores that cannot be, and of routes that name none of them."""
-    for name, route in settings.routes.items():
-        others = settings.routes.keys() - {name}
-        for field, asked in (("judge", route.cache.semantic.judge), ("verify", route.cache.semantic.verify)):
-            if asked and asked not in others:
-                message = f"there is no other route {quoted(asked)}{did_you_mean(asked, others)}"
-                complain(("routes", name, "cache", field), message)
-            elif asked and settings.routes[asked].cache.mode == "semantic":
-                message = f"route {quoted(asked)} has a semantic cache, and would say what it said of other answers"
-                complain(("routes", name, "cache", field), message)
-        if route.cache.store and route.cache.store not in settings.stores:
-            hint = did_you_mean(route.cache.store, settings.stores)
-            complain(("routes", name, "cache", "store"), f"there is no store {quoted(route.cache.store)}{hint}")
-    for name, its in settings.stores.items():
-        if isinstance(its, SqliteStoreSettings) and not FilePath(its.path).absolute().parent.is_dir():
-            complain(("stores", name, "path"), "there is no such folder")
-        if isinstance(its, RedisStoreSettings) and find_spec("redis") is None:
-            complain(("stores", name, "kind"),
-                     "redis needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
-
-
 def _no_such_routes(settings: Settings, tree: Tree) -> list[Problem]:
     """Routes that send long prompts to one that does not exist."""
     problems = []
@@ -250,7 +217,7 @@ def _contradictions(settings: Settings, tree: Tree, check_engine: Callable[[Engi
     _check_tenants(settings, complain)
     _check_turns(settings, check_turn, complain)
     _check_rescues(settings, complain)
-    _check_stores(settings, complain)
+    check_caches(settings, tree, complain)
     if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:
         complain(("tracing", "exporter"), missing)
     try:

@@ -94,6 +94,16 @@ def place_of(root: Node, path: Path) -> Place:
     return place
 
 
+def below(node: Node | None, *names: str) -> Node | None:
+    """What stands at a path of names; None where the path ends before."""
+    for name in names:
+        entry = node.entries.get(name) if isinstance(node, Mapping) else None
+        if entry is None:
+            return None
+        node = entry.value
+    return node
+
+
 def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
     """The tree of a YAML text, and what is ambiguous in it. Raises SettingsError for what is not a YAML mapping."""
     try:

@@ -199,14 +199,32 @@ class SqliteDoor:
         return f"<SqliteDoor {self._path}>"
 
 
+def why_not_a_store(path: Path) -> str:
+    """Why a file that is there cannot be a store, as far as looking says. Empty: it is one, may become one, or is in use."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=0.0, uri=True)) as file:
+            _check_ours(file)
+    except sqlite3.OperationalError:  # nobody's business here: it may be in use, or another user's
+        return ""
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return ""
+
+
+def _check_ours(file: sqlite3.Connection) -> bool:
+    """Whether there is anything in it. Raises DatabaseError for what is no database, and for one of somebody else's."""
+    is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not is_new and file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+        raise sqlite3.DatabaseError("it is not a store of Stayfast's, and stays as it is")
+    return is_new
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     """The file, ready for use. Raises sqlite3.Error and OSError; nothing is changed in a file that is not ours."""
     path.touch(MODE)
     file = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if not is_new and file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-            raise sqlite3.DatabaseError("it is not a store of Stayfast's, and stays as it is")
+        is_new = _check_ours(file)
         file.executescript(f"{_SETUP} PRAGMA journal_size_limit = {LOG_BYTES};")
         if not is_new and file.execute("PRAGMA user_version").fetchone()[0] != VERSION:
             _empty(file)
