@@ -22,6 +22,11 @@ HELLO: Script = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
 OTHER: Script = [Wait(0.25), Say("other")]
 
 
+def without_key(cache: str | None) -> str | None:
+    """What `x-cache` says, but for the key of the answer."""
+    return cache.partition("; key=")[0] if cache is not None else None
+
+
 class CacheRig(Rig):
     """A route with a cache."""
 

@@ -6,11 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from stayfast.compose.caches import Caches, Forgot
 from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.semantic import SemanticConfig
+from stayfast.server.backend import ToForget
 from stayfast.testing import Say, SimLoop, Wait, run
 from tests.flow.rig import chat, read, said
 from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
@@ -25,17 +27,40 @@ def test_the_same_question_in_other_words_is_answered_at_once() -> None:
         await rig.settled()
         reply = await rig.ask(ask(SAME))
         assert reply.cache is not None
-        kind, sim, p, age = reply.cache.removeprefix("hit; ").split("; ")
+        kind, sim, p, age, key = reply.cache.removeprefix("hit; ").split("; ")
         assert (kind, age) == ("kind=semantic", "age=30")
         assert 0.9 <= float(sim.removeprefix("sim=")) < 1
         assert p.startswith("p=")
         assert said(await read(reply)) == YES
         assert (rig.n_calls, rig.results, rig.lookups) == (1, ["miss", "semantic"], ["nothing_near", "hit"])
-        done = rig.sink.of(RequestDone)[1]
+        made, done = rig.sink.of(RequestDone)
+        assert made.cache_key is not None
+        assert (done.cache_key, key) == (made.cache_key, f"key={made.cache_key.hex()}")
         assert done.attempts == ()
         assert done.notes[0].startswith("asked in other words 30 s ago: cosine 0.9")
         assert "passphrase" not in repr(done)
         rig.check_clean()
+
+    run(main)
+
+
+def test_the_key_of_a_hit_purges_its_answer() -> None:
+    """And with it whatever led there: the next one makes its own."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *saying(YES, NO))
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(SAME)) == YES
+        key = rig.sink.of(RequestDone)[1].cache_key
+        assert key is not None
+        caches = Caches()
+        caches.routes = rig.gateway.router.routes
+        assert await caches.purge(ToForget(key=bytes(32))) == [Forgot(0)]
+        assert await caches.purge(ToForget(key=key)) == [Forgot(1)]
+        assert await caches.kept(key) is None
+        assert await rig.text(ask(SAME)) == NO
+        assert rig.lookups == ["nothing_near", "hit", "gone"]
 
     run(main)
 

@@ -38,11 +38,12 @@ def test_it_is_for_admins() -> None:
             told = []
             for headers in ((), (f"x-api-key: {KEY}",), (f"x-api-key: {ADMIN}",)):
                 for request in (get("/admin/cache", *headers), get(f"/admin/cache/{bytes(32).hex()}", *headers),
-                                delete("/admin/cache?route=m&tag=a", *headers)):
+                                delete("/admin/cache?route=m&tag=a", *headers),
+                                delete(f"/admin/cache/{bytes(32).hex()}", *headers)):
                     client.send(request)
                     told.append((await client.answer())[0])
-            assert told == [401] * 3 + [403] * 3 + [200] * 3
-            assert running_.backend.forgotten == [ToForget("m", None, "a")]
+            assert told == [401] * 4 + [403] * 4 + [200] * 4
+            assert running_.backend.forgotten == [ToForget("m", None, "a"), ToForget(key=bytes(32))]
 
     uvloop.run(run())
 
@@ -53,7 +54,7 @@ def test_it_is_for_admins() -> None:
     (delete("/admin/cache?tenant="), 400, "tenant"), (delete("/admin/cache?route=m&tagg=a"), 400, "tagg"),
     (delete("/admin/cache?tag=a&tag=b"), 400, "tag"), (delete("/admin/cache?all=true&tag=a"), 400, "all"),
     (get("/admin/cache/nonsense"), 400, "key"), (get(f"/admin/cache/{'1' * 64}"), 404, "key"),
-    (delete(f"/admin/cache/{'1' * 64}"), 405, None), (get("/admin/cache/"), 404, None)])
+    (delete("/admin/cache/nonsense"), 400, "key"), (get("/admin/cache/"), 404, None)])
 def test_wrong_questions(request_: bytes, status: int, param: str | None) -> None:
     """A 4xx that names what is wrong, and nothing is forgotten."""
     async def run() -> None:
@@ -68,12 +69,35 @@ def test_wrong_questions(request_: bytes, status: int, param: str | None) -> Non
 
 
 def ask(url: str, model: str, text: str, tags: str = "") -> str:
+    """One chat; what the cache said, in a word."""
+    return hit(url, model, text, tags).split(";")[0]
+
+
+def hit(url: str, model: str, text: str, tags: str = "") -> str:
     """One chat; what the cache said."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
     headers = {"content-type": "application/json", "x-request-id": text, **({"x-cache-tags": tags} if tags else {})}
     with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as answer:
         answer.read()
-        return str(answer.headers["x-cache"]).split(";")[0]
+        return str(answer.headers["x-cache"])
+
+
+def purge_by_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `x-cache` tells of a hit is what `explain` tells, and all that it takes to have it forgotten, once."""
+    said = [ask(url, "other", "three") for _ in range(12)]
+    assert said[-1] == "hit"
+    main(["explain", "three", "--url", url])
+    told = capsys.readouterr().out
+    key = told.partition("stayfast cache purge --key ")[2].partition(" ")[0]
+    assert key in hit(url, "other", "three")
+    assert main(["cache", "inspect", key, "--url", url]) == 0
+    assert main(["cache", "purge", "--key", key, "--url", url]) == 0
+    assert main(["cache", "inspect", key, "--url", url]) == 1
+    capsys.readouterr()
+    assert main(["cache", "purge", "--key", key, "--url", url]) == 5
+    assert capsys.readouterr().err == "stayfast cache purge: no answer is kept under this key (any more)\n"
+    assert main(["cache", "purge", "--key", "nonsense", "--url", url]) == 1
+    assert "64 hexadecimal digits" in capsys.readouterr().err
 
 
 @pytest.mark.sockets
@@ -101,13 +125,20 @@ def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
             kept = json.loads(capsys.readouterr().out)
             assert (kept["route"], kept["tags"], kept["finish_reason"]) == ("other", ["news"], "stop")
             assert "two" not in json.dumps(kept)
-        assert main(["cache", "purge", "--tag", "news", "--route", "m", *of]) == 0
-        assert json.loads(capsys.readouterr().out) == {"forgotten": 0, "gone": []}
+        assert main(["cache", "purge", "--tag", "news", "--route", "m", *of]) == 5
+        said = capsys.readouterr()
+        assert json.loads(said.out) == {"forgotten": 0, "gone": []}
+        assert said.err == "stayfast cache purge: no kept answer is of route m and tag news\n"
         assert main(["cache", "purge", "--tag", "news", "--url", gateway.url]) == 0
-        assert capsys.readouterr().out == "1 answer is forgotten\n"
+        assert capsys.readouterr() == ("1 answer is forgotten\n", "")
         assert main(["cache", "inspect", key, *of]) == 1
+        assert main(["cache", "purge", "--route", "mm", *of]) == 5
+        assert "no route mm has a cache; those that have one: m, other\n" in capsys.readouterr().err
+        purge_by_key(gateway.url, capsys)
         assert main(["cache", "purge", "--all", *of]) == 0
         assert json.loads(capsys.readouterr().out)["forgotten"] == 12 - n_hits
+        assert main(["cache", "purge", "--all", "--url", gateway.url]) == 5
+        assert capsys.readouterr() == ("0 answers are forgotten\n", "stayfast cache purge: no answer is kept at all\n")
         assert ask(gateway.url, "m", "one") == "miss"
     assert main(["cache", "stats", *of]) == 2
     assert "cannot be asked" in capsys.readouterr().err
@@ -123,6 +154,8 @@ def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None
     """Nothing is forgotten by a command without words, nor by one that says both."""
     assert main(["cache", "purge"]) == 2
     assert main(["cache", "purge", "--all", "--route", "m"]) == 2
+    assert main(["cache", "purge", "--all", "--key", "1" * 64]) == 2
+    assert main(["cache", "purge", "--tag", "a", "--key", "1" * 64]) == 2
     assert "--all" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["cache", "purge", "--tag", "a", "--tag", "b"])

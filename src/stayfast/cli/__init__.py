@@ -16,8 +16,12 @@ exit status:
   2    wrong usage
   3    the address to listen on is taken or not ours
   4    the workers cannot be started
+  5    there was nothing to do: `cache purge` met no answer, `warm` asked what no cache keeps
   78   the settings are wrong
 """
+
+
+EXIT_NOTHING_TO_DO = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,11 +156,12 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
     stats = actions.add_parser("stats", help="what they hold and saved, by route and kind")
     inspect = actions.add_parser("inspect", help="what is known of one kept answer")
-    inspect.add_argument("key", metavar="KEY", help="64 hexadecimal digits: `stayfast explain` tells a request's")
+    inspect.add_argument("key", metavar="KEY", help="64 hexadecimal digits: `x-cache` and `stayfast explain` tell them")
     purge = actions.add_parser("purge", help="forget kept answers")
     purge.add_argument("--route", metavar="NAME", action=_Once, help="those of a route")
     purge.add_argument("--tenant", metavar="NAME", action=_Once, help="those of a tenant")
     purge.add_argument("--tag", metavar="WORD", action=_Once, help="those whose client gave them this tag (x-cache-tags)")
+    purge.add_argument("--key", metavar="KEY", action=_Once, help="one: a hit's `x-cache` and `stayfast explain` tell it")
     purge.add_argument("--all", action="store_true", help="every one")
     for action in (stats, inspect, purge):
         _of_a_gateway(action)

@@ -42,7 +42,7 @@ class Caches:
                 continue
             seen.add(id(store))
             try:
-                n = await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
+                n = await _purged(store, what)
             except StoreGone as error:
                 forgot.append(Forgot(gone=str(error)))
             else:
@@ -62,6 +62,16 @@ class Caches:
 
     def __repr__(self) -> str:
         return f"<Caches of {len(self._stores())} routes>"
+
+
+async def _purged(store: Store, what: ToForget) -> int:
+    """How many answers it has forgotten. Raises StoreGone."""
+    if what.key is None:
+        return await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
+    n = int(await store.inspect(what.key) is not None)
+    if not await store.remove(what.key):
+        raise StoreGone((await store.stats()).why_not or "it did not answer in time")
+    return n
 
 
 def _told(route: str, kept: Kept) -> dict[str, Any]:

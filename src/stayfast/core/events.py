@@ -181,7 +181,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     shed: str | None = None  # why it was turned away: one of a few words of ours
     cache: str | None = None  # hit, semantic, stale, miss, coalesced or bypass; None: its route has none
     saved_usd: float | None = None  # what the answer of a cache had cost; None: none gave it, or no price is set
-    cache_key: bytes | None = None  # under which its answer is kept
+    cache_key: bytes | None = None  # of the answer that a cache gave, or under which its own is kept
 
     @property
     def own_s(self) -> float | None:

@@ -112,7 +112,7 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     stages: list[StageSpent] = []
     attempts: list[Lane] = []
     cache: str | None = None  # what the cache of its route had to say
-    cache_key: str | None = None  # under which its answer is kept: for `stayfast cache inspect`
+    cache_key: str | None = None  # of the answer that a cache gave, or under which its own is kept
     saved_usd: float | None = None  # what the answer of a cache had cost
 
 
@@ -207,7 +207,10 @@ def _of_cache(fact: RequestDone) -> Iterator[str]:
         case "miss":
             yield "The cache of its route gave no answer to it."
     if fact.cache_key is not None:
-        yield f"What is kept of its question, if anything: stayfast cache inspect {fact.cache_key.hex()}"
+        key = fact.cache_key.hex()
+        is_given = fact.cache in ("hit", "semantic", "stale")
+        yield (f"To forget that answer: stayfast cache purge --key {key} (inspect {key} says what it is)" if is_given else
+               f"What is kept of its question, if anything: stayfast cache inspect {key}")
 
 
 def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator[str]:

@@ -34,17 +34,18 @@ class Cached(msgspec.Struct, frozen=True, gc=False):
     saved_usd: float | None = None  # what the answer had cost
     likeness: tuple[float, float] | None = None  # of the question that a semantic hit was made for: cosine, p
 
-    @property
-    def header(self) -> str:
-        """As the client is told: `hit; kind=exact; age=12`."""
+    def header(self, key: bytes | None = None) -> str:
+        """As the client is told: `hit; kind=exact; age=12; key=6b...`. key: of the answer that was found."""
         if self.result == "miss":
             return "miss; kind=exact"
         if self.result == "bypass":
             return f"bypass; why={self.why}"
-        if self.likeness is not None:
-            return f"hit; kind=semantic; sim={self.likeness[0]:.3f}; p={self.likeness[1]:.3f}; age={int(self.age_s or 0)}"
-        age = f"; age={int(self.age_s)}" if self.age_s is not None else ""
-        return f"{self.result}; kind=exact{age}"
+        if self.age_s is None:
+            return f"{self.result}; kind=exact"
+        age = f"age={int(self.age_s)}; key={key.hex()}" if key is not None else f"age={int(self.age_s)}"
+        if self.likeness is None:
+            return f"{self.result}; kind=exact; {age}"
+        return f"hit; kind=semantic; sim={self.likeness[0]:.3f}; p={self.likeness[1]:.3f}; {age}"
 
 
 class Keeper(Protocol):

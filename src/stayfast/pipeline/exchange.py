@@ -85,7 +85,7 @@ class Exchange:
         self.notes: list[str] = []  # what was decided about it, and why; names and figures only
         self.cached: Cached | None = None  # what the cache of its route had to say; None: it has none
         self.asking: Asking | None = None  # what a semantic cache found out about it
-        self.cache_key: bytes | None = None  # under which its answer is kept; None: it is not
+        self.cache_key: bytes | None = None  # of the kept answer that it was given, or under which its own is kept
         self.share: Start | None = None  # makes the call in place of the caller, for others who ask the same
         self.stale: Callable[[], Started | None] | None = None  # an answer that is too old, for where there is no other
 

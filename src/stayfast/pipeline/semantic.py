@@ -61,6 +61,7 @@ class Asking(Struct, eq=False):
 class Likeness(Struct, frozen=True):
     """A hit: an answer that was made for another question. With `is_audited` its own answer is to be made all the same."""
 
+    key: bytes  # of that question, under which the answer is kept
     kept: Kept
     cosine: float
     p: float
@@ -197,7 +198,7 @@ class Semantic:
         assert judgement is not None
         assert judgement.nearest is not None
         answer = judgement.nearest.answer
-        kept = await self._kept(asking.scope, answer, until)
+        key, kept = await self._kept(asking.scope, answer, until)
         if kept is None:
             asking.judgement = None  # there is nothing to compare with
             return "gone"
@@ -206,18 +207,18 @@ class Semantic:
         if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, kept.body)):
             return "refused"
         asking.was_given = self._rng.random() < self.config.audit
-        return Likeness(kept, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
+        return Likeness(key, kept, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
-    async def _kept(self, scope: bytes, answer: int, until: float) -> Kept | None:
-        """An answer. One that the store says it has lost is forgotten."""
+    async def _kept(self, scope: bytes, answer: int, until: float) -> tuple[bytes, Kept | None]:
+        """An answer, and under which key it is kept. One that the store says it has lost is forgotten."""
         its = self.phrasings.scopes.get(scope)
-        key = its.keys.get(answer) if its is not None else None
-        if key is None:
-            return None
+        key = its.keys.get(answer, b"") if its is not None else b""
+        if not key:
+            return key, None
         kept, is_known = await self._store.ask(key, until)
         if kept is None and is_known:
             self.phrasings.forget(scope, answer)
-        return kept
+        return key, kept
 
     def audit_begun(self, asking: Asking) -> None:
         """Its own answer is being made, though a neighbour's was given."""
@@ -259,7 +260,7 @@ class Semantic:
         answers = [one.answer for one in asking.neighbours] if judged is None else [
             judged, *[one.answer for one in asking.neighbours]]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
-            kept = await self._kept(asking.scope, answer, self._clock.now() + self.config.within_s)
+            _, kept = await self._kept(asking.scope, answer, self._clock.now() + self.config.within_s)
             is_same = await self.sameness.is_same(text, text_in(request, kept.body)) if kept is not None else None
             if is_same is not None and answer == judged and judgement is not None:
                 self._label(asking, answer, judgement, is_right=is_same)

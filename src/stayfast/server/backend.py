@@ -76,11 +76,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class ToForget(msgspec.Struct, frozen=True):
-    """Which kept answers are to be forgotten: those of which all that is given is true."""
+    """Which kept answers are to be forgotten: those of which all that is given is true; or the one of a key."""
 
     route: str | None = None
     tenant: str | None = None
     tag: str | None = None
+    key: bytes | None = None
 
 
 class Service(Protocol):

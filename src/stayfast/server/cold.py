@@ -147,9 +147,12 @@ class ColdApp:
         return await self._current.backend.forget(what)
 
     async def _kept(self, scope: Scope, key: str) -> bytes:
+        """What is known of one answer, or whether it is forgotten now."""
         self._for_admins(scope)
         if not _KEY.fullmatch(key):
             raise Rejected("A key is 64 hexadecimal digits: `stayfast explain` tells a request's.", param="key")
+        if scope["method"] == "DELETE":
+            return await self._current.backend.forget(ToForget(key=bytes.fromhex(key)))
         found = await self._current.backend.kept(bytes.fromhex(key))
         if found is None:
             raise Rejected("No answer is kept under this key.", status=404, code="answer_not_found", param="key")

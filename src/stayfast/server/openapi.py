@@ -49,7 +49,7 @@ _HEADERS: Json = {
     "x-stayfast-attempts": {"description": "Calls it took.", "schema": {"type": "string"}},
     "x-stayfast-degraded": {"description": "What was done instead of failing: fallback, stale, template or partial.",
                             "schema": {"type": "string"}},
-    "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age or reason; on routes with a cache.",
+    "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age, key, reason; on routes with a cache.",
                 "schema": {"type": "string"}},
 }
 _PARAMETERS: list[Json] = [
@@ -213,6 +213,8 @@ def _cold_paths() -> Json:
                         "schema": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}}],
         "get": _cold("kept", "What is known of one kept answer, but for its words; for admins.", "Kept",
                      refused | {"400": _REFUSALS["400"], "404": "No answer is kept under this key."}),
+        "delete": _cold("forget_one", "Forget one kept answer, for admins.", "Forgotten",
+                        refused | {"400": _REFUSALS["400"]}),
     }
     paths[STATE] = {"get": _cold("state", "What this process knows of its upstreams, for admins.", "State", refused)}
     told: Json = {status: _error(said) for status, said in refused.items()}

@@ -29,9 +29,9 @@ def allowed(path: str) -> tuple[str, ...]:
     """The methods of a path; none for a path that does not exist."""
     if path in HOT:
         return ("POST",)
-    if path == CACHE:
+    if path == CACHE or cache_key_in(path) is not None:
         return (*_READING, "DELETE")
-    is_one = model_id(path) is not None or request_id_in(path) is not None or cache_key_in(path) is not None
+    is_one = model_id(path) is not None or request_id_in(path) is not None
     return _READING if path in _COLD or is_one else ()
 
 

@@ -80,8 +80,8 @@ class Store(Protocol):
         """Keep an answer in place of what was kept under its key. A shared store is told in the background."""
         ...
 
-    async def remove(self, key: bytes) -> None:
-        """Keep nothing under this key."""
+    async def remove(self, key: bytes) -> bool:
+        """Keep nothing under this key. False of a store that could not be asked, or did not say so in time."""
         ...
 
     async def lead(self, key: bytes, until: float = inf) -> bool:

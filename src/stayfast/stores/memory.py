@@ -45,9 +45,10 @@ class MemoryStore:
         """Keep an answer."""
         self._answers.put(key, kept, len(kept.body))
 
-    async def remove(self, key: bytes) -> None:
+    async def remove(self, key: bytes) -> bool:
         """Forget an answer."""
         self._answers.remove(key)
+        return True
 
     async def lead(self, key: bytes, until: float = inf) -> bool:
         """Nobody else has this store."""

@@ -177,10 +177,10 @@ class Shared:
         self._others.waiting.append(_Waiting(Put(key, data, kept), n_bytes=len(data)))
         self._begin()
 
-    async def remove(self, key: bytes) -> None:
+    async def remove(self, key: bytes) -> bool:
         """Forget an answer, here and there."""
         self._near.remove(key)
-        await self._ask(Remove(key), inf)
+        return not isinstance(await self._ask(Remove(key), inf), Lost)
 
     async def lead(self, key: bytes, until: float = inf) -> bool:
         """Whether to make the answer; True where nobody can say."""

@@ -46,6 +46,17 @@ def test_the_verdict_names_the_stage_that_broke_its_budget() -> None:
     ]
 
 
+@pytest.mark.parametrize(("cache", "words"), [
+    ("hit", "To forget that answer: stayfast cache purge --key "), ("semantic", "To forget that answer: "),
+    ("stale", "To forget that answer: "), ("miss", "What is kept of its question, if anything: stayfast cache inspect ")])
+def test_the_key_of_its_answer(cache: str, words: str) -> None:
+    """Of one that was given it is the key of that; else the one of its own."""
+    told = of(done(cache=cache, cache_key=b"k" * 32))
+    assert told.cache_key == "6b" * 32
+    (said,) = [sentence for sentence in told.verdict if "6b6b" in sentence]
+    assert said.startswith(words)
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({"status": 499, "ttft_s": None}, "The client left after 3.00 s, in stage relay; no token had come."),
     ({"status": 504, "error": "total_s_exceeded"}, "Failed with 504 total_s_exceeded (its deadline passed) after 3.00 s,"),

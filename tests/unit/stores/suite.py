@@ -68,8 +68,8 @@ class StoreSuite:
         """And only that; removing it again is nothing."""
         async def story(store: Store) -> None:
             await filled(store, (KEY, kept("one")), (OTHER, kept("two")))
-            await store.remove(KEY)
-            await store.remove(KEY)
+            assert await store.remove(KEY)
+            assert await store.remove(KEY)
             assert await store.get(KEY) is None
             assert await store.get(OTHER) == kept("two")
 

@@ -268,7 +268,7 @@ def test_one_that_is_gone_is_no_error() -> None:
         assert await rig.store.inspect(OTHER) is None
         assert await rig.store.lead(OTHER)
         assert await rig.store.follow(OTHER, loop.now() + 1, 0) is None
-        await rig.store.remove(OTHER)
+        assert not await rig.store.remove(OTHER)
         stats = await rig.store.stats()
         assert (stats.n_entries, stats.n_near, stats.why_not) == (None, 1, "no such place")
         with pytest.raises(StoreGone, match="no such place"):

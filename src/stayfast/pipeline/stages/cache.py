@@ -174,6 +174,7 @@ class ExactCache:
             ex.cached = Cached("hit", age_s, saved_usd=saved_usd)
         else:
             ex.cached = Cached("semantic", age_s, saved_usd=saved_usd, likeness=(like.cosine, like.p))
+            ex.cache_key = like.key
             ex.notes.append(f"asked in other words {int(age_s)} s ago: cosine {like.cosine:.3f}, p {like.p:.3f}")
         ex.upstream = FROM_CACHE
         cadence = Cadence(ex.route or "", FROM_CACHE, self._sink)

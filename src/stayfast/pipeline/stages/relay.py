@@ -73,7 +73,7 @@ class Reply:
     def cache(self) -> str | None:
         """What the route's cache had to do with it; None where it has none."""
         cached = self._ex.cached
-        return cached.header if cached is not None else None
+        return cached.header(self._ex.cache_key) if cached is not None else None
 
     @property
     def allowances(self) -> tuple[Allowance, ...]:
