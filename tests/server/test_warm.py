@@ -59,6 +59,13 @@ def test_wrong_usage(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert "is not in UTF-8 (byte 1)" in capsys.readouterr().err
 
 
+COLD = """\
+upstreams: {sim: {kind: simulated, script: steady}}
+routes:
+  m: {upstreams: [sim], cache: {mode: exact}}
+  none: [sim]
+server: {drain_grace_s: 0}
+"""
 MODULE = """
 from stayfast.turns.cached import Cached
 from stayfast.turns.kept import store_at
@@ -139,6 +146,28 @@ def test_lines_to_call_with() -> None:
         warm_call.read("a\n[1")
     with pytest.raises(ValueError, match="nothing to call with"):
         warm_call.read("# a\n")
+
+
+@pytest.mark.sockets
+def test_what_no_cache_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says why, once for each reason, and that it was for nothing, exit status 5; one that is kept is something."""
+    file, none = tmp_path / "hot", '{"model":"none","messages":[{"role":"user","content":"three"}]}\n'
+    with running(tmp_path, 1, COLD) as gateway:
+        warm = ["warm", str(file), "--url", gateway.url, "--per-second", "100", "--model", "m"]
+        file.write_text("one\ntwo\n" + none)
+        assert main(warm) == 5
+        told = capsys.readouterr()
+        assert ", 3 that no cache may keep, 0 failed\n" in told.out
+        drawn, without, nothing = sorted(told.err.splitlines(), key=lambda line: ("nothing is" in line, "has no" in line))
+        assert "no cache keeps this: temperature: it is drawn anew each time. Say `temperature: 0` in its line" in drawn
+        assert without == "stayfast warm: no cache keeps this: its route has no cache: routes.NAME.cache"
+        assert nothing == "stayfast warm: nothing is warm by this: no cache keeps any of these answers"
+        file.write_text('{"model":"m","messages":[],"n":2}\n'.replace("[]", '[{"role":"user","content":"four"}]'))
+        assert main(warm) == 5
+        assert "no cache keeps this: n (docs/concepts/cache.md" in capsys.readouterr().err
+        file.write_text('{"model":"m","temperature":0,"messages":[{"role":"user","content":"one"}]}\n' + none)
+        assert main(warm) == 0
+        assert "nothing is warm" not in capsys.readouterr().err
 
 
 @pytest.mark.sockets

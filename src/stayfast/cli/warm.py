@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from stayfast.bench.durations import seconds_in
-from stayfast.cli import say
+from stayfast.cli import EXIT_NOTHING_TO_DO, say
 from stayfast.cli.asked import Answer, ask, reason
 from stayfast.cli.warm_round import Pace, Round
 from stayfast.core.clock import Clock, SystemClock
@@ -33,6 +33,11 @@ from stayfast.policy.cron import Cron, read_cron
 TIMEOUT_S = 600.0
 PATHS = {"messages": "/v1/chat/completions", "input": "/v1/embeddings", "prompt": "/v1/completions"}
 THERE = frozenset(("hit", "semantic", "coalesced"))
+WHY_NOT = {  # in more words than `x-cache` has
+    "": "its route has no cache: routes.NAME.cache",
+    "temperature": "temperature: it is drawn anew each time. Say `temperature: 0` in its line, as JSON, or set the route's "
+                   "cache.max_temperature: 1 where one good answer is as good as the next",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ Warms = tuple[Callable[[], Awaitable[Round]], Callable[[], Awaitable[None]] | No
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask; 0 when all were answered, 1 where one failed or was left out, 2 for wrong usage."""
+    """Ask; 0 when all were answered, 1 where one failed or was left out, 2 for wrong usage, 5 where no cache keeps any."""
     try:
         text = _text_of(arguments.file)
         every_s = seconds_in(arguments.every) if arguments.every else None
@@ -152,12 +157,14 @@ async def _again(ask: Callable[[], Awaitable[Round]], every_s: float | None, cro
             say(f"stayfast warm: {told}")
         sys.stdout.write(f"{came}\n")
         sys.stdout.flush()
+        if came.is_for_nothing:
+            say("stayfast warm: nothing is warm by this: no cache keeps any of these answers")
         if cron is not None:
             await asyncio.sleep(_until(cron, clock))
         elif every_s is not None:
             await asyncio.sleep(max(0.0, began_at + every_s - clock.now()))
         else:
-            return 1 if came.n_failed or came.n_left_out else 0
+            return EXIT_NOTHING_TO_DO if came.is_for_nothing else int(bool(came.n_failed or came.n_left_out))
 
 
 def _until(cron: Cron, clock: Clock) -> float:
@@ -209,4 +216,5 @@ def _answered(answer: Answer, came: Round) -> None:
         came.n_made += 1
     else:
         came.n_kept_out += 1
-        came.tell(f"no cache keeps this: {answer.cache or 'its route has none'}")
+        why = answer.cache.partition("why=")[2]
+        came.tell(f"no cache keeps this: {WHY_NOT.get(why, f'{why} (docs/concepts/cache.md, never answered from a cache)')}")

@@ -37,6 +37,11 @@ class Round:
         if what not in self.told and len(self.told) < N_TOLD:
             self.told.append(what)
 
+    @property
+    def is_for_nothing(self) -> bool:
+        """Whether all were answered, and of no answer is anything kept."""
+        return bool(self.n_kept_out) and not (self.n_there or self.n_made or self.n_failed or self.n_left_out)
+
     def __str__(self) -> str:
         left = f", {self.n_left_out} left out: the budget is spent" if self.n_left_out else ""
         out = f", {self.n_kept_out} that no cache may keep" if self.n_kept_out else ""
