@@ -179,3 +179,22 @@ def test_the_table() -> None:
     assert "0.50% (0.10% to 1.23%)" in lines[2]
     assert lines[-2:] == ["faq: 2 coalesced", "x: its store cannot be asked: left alone"]
     assert "No route has a cache" in table([])
+
+
+@pytest.mark.parametrize(("state", "said"), [
+    ("shadow", "y: semantic in shadow, gives nothing yet: 12 labels, and a tenant needs 300, of right answers and of wrong"),
+    ("live", "y: semantic live by 12 labels; 40 questions remembered; audits: 1 right, 2 wrong, of 4 begun"),
+    ("fixed", "y: semantic by a fixed threshold, whose error nobody bounds; 40 questions"),
+    ("off", "y: semantic off: there is nothing to embed with"), ("waiting", "y: semantic waits for its embedder")])
+def test_a_semantic_cache_before_its_first_hit(state: str, said: str) -> None:
+    """It has its line, and its state below."""
+    kind = {"hits": 0, "hit_ratio": None, "saved_s": 0.0, "saved_usd": 0.0}
+    semantic: dict[str, object] = {"state": state, "workers": {state: 1}, "labels": 12, "min_labels": 300, "questions": 40,
+                                   "audits": {"begun": 4, "right": 1, "wrong": 2}}
+    route = {"route": "y", "store": {"kind": "memory", "n_entries": 0, "n_bytes": 0, "why_not": ""}, "requests": {},
+             "error": None, "kinds": {"exact": kind, "semantic": kind}, "semantic": semantic}
+    lines = table([route]).splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["y", "exact", "0"], ["y", "semantic", "0"]]
+    assert lines[-1].startswith(said)
+    semantic["workers"] = {"other": 1, state: 2}
+    assert f" (workers: 1 other, 2 {state}); 40 questions" in table([route])

@@ -12,6 +12,14 @@ from stayfast.cli.asked import ask, reason
 
 NOTHING = "-"
 NO_COLUMN = ("coalesced", "stale", "bypass")
+STATES = {
+    "off": "off: there is nothing to embed with (`stayfast check` says what is missing)",
+    "waiting": "waits for its embedder (the log says `semantic_off` where it does not load)",
+    "shadow": "in shadow, gives nothing yet: {n} labels, and a tenant needs {least}, of right answers and of wrong ones, "
+              "and a threshold that holds max_error",
+    "live": "live by {n} labels",
+    "fixed": "by a fixed threshold, whose error nobody bounds",
+}
 HEAD = ("ROUTE", "KIND", "HITS", "OF ASKED", "SAVED", "SAVED USD", "WRONG", "ANSWERS", "SIZE")
 
 
@@ -44,7 +52,7 @@ def _rows(route: dict[str, Any]) -> list[tuple[str, ...]]:
     store, error = route["store"], route["error"]
     rows: list[tuple[str, ...]] = []
     for kind, told in route["kinds"].items():
-        if kind != "exact" and not told["hits"] and error is None:
+        if kind != "exact" and not told["hits"] and route.get("semantic") is None:
             continue
         wrong = f"{error['likely']:.2%} ({error['low']:.2%} to {error['high']:.2%})" if (
             kind == "semantic" and error is not None and {"likely", "low", "high"} <= error.keys()) else NOTHING
@@ -64,9 +72,21 @@ def _notes(routes: list[dict[str, Any]]) -> list[str]:
         said = ", ".join(f"{requests[result]} {result}" for result in NO_COLUMN if requests.get(result))
         if said:
             notes.append(f"{route['route']}: {said}")
+        if route.get("semantic") is not None:
+            notes.append(f"{route['route']}: {_state(route['semantic'])}")
         if route["store"]["why_not"]:
             notes.append(f"{route['route']}: its store cannot be asked: {route['store']['why_not']}")
     return ["", *notes] if notes else []
+
+
+def _state(semantic: dict[str, Any]) -> str:
+    """How far a semantic cache has come."""
+    audits, n, least = semantic["audits"], semantic["labels"], semantic["min_labels"]
+    word = STATES[semantic["state"]].format(n=n, least=least)
+    workers = ", ".join(f"{n} {state}" for state, n in semantic["workers"].items())
+    several = f" (workers: {workers})" if len(semantic["workers"]) > 1 else ""
+    return (f"semantic {word}{several}; {semantic['questions']} questions remembered; audits: {audits['right']} right, "
+            f"{audits['wrong']} wrong, of {audits['begun']} begun")
 
 
 def _or_nothing(value: int | None) -> str:

@@ -7,11 +7,33 @@ import msgspec
 
 from stayfast.observe import families as known
 from stayfast.observe.totals import Totals
+from stayfast.pipeline.caching import Caching
 from stayfast.pipeline.handoffs import Route
 from stayfast.server.backend import ToForget
 from stayfast.stores.base import Kept, Store, StoreGone, StoreStats
 
 WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
+AUDITS = {"begun": "audit_begun", "right": "audit_right", "wrong": "audit_wrong"}
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """What the semantic cache of a route knows by now, and how much is wanted before it gives anything.
+
+    state: off (nothing to embed with), waiting (for its embedder), shadow (gives nothing yet), live, or fixed (a
+    threshold that nobody proves).
+    """
+
+    state: str
+    n_labels: int = 0
+    min_labels: int = 0
+    n_phrasings: int = 0
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What one worker tells of a route's cache."""
+
+    store: StoreStats
+    semantic: Learned | None = None  # None: it is an exact one
 
 
 class Forgot(msgspec.Struct, frozen=True):
@@ -30,9 +52,9 @@ class Caches:
     def __init__(self) -> None:
         self.routes: Mapping[str, Route] = {}
 
-    async def stats(self) -> dict[str, StoreStats]:
-        """How the store of each route is."""
-        return {name: await store.stats() for name, store in self._stores()}
+    async def stats(self) -> dict[str, Told]:
+        """How the cache of each route is."""
+        return {name: Told(await caching.store.stats(), _learned(caching)) for name, caching in self._caches()}
 
     async def purge(self, what: ToForget) -> list[Forgot]:
         """Forget it, store by store."""
@@ -57,8 +79,11 @@ class Caches:
                 return _told(name, kept)
         return None
 
+    def _caches(self) -> list[tuple[str, Caching]]:
+        return [(name, route.terms.cache) for name, route in self.routes.items() if route.terms.cache is not None]
+
     def _stores(self) -> list[tuple[str, Store]]:
-        return [(name, route.terms.cache.store) for name, route in self.routes.items() if route.terms.cache is not None]
+        return [(name, caching.store) for name, caching in self._caches()]
 
     def __repr__(self) -> str:
         return f"<Caches of {len(self._stores())} routes>"
@@ -80,14 +105,42 @@ def _told(route: str, kept: Kept) -> dict[str, Any]:
             "finish_reason": kept.finish_reason}
 
 
-def summed(of_workers: Iterable[Mapping[str, StoreStats]], totals: Totals) -> bytes:
+def _learned(caching: Caching) -> Learned | None:
+    if caching.config.mode != "semantic":
+        return None
+    if caching.semantic is None:
+        return Learned("off")
+    its, config = caching.semantic.stats(), caching.config.semantic
+    if not caching.semantic.is_ready or caching.semantic.embedding.ahead is None:
+        return Learned("waiting", min_labels=config.min_labels)
+    state = "fixed" if config.threshold is not None else "shadow" if its.is_shadow else "live"
+    return Learned(state, its.n_labels, config.min_labels, its.n_phrasings)
+
+
+def summed(of_workers: Iterable[Mapping[str, Told]], totals: Totals) -> bytes:
     """All routes with a cache, of all workers, as JSON."""
-    stores: dict[str, list[StoreStats]] = {}
+    caches: dict[str, list[Told]] = {}
     for told in of_workers:
-        for name, stats in told.items():
-            stores.setdefault(name, []).append(stats)
+        for name, its in told.items():
+            caches.setdefault(name, []).append(its)
     return msgspec.json.encode({"object": "list", "data": [
-        {"route": name, "store": _one(stats), **_counted(name, totals)} for name, stats in stores.items()]})
+        {"route": name, "store": _one([its.store for its in every]), **_counted(name, totals),
+         "semantic": _known([its.semantic for its in every if its.semantic is not None], name, totals)}
+        for name, every in caches.items()]})
+
+
+def _known(of_workers: list[Learned], route: str, totals: Totals) -> dict[str, Any] | None:
+    """The state that most workers are in. Those that share a store know the same, others learn apart: what is told is of who
+    knows most. Audits are of all, since their start.
+    """
+    if not of_workers:
+        return None
+    states = [its.state for its in of_workers]
+    counted = totals.counters[known.SEMANTIC.name]
+    return {"state": max(states, key=states.count), "workers": {state: states.count(state) for state in sorted(set(states))},
+            "labels": max(its.n_labels for its in of_workers), "min_labels": max(its.min_labels for its in of_workers),
+            "questions": max(its.n_phrasings for its in of_workers),
+            "audits": {name: int(counted.get((route, result), 0)) for name, result in AUDITS.items()}}
 
 
 def forgotten(of_workers: Iterable[list[Forgot]]) -> bytes:

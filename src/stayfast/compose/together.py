@@ -15,7 +15,7 @@ from platform import python_version
 import msgspec
 
 from stayfast import __version__
-from stayfast.compose.caches import Caches, Forgot, forgotten, summed
+from stayfast.compose.caches import Caches, Forgot, Told, forgotten, summed
 from stayfast.compose.turns import Turns
 from stayfast.core.events import RequestDone
 from stayfast.observe.families import BUILD_INFO, WORKERS
@@ -25,7 +25,6 @@ from stayfast.observe.totals import Snapshot, Totals
 from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
 from stayfast.server.backend import Asked, ToForget
 from stayfast.server.siblings import Siblings
-from stayfast.stores.base import StoreStats
 from stayfast.turns.elsewhere import Heard, Sought
 
 _N_PIECES_AT_A_TIME = 16  # series written before the loop has its turn: a quarter of a millisecond
@@ -96,7 +95,7 @@ class Together:
         whole, _, _ = await self._whole()
         told = [await self.caches.stats()]
         for answer in (await self.siblings.ask(msgspec.msgpack.encode(_Question("caches")))).values():
-            told += [msgspec.msgpack.decode(answer, type=dict[str, StoreStats])] if answer else []
+            told += [msgspec.msgpack.decode(answer, type=dict[str, Told])] if answer else []
         return summed(told, whole)
 
     async def forget(self, what: ToForget) -> bytes:

@@ -100,7 +100,7 @@ _CACHES: Json = {
         "type": "object", "required": ["route", "store", "requests", "kinds"],
         "properties": {"route": {"type": "string"}, "store": {"type": "object"}, "requests": {"type": "object"},
                        "without_a_call": {"type": ["number", "null"]}, "kinds": {"type": "object"},
-                       "error": {"type": ["object", "null"]}}}}},
+                       "error": {"type": ["object", "null"]}, "semantic": {"type": ["object", "null"]}}}}},
 }
 _FORGOTTEN: Json = {
     "type": "object", "required": ["forgotten", "gone"],

@@ -3,19 +3,23 @@
 import asyncio
 
 import msgspec
+import pytest
 
-from stayfast.compose.caches import Caches, Forgot, forgotten, summed
+from stayfast.compose import semantic as composed
+from stayfast.compose.caches import Caches, Forgot, Learned, Told, forgotten, summed
 from stayfast.observe import families as known
 from stayfast.observe.totals import Totals
 from stayfast.stores.base import StoreStats
+from tests.flow.semantic_rig import Words
+from tests.unit.compose.test_semantic_settings import settings, system
 
 OWN = StoreStats("memory", 3, 300, 1000, 1)
 SHARED = StoreStats("redis", 50, 5000, None, 2, is_shared=True, n_near=4)
 GONE = StoreStats("redis", None, None, None, is_shared=True, n_near=1, why_not="it does not answer")
 
 
-def told(of_workers: list[dict[str, StoreStats]]) -> dict[str, dict[str, object]]:
-    """By route."""
+def told(of_workers: list[dict[str, StoreStats]], *learned: Learned) -> dict[str, dict[str, object]]:
+    """By route. learned: of each worker, by the semantic cache of the route `own`."""
     totals = Totals({})
     totals.counters[known.CACHE.name]["own", "hit"] = 3
     totals.counters[known.CACHE.name]["own", "semantic"] = 1
@@ -23,7 +27,12 @@ def told(of_workers: list[dict[str, StoreStats]]) -> dict[str, dict[str, object]
     totals.counters[known.CACHE.name]["own", "bypass"] = 90
     totals.counters[known.CACHE_SAVED_S.name]["own", "exact"] = 1.5
     totals.gauges[known.SEMANTIC_ERROR.name]["own", "likely"] = 0.01
-    return {route["route"]: route for route in msgspec.json.decode(summed(of_workers, totals))["data"]}
+    for result, n in (("audit_begun", 9), ("audit_right", 7), ("audit_wrong", 1), ("hit", 50)):
+        totals.counters[known.SEMANTIC.name]["own", result] = n
+    semantic = [*learned, *[None] * len(of_workers)]
+    every = [{name: Told(stats, its if name == "own" else None) for name, stats in worker.items()}
+             for worker, its in zip(of_workers, semantic, strict=False)]
+    return {route["route"]: route for route in msgspec.json.decode(summed(every, totals))["data"]}
 
 
 def test_own_memory_adds_up_and_shared_stores_do_not() -> None:
@@ -45,6 +54,35 @@ def test_ratios_leave_out_what_no_cache_may_answer() -> None:
                             "semantic": {"hits": 1, "hit_ratio": 0.125, "saved_s": 0.0, "saved_usd": 0.0}}
     assert own["error"] == {"likely": 0.01}
     assert (other["without_a_call"], other["error"]) == (None, None)
+
+
+def test_what_a_semantic_cache_has_learned_is_told_before_its_first_hit() -> None:
+    """State, labels and audits; of workers that learn apart the state of most, and the labels of who has most."""
+    shadow, live = Learned("shadow", 120, 300, 400), Learned("live", 310, 300, 900)
+    own = told([{"own": OWN, "exact": OWN}] * 3, shadow, live, shadow)
+    assert own["exact"]["semantic"] is None
+    assert own["own"]["semantic"] == {
+        "state": "shadow", "workers": {"live": 1, "shadow": 2}, "labels": 310, "min_labels": 300, "questions": 900,
+        "audits": {"begun": 9, "right": 7, "wrong": 1}}
+
+
+@pytest.mark.parametrize(("mode", "is_installed", "state"), [
+    ("max_error: 1%", True, "waiting"), ("max_error: 1%", False, "off"), ("max_error: 1%", None, "shadow"),
+    ("threshold: 0.9", None, "fixed")])
+def test_the_state_of_a_semantic_cache(mode: str, is_installed: bool | None, state: str,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the start on. is_installed: None: and loaded."""
+    if is_installed is False:
+        monkeypatch.setattr(composed, "_PACKAGES", ("no_such_package",))
+    built = system(settings(mode))
+    if is_installed is None:
+        assert built.embedding is not None
+        built.embedding.ahead = built.embedding.behind = Words()
+    caches = Caches()
+    caches.routes = built.gateway.router.routes
+    its = asyncio.run(caches.stats())["faq"].semantic
+    assert its is not None
+    assert (its.state, its.n_labels) == (state, 0)
 
 
 def test_what_is_forgotten_is_counted_once() -> None:
