@@ -34,9 +34,9 @@ routes:
 """
 
 
-def ask(port: int, question: str, *, stream: bool = False) -> str:
+def ask(port: int, question: str, *, stream: bool = False, model: str = "chat") -> str:
     """One question; returns what the cache had to say. Raises for any answer but a whole one."""
-    body = json.dumps({"model": "chat", "stream": stream, "messages": [{"role": "user", "content": question}]}).encode()
+    body = json.dumps({"model": model, "stream": stream, "messages": [{"role": "user", "content": question}]}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
                                      {"content-type": "application/json", "x-cache-tags": "faq"})
     with urllib.request.urlopen(request, timeout=SLOW_S) as answer:

@@ -82,6 +82,22 @@ class TestRedis(StoreSuite):
         """Not here: what goes first is for the server's settings."""
         assert (self.server.say(b"CONFIG", b"GET", b"maxmemory-policy"))
 
+    def test_the_last_word_of_many_is_remembered(self) -> None:
+        """Under its name, for all who share it; none under another."""
+        async def main() -> None:
+            one, other = opened(self.server), opened(self.server, seed=2)
+            assert await one.noted("epoch0") is None
+            for word in [*(str(n) for n in range(300)), "", "last \u00e9"]:
+                await one.note("epoch0", word)
+                if not word:
+                    assert await other.noted("epoch0") == ""
+            assert await other.noted("epoch0") == "last \u00e9"
+            assert await other.noted("epoch1") is None
+            for store in (one, other):
+                await store.close()
+
+        asyncio.run(main())
+
 
 class TestRedisJournal(JournalSuite):
     """All that is promised of journals; the server lets whole nodes of a stream go."""

@@ -21,6 +21,24 @@ routes:
 """
 
 
+def test_an_epoch_that_was_left_does_not_come_back(tmp_path: Path) -> None:
+    """Another word forgets what was kept, for good: also when the first one is set again, in another run. Any other change
+    of the settings forgets nothing, and no other route's answers go.
+    """
+    other = "  other: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: disk}}\n"
+    first = SETTINGS.replace("store: disk", "store: disk, epoch: a") + other
+    with gateway(tmp_path, first) as port:
+        assert [ask(port, "one") for _ in range(3)] == ["miss", "hit", "hit"]
+        assert ask(port, "one", model="other") == "miss"
+    with gateway(tmp_path, first.replace("exact, max_temperature: 1", "exact, ttl_s: 5000, max_temperature: 1")) as port:
+        assert ask(port, "one") == "hit"
+    with gateway(tmp_path, first.replace("epoch: a", "epoch: b")) as port:
+        assert [ask(port, "one") for _ in range(2)] == ["miss", "hit"]
+    with gateway(tmp_path, first) as port:
+        assert [ask(port, "one") for _ in range(2)] == ["miss", "hit"]
+        assert ask(port, "one", model="other") == "hit"
+
+
 def test_workers_have_one_cache_and_it_outlives_them(tmp_path: Path) -> None:
     """Whatever worker a connection meets: each question is one call, in all runs together."""
     questions = [f"Question {n}" for n in range(5)]

@@ -14,6 +14,7 @@ import uvloop
 
 from stayfast import __version__
 from stayfast.compose.engines import Engines, retire
+from stayfast.compose.epochs import again
 from stayfast.compose.semantic import load, logs, missing, restore
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.compose.twin import Twin, keep_warm
@@ -29,6 +30,7 @@ from stayfast.stores.embed import Embedding, NoEmbedder
 from stayfast.upstreams.local import Address, Door, Elsewhere
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
+_EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests
 _LAST_SPANS_S = 2.0  # for the spans of the last answers; within the margin that the parent of workers leaves after a drain
 _LAST_TASKS_S = 1.25  # for cancelled Tasks; more than a turn has before it is told of as abandoned
 Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
@@ -49,6 +51,7 @@ class Process:
         self._warming: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._sharing: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None  # old epochs behind
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
         self._system: System | None = None
@@ -60,6 +63,7 @@ class Process:
         if self._told is None:
             await self._engines.want(settings.engines)
         system = self._build(settings, None)
+        await self._leave_epochs(system, None)
         self._current = Current(system)
         self._begin(system)
         self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
@@ -78,7 +82,7 @@ class Process:
     async def stop(self) -> None:
         """End probes, turns and engines."""
         self._observers.together.turns.end()
-        for task in (self._probing, self._warming, self._watching, self._sharing):
+        for task in (self._probing, self._warming, self._watching, self._sharing, self._leaving):
             if task is not None:
                 task.cancel()
         for log in logs(self._system.gateway.router.routes) if self._system is not None else ():
@@ -112,6 +116,7 @@ class Process:
                 settings = self._load()
                 unwanted = await self._engines.want(settings.engines) if self._told is None else []
                 new = self._build(settings, old)
+                await self._leave_epochs(new, old)
                 self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
@@ -133,6 +138,17 @@ class Process:
 
     def _build(self, settings: Settings, old: System | None) -> System:
         return build(settings, self._observers, self._doors(settings), self._clock, self._rng, old=old)
+
+    async def _leave_epochs(self, system: System, old: System | None) -> None:
+        """No answer of another epoch is given from here on; where a store cannot say so at once, as soon as it can."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+        tried = asyncio.Event()
+        self._leaving = self._tasks.spawn(again(
+            system.settings, system.stores, old.settings if old is not None else None, self._observers.log, tried))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EPOCHS_S):
+                await tried.wait()
 
     def _begin(self, system: System) -> None:
         for task in (self._probing, self._warming):

@@ -40,6 +40,7 @@ from stayfast.stores.packed import packed, unpacked
 
 AT_A_TIME = 64
 MOST_WAITING = 2000  # look-ups; more than that are told at once that there is nothing
+MOST_NOTES = 10_000  # of a name; a server may keep some hundreds where one is asked for
 PUTS_BYTES = 16 * 1024 * 1024
 CLOSE_S = 1.0
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1
@@ -236,6 +237,15 @@ class Shared:
         for key in [key for key, near in self._near.items() if near.kept.is_of(route, tenant, tag)]:
             self._near.remove(key)
         return await self._door.purge(route, tenant, tag)
+
+    async def note(self, name: str, word: str) -> None:
+        """Remember a word under a name (lower-case letters and digits). Raises StoreGone."""
+        await self._door.tell(name, [word.encode()], 1)
+
+    async def noted(self, name: str) -> str | None:
+        """The last word under a name. Raises StoreGone."""
+        records = await self._door.told(name, "", MOST_NOTES)
+        return records[-1][1].decode(errors="replace") if records else None
 
     def journal(self, name: str, most: int, who: bytes) -> Journal:
         """What processes tell each other under a name; it ends with the store."""

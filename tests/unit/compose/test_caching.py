@@ -5,8 +5,11 @@ from random import Random
 
 import pytest
 
+from stayfast.compose.epochs import leave_behind
 from stayfast.compose.system import Observers, System, build
+from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api, Usage
+from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.pipeline.caching import MAX_SAID, Caching
 from stayfast.pipeline.stages.cache import ExactCache, NoCache
 from stayfast.settings import Source, load
@@ -54,6 +57,27 @@ def test_a_reload_keeps_what_is_still_true(old: str, new: str, is_same: bool) ->
     assert was is not None
     assert its is not None
     assert (its.store is was.store) is is_same
+
+
+def test_a_named_memory_forgets_an_epoch_that_is_left() -> None:
+    """It goes on, with what other routes keep there; the first word, set again, finds nothing."""
+    async def main() -> None:
+        text = TEXT.replace("mode: exact", "mode: exact, store: named")
+        first = system(text)
+        store = first.stores["named"]
+        for key, route in ((b"k" * 32, "kept"), (b"o" * 32, "other")):
+            await store.put(key, Kept(b"x", 1.0, route=route))
+        log = LogSink(LogConfig(), LineWriter(LogConfig()), SystemClock())
+        same = system(text.replace("plain", "plainer"), first)
+        assert await leave_behind(same.settings, same.stores, first.settings, log)
+        assert store.n_entries == 2
+        other = system(text.replace("epoch: a", "epoch: b"), same)
+        assert other.stores["named"] is store
+        assert await leave_behind(other.settings, other.stores, same.settings, log)
+        assert await store.get(b"k" * 32) is None
+        assert await store.get(b"o" * 32) is not None
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("rule", ["ttl_s: 5", "max_temperature: 1", "max_answer_bytes: 2048", "stale_if_error_s: 9"])

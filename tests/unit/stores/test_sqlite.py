@@ -39,6 +39,22 @@ class TestSqlite(StoreSuite):
         """An empty one."""
         return opened(self.folder / "answers.db", max_bytes)
 
+    def test_the_last_word_of_many_is_remembered(self) -> None:
+        """Under its name, for all who share it; none under another."""
+        async def main() -> None:
+            one, other = opened(self.folder / "a.db"), opened(self.folder / "a.db", seed=2)
+            assert await one.noted("epoch0") is None
+            for word in [*(str(n) for n in range(300)), "", "last \u00e9"]:
+                await one.note("epoch0", word)
+                if not word:
+                    assert await other.noted("epoch0") == ""
+            assert await other.noted("epoch0") == "last \u00e9"
+            assert await other.noted("epoch1") is None
+            for store in (one, other):
+                await store.close()
+
+        asyncio.run(main())
+
 
 class TestSqliteJournal(JournalSuite):
     """All that is promised of journals."""

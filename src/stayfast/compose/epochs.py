@@ -1,0 +1,61 @@
+"""An epoch that was left behind stays behind, in stores that outlive it.
+
+Problem: an epoch is a word in the key of each answer, so another word finds nothing. But the answers stand in the store as
+long as they may be of use, and the first word, set again a day later, finds them: what somebody had meant to forget.
+Rule: a store remembers the last epoch of each route. Who comes with another one, at his start or by a reload, first makes it
+forget all answers of the route, and then remember. So it is done at each change, to and fro, and what somebody who was late
+has kept in between goes with the next. A store that is gone is asked again until it is there.
+When wrong: what is on its way to an upstream under the old word is kept under it. A Redis that has heard of no start and no
+reload for thirty days remembers no epoch.
+"""
+
+import asyncio
+from hashlib import sha256
+
+from stayfast.compose.stores import Stores
+from stayfast.observe.log import LogSink
+from stayfast.settings import Settings
+from stayfast.stores.base import Store, StoreGone
+from stayfast.stores.shared import Shared
+
+FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
+
+
+async def leave_behind(settings: Settings, stores: Stores, old: Settings | None, log: LogSink) -> bool:
+    """Have each store forget what was kept in another epoch. old: of a reload. False: one could not be asked."""
+    is_done = True
+    for name, route in settings.routes.items():
+        its = route.cache
+        if not its.store:
+            continue  # memory of its own, which ends with its epoch
+        was = old.routes.get(name) if old is not None else None
+        before = was.cache.epoch if was is not None and was.cache.store == its.store else its.epoch
+        try:
+            n = await _left(stores[its.store], name, its.epoch, is_other=before != its.epoch)
+        except StoreGone:
+            is_done = False
+        else:
+            if n:
+                log.say("cache_epoch", route=name, store=its.store, detail=f"{n} answers of another epoch are forgotten")
+    return is_done
+
+
+async def again(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
+    """Until it is done. tried: is set when it was tried once."""
+    pause_s = FIRST_S
+    while not await leave_behind(settings, stores, old, log):
+        tried.set()
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_S)
+    tried.set()
+
+
+async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
+    """How many answers it has forgotten. is_other: this process itself had another one. Raises StoreGone."""
+    if not isinstance(store, Shared):
+        return await store.purge(route=route) if is_other else 0
+    name = f"epoch{sha256(route.encode()).hexdigest()[:16]}"
+    last = await store.noted(name)
+    n = await store.purge(route=route) if is_other or last not in (None, epoch) else 0
+    await store.note(name, epoch)  # each time, so that it does not run out
+    return n

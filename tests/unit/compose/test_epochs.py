@@ -1,0 +1,115 @@
+"""Epochs that were left behind, in stores that outlive them."""
+
+import asyncio
+from random import Random
+
+from stayfast.compose.epochs import again, leave_behind
+from stayfast.compose.stores import Stores
+from stayfast.observe.log import LineWriter, LogConfig, LogSink
+from stayfast.settings import Settings, Source, load
+from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.testing import RecordingSink, SimLoop, run
+from tests.unit.stores.fake_door import FakeDoor, Place
+from tests.unit.stores.suite import KEY, OTHER, kept
+
+TEXT = """
+upstreams: {u: {kind: simulated}}
+stores: {s: {kind: memory}}
+routes:
+  m: {upstreams: [u], cache: {mode: MODE, store: s, epoch: EPOCH}}
+  other: {upstreams: [u], cache: {mode: exact, store: s}}
+  own: {upstreams: [u], cache: {mode: exact}}
+"""
+
+
+def settings(epoch: str, mode: str = "exact") -> Settings:
+    """With this epoch of the route m."""
+    return load(Source("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {})
+
+
+class Gateway:
+    """One process: what it has of the store, and what it logs."""
+
+    def __init__(self, loop: SimLoop, place: Place, seed: int) -> None:
+        self.door = FakeDoor(place, loop)
+        self.store = Shared("s", self.door, SharedConfig(), loop, RecordingSink(), rng=Random(seed))
+        self.log = LogSink(LogConfig(), LineWriter(LogConfig()), loop)
+        self.settings: Settings | None = None
+
+    async def takes(self, its: Settings) -> bool:
+        """It starts with these settings, or is told them."""
+        stores: Stores = {"s": self.store}
+        is_done = await leave_behind(its, stores, self.settings, self.log)
+        self.settings = its
+        return is_done
+
+    async def keeps(self, key: bytes, route: str = "m") -> None:
+        """An answer."""
+        await self.store.put(key, kept("one", route=route))
+        await asyncio.sleep(0.1)
+
+    async def has(self, key: bytes) -> bool:
+        """Whether it would be given."""
+        return await self.store.get(key) is not None
+
+
+def test_a_word_that_comes_back_finds_nothing() -> None:
+    """By a restart and by a reload; answers of other routes, and of the same word, stay."""
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        for number, (epoch, mode, is_there) in enumerate((
+                ("a", "exact", False), ("a", "exact", True), ("b", "exact", False), ("a", "exact", False),
+                ("", "off", False), ("a", "exact", False), ("", "exact", False))):
+            started = Gateway(loop, place, number)
+            assert await started.takes(settings(epoch, mode))
+            assert await started.has(KEY) is is_there
+            assert await started.has(OTHER) is bool(number)
+            await started.keeps(KEY)
+            await started.keeps(OTHER, "other")
+        for epoch, is_there in (("", True), ("x", False), ("", False), ("x", False)):
+            assert await started.takes(settings(epoch))
+            assert await started.has(KEY) is is_there
+            await started.keeps(KEY)
+
+    run(main)
+
+
+def test_what_others_that_are_late_keep_goes_as_well() -> None:
+    """One goes ahead and comes back; what it has near and what the other has kept meanwhile are gone with the change."""
+    async def main(loop: SimLoop) -> None:
+        place = Place()
+        first, late = Gateway(loop, place, 1), Gateway(loop, place, 2)
+        for gateway in (first, late):
+            await gateway.takes(settings("a"))
+        await first.keeps(KEY)
+        assert await late.has(KEY)
+        await first.takes(settings("b"))
+        await late.keeps(OTHER)  # of a
+        await late.takes(settings("b"))
+        assert not await late.has(KEY)  # which it had near
+        await first.takes(settings("a"))
+        assert not await first.has(OTHER)
+
+    run(main)
+
+
+def test_a_store_that_is_gone_is_asked_again() -> None:
+    """Nobody waits for it, and it forgets as soon as it is there."""
+    async def main(loop: SimLoop) -> None:
+        gateway = Gateway(loop, Place(), 1)
+        await gateway.takes(settings("a"))
+        await gateway.keeps(KEY)
+        gateway.door.is_gone = True
+        assert not await gateway.takes(settings("b"))
+        tried = asyncio.Event()
+        stores: Stores = {"s": gateway.store}
+        task = loop.create_task(again(settings("b"), stores, None, gateway.log, tried))
+        await tried.wait()
+        await asyncio.sleep(40)
+        assert not task.done()
+        assert gateway.door.place.data
+        gateway.door.is_gone = False
+        await task
+        assert not gateway.door.place.data
+
+    run(main)
