@@ -163,6 +163,21 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert told["calibrated"][0]["error"] <= 0.1
     assert told["calibrated"][0]["hit_rate"] > 0.1
     assert "stayfast cache eval" in report.read_text("utf-8")
+    assert told["min_labels"] == 300
+
+
+def test_more_labels_before_the_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """As many as are said: with all of the file's nothing is answered."""
+    monkeypatch.setattr(cache_eval, "load", lambda config, cache_dir: Words())
+    command = ["cache", "eval", "--classes", str(written(tmp_path, as_csv())), "--max-error", "10%", "--json"]
+    n_hits = []
+    for least in ("50", "4096"):
+        assert main([*command, "--min-labels", least]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["min_labels"] == int(least)
+        n_hits.append(told["calibrated"][0]["n_hits"])
+    assert n_hits[0] > n_hits[1] == 0
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +191,8 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (["--max-error", "much"], 2, "--max-error takes shares"),
     (["--max-error", "60%"], 2, "from 0.01% to 50%"),
     (["--words", "0"], 2, "n_content_words"),
+    (["--min-labels", "49"], 2, "--min-labels must be from 50 to 4096, not 49"),
+    (["--min-labels", "5000"], 2, "from 50 to 4096"),
     ([], 1, "fewer than 50"),
 ])
 def test_the_command_misused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int,

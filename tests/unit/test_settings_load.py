@@ -238,6 +238,7 @@ def test_starter_examples_are_valid() -> None:
     assert set(settings.upstreams) == {"simulated", "tiny", "openai", "anthropic", "my-vllm"}
     assert settings.routes["llama"].model == "meta-llama/Llama-3.1-8B-Instruct"
     assert settings.routes["gpt-4o-mini"].timeouts.first_token_s == 10
+    assert settings.routes["gpt-4o-mini"].cache.mode == "exact"
 
 
 def test_find_prefers_the_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,8 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
     files.add_argument("--pairs", metavar="FILE", help="CSV with sentence1,sentence2,label, or JSON with origin, similar")
     of_own.add_argument("--max-error", default="0.5%,1%,2%,5%,10%", metavar="SHARES",
                         help="what may be wrong of the answers given (default: 0.5, 1, 2, 5 and 10 %%)")
+    of_own.add_argument("--min-labels", type=int, default=300, metavar="N",
+                        help="comparisons before the first answer, as in the settings (default: %(default)s)")
     of_own.add_argument("--personal", action="store_true", help='questions that speak of "my" have the same answer for all')
     of_own.add_argument("--volatile", action="store_true", help="so have those about today and prices, while they are kept")
     of_own.add_argument("--words", type=int, default=3, metavar="N", help="that a question must have (default: %(default)s)")

@@ -13,7 +13,9 @@ from stayfast.bench.semantic.questions import Unreadable, of_classes, of_pairs
 from stayfast.bench.semantic.table import as_text
 from stayfast.bench.table import Ink
 from stayfast.cli import say
+from stayfast.policy.calibrate import LEAST_LABELS
 from stayfast.policy.eligible import EligibleConfig
+from stayfast.policy.semantic import MOST_LABELS
 from stayfast.settings import environment
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embed import EmbedderConfig, NoEmbedder
@@ -30,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         max_errors = [_share(part) for part in arguments.max_error.split(",")]
         eligible = EligibleConfig(personal=arguments.personal, n_content_words=arguments.words,
                                   volatile_ttl_s=86_400.0 if arguments.volatile else 0.0)
+        if not LEAST_LABELS <= arguments.min_labels <= MOST_LABELS:
+            raise ValueError(f"--min-labels must be from {LEAST_LABELS} to {MOST_LABELS}, not {arguments.min_labels}")
     except ValueError as wrong:
         say(f"stayfast cache eval: {wrong}")
         return EXIT_USAGE
@@ -69,7 +73,7 @@ def _evaluation(arguments: argparse.Namespace, eligible: EligibleConfig, max_err
     say(f"embedding {len(questions.texts):,} questions")
     vectors = encoder.embed_all(questions.texts)
     return evaluate(questions, vectors, eligible, name=path.name, embedder=encoder.id, seed=arguments.seed,
-                    max_errors=max_errors, say=say)
+                    max_errors=max_errors, min_labels=arguments.min_labels, say=say)
 
 
 def _write_page(found: Evaluation, path: str) -> None:

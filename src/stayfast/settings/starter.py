@@ -43,6 +43,11 @@ routes:
   #    first_token_s: 10
   #  retry:
   #    max_attempts: 2
+  #  # The same question, word for word, is answered again without a call: where requests say `temperature: 0`, or a seed.
+  #  # Look at `x-cache` and `stayfast cache stats`; what is safe to turn on next: docs/concepts/cache.md.
+  #  cache:
+  #    mode: exact
+  #    ttl_s: 86400
   #llama:
   #  upstreams: [my-vllm]
   #  model: meta-llama/Llama-3.1-8B-Instruct # the name there

@@ -12,6 +12,7 @@ from stayfast.policy.similarity import N_FEATURES, Fixed
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1)
 THRESHOLDS = (0.8, 0.85, 0.9, 0.92, 0.95)
+DEFAULT = CalibrateConfig()
 _ALWAYS_SHADOW = 100_000  # labels before anything is given
 
 
@@ -48,15 +49,17 @@ class Evaluation(msgspec.Struct, frozen=True):
     fixed: list[Row]
     by_cosine: list[tuple[float, float]]
     by_features: list[tuple[float, float]]
+    min_labels: int = DEFAULT.min_labels  # before a calibrated cache gives anything
 
 
 def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *, name: str, embedder: str, seed: int,
-             max_errors: Sequence[float] = MAX_ERRORS, say: Callable[[str], None] = lambda _: None) -> Evaluation:
+             max_errors: Sequence[float] = MAX_ERRORS, min_labels: int = DEFAULT.min_labels,
+             say: Callable[[str], None] = lambda _: None) -> Evaluation:
     """Pass by pass, in the same order. vectors: float32 [questions, dimensions], of length 1. A minute for 10,000."""
     calibrated, fixed = [], []
     for max_error in max_errors:
         say(f"at most {max_error:.3g} wrong")
-        rule = Calibrator(CalibrateConfig(max_error=max_error), N_FEATURES)
+        rule = Calibrator(CalibrateConfig(max_error=max_error, min_labels=min_labels), N_FEATURES)
         calibrated.append(_row(one_pass(questions, vectors, rule, eligible, seed=seed), max_error, None))
     for threshold in THRESHOLDS:
         say(f"a fixed threshold of {threshold:g}")
@@ -67,7 +70,7 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
     n = len(questions.texts)
     return Evaluation(name, embedder, seed, n, len(set(questions.answers)), questions.n_torn, calibrated, fixed,
                       in_hindsight([(one.features[0], one.is_right) for one in seen], n),
-                      in_hindsight([(shadow.p(one.features), one.is_right) for one in seen], n))
+                      in_hindsight([(shadow.p(one.features), one.is_right) for one in seen], n), min_labels)
 
 
 def _row(passed: Passed, max_error: float | None, threshold: float | None) -> Row:

@@ -13,7 +13,8 @@ _N_REASONS = 6
 def as_text(found: Evaluation, ink: Ink) -> str:
     """A line a pass, and why questions were not answered."""
     lines = [ink.bold(f"{amounts.printable(found.name)}: {found.n_questions:,} questions, {found.n_answers:,} answers"),
-             ink.dim(f"one pass each in random order (seed {found.seed}), the cache empty at first; {found.embedder}")]
+             ink.dim(f"one pass each in random order (seed {found.seed}), the cache empty at first, nothing given before "
+                     f"{found.min_labels} labels; {found.embedder}")]
     if found.n_torn:
         lines.append(ink.red(f"careful: {found.n_torn} pairs are called different, and the same by way of others"))
     lines += ["", *_table("at most wrong", found.calibrated, ink), "", *_table("fixed threshold", found.fixed, ink), ""]
