@@ -65,6 +65,22 @@ def test_the_key_of_a_hit_purges_its_answer() -> None:
     run(main)
 
 
+@pytest.mark.parametrize(("new_word_from", "said", "lookups"), [
+    (0.0, YES, ["nothing_near", "hit"]), (0.99, NO, ["nothing_near", "new_word"])])
+def test_a_word_that_is_new_to_the_answer(new_word_from: float, said: str, lookups: list[str]) -> None:
+    """Where the route is wary, its own answer is made."""
+
+    async def main(loop: SimLoop) -> None:
+        config = SemanticConfig(threshold=0.9, new_word_from=new_word_from, audit=0.001)
+        rig = SemanticRig(loop, *saying(YES, NO), semantic=config)
+        await rig.text(ask(ONE))
+        await rig.settled()
+        assert await rig.text(ask(SAME)) == said
+        assert rig.lookups == lookups
+
+    run(main)
+
+
 def test_another_question_is_not() -> None:
     """What is unlike makes its own call, and the notes say why."""
 

@@ -28,7 +28,7 @@ from stayfast.policy.eligible import why_not
 from stayfast.policy.lexical import Wording, wording
 from stayfast.policy.lexicon import LEXICONS
 from stayfast.policy.semantic import SemanticConfig
-from stayfast.policy.similarity import N_FEATURES, Fixed, Judgement, judge
+from stayfast.policy.similarity import N_FEATURES, Fixed, Judgement, judge, wary
 from stayfast.policy.votes import Neighbour
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.embed import Embedding, NoEmbedder
@@ -189,7 +189,8 @@ class Semantic:
         if its is None or asking.row is None:  # its last phrasing went meanwhile
             return Judgement("nothing_near")
         asking.neighbours = self.phrasings.near(asking.scope, asking.row)
-        asking.judgement = judge(asking.wording, asking.neighbours, its.votes, self.rule_of(asking.tenant), self._lexicon)
+        judged = judge(asking.wording, asking.neighbours, its.votes, self.rule_of(asking.tenant), self._lexicon)
+        asking.judgement = wary(judged, asking.wording, its.votes, self.config.new_word_from, self._lexicon)
         return asking.judgement
 
     async def _take(self, asking: Asking, request: Request, max_age_s: float, until: float) -> Likeness | str:

@@ -27,6 +27,7 @@ class SemanticConfig:
     within_s: float = 0.05
     max_phrasings: int = 50_000
     same_answer: float = 0.9
+    new_word_from: float = 0.0
     judge: str = ""
     verify: str = ""
     eligible: EligibleConfig = field(default_factory=EligibleConfig)
@@ -44,6 +45,8 @@ class SemanticConfig:
             raise ValueError(f"max_phrasings must be from 10 to 10000000, not {self.max_phrasings}")
         if not 0.5 <= self.same_answer <= 1:
             raise ValueError(f"same_answer must be from 0.5 to 1, not {self.same_answer}")
+        if not 0 <= self.new_word_from <= 1:
+            raise ValueError(f"new_word_from must be from 0 to 1, not {self.new_word_from}")
         if self.min_labels > MOST_LABELS:
             raise ValueError(f"min_labels must be at most {MOST_LABELS}, not {self.min_labels}")
         self.calibrated()

@@ -88,6 +88,12 @@ class Votes:
         found = ((key, cosine, self._phrasings.get(key)) for key, cosine in near)
         return [Neighbour(cosine, one[0], key, one[1]) for key, cosine, one in found if one is not None]
 
+    def has_new(self, answer: int, words: Iterable[str]) -> bool:
+        """Whether one of these words is in no phrasing of this answer, with or without an s at its end. 50 us at most."""
+        keys = self._answers.get(answer, ())
+        heard = set[str]().union(*[self._phrasings[key][1].words for key in keys])
+        return any(word not in heard and f"{word}s" not in heard and word.removesuffix("s") not in heard for word in words)
+
     def judged(self, answer: int, *, is_right: bool, was_given: bool) -> None:
         """What this answer would have been, or was (`was_given`), to a question that it was the nearest one's answer to."""
         if was_given and not is_right:

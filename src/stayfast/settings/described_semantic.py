@@ -41,6 +41,8 @@ SEMANTIC = {
                            maximum=10_000_000),
     "same_answer": About("Two answers say the same from this cosine on: what wrong means is judged by that.", minimum=0.5,
                          maximum=1),
+    "new_word_from": About("A question with a word that none of an answer's questions has had is given that answer from "
+                           "this cosine on only: 0.8 is careful, and costs hits. 0: from any.", minimum=0, maximum=1),
     "judge": About("Another route, whose model has the last word where two answers are that much alike. Empty: they are the "
                    "same."),
     "verify": About("Another route, whose model has to say yes to a semantic hit before it is given, within `within_s` and "

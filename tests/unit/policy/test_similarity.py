@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from stayfast.policy.lexical import wording
-from stayfast.policy.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge
+from stayfast.policy.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge, wary
 from stayfast.policy.votes import Neighbour, Votes
 
 ASKED = wording("how do I export a table")
@@ -15,6 +15,14 @@ LIKE = "how can I export one table"
 def neighbours(*given: tuple[float, int], text: str = LIKE) -> list[Neighbour]:
     """Of (cosine, answer)."""
     return [Neighbour(cosine, answer, key, wording(text)) for key, (cosine, answer) in enumerate(given)]
+
+
+def heard(answer: int, *texts: str) -> Votes:
+    """An answer with these phrasings."""
+    votes = Votes()
+    for key, text in enumerate(texts):
+        votes.add(key, answer, wording(text))
+    return votes
 
 
 def test_the_features() -> None:
@@ -80,6 +88,24 @@ class Sure:
     def why_not(self, p: float) -> str:
         """Nothing."""
         return ""
+
+
+@pytest.mark.parametrize(("cosine", "phrasings", "why"), [
+    (0.79, ("How can I track an order?",), "new_word"),
+    (0.8, ("How can I track an order?",), ""),  # so much alike that the votes may say it
+    (0.79, ("How can I track an order?", "Where do I cancel it?"), ""),  # somebody has called it so
+    (0.79, ("How can I track my order, or orders?", "Of all who cancels?"), ""),
+    (0.79, (), "new_word")])
+def test_a_word_that_no_phrasing_of_the_answer_has_had(cosine: float, phrasings: Sequence[str], why: str) -> None:
+    """It may be what the question is about: its own answer is made, and learned from, however sure the rule is."""
+    near = neighbours((cosine, 1), text="How can I track an order?")
+    votes = heard(1, *phrasings)
+    votes.add(99, 2, wording("Where do I cancel what I ordered?"))  # another answer's words say nothing of this one's
+    asked = wording("How do I cancel my order?")
+    judged = wary(judge(asked, near, votes, Sure()), asked, votes, 0.8)
+    assert (judged.why, len(judged.features)) == (why, N_FEATURES)
+    assert wary(judge(asked, near, votes, Fixed(0.9)), asked, votes, 0.8).why == "unlike"
+    assert wary(judge(asked, near, votes, Sure()), asked, votes, 0.0).why == ""  # off
 
 
 def test_nothing_unlike_is_given_however_sure_the_rule_is() -> None:
