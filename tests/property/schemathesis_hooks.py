@@ -10,7 +10,7 @@ from typing import Any
 import schemathesis
 
 MODELS = {"embeddings": "vectors", "count_tokens": "counted"}  # by operation; `steady` serves the others
-FORGETS = "forget"  # wants one of its parameters, which a description cannot say of a query
+FORGETS = "forget"  # wants one of its parameters, and `all` alone, which a description cannot say of a query
 ENOUGH_S = 10.0
 
 
@@ -21,8 +21,11 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
         case.body = whole(case.body)
         if isinstance(case.body.get("model"), str) and case.body["model"]:
             case.body["model"] = MODELS.get(case.operation.definition.raw["operationId"], "steady")
-    if case.operation.definition.raw["operationId"] == FORGETS and not any((case.query or {}).values()):
-        case.query = {"all": "true"}
+    if case.operation.definition.raw["operationId"] == FORGETS:
+        if not any((case.query or {}).values()):
+            case.query = {"all": "true"}
+        elif len(case.query) > 1 and case.query.get("all") in (True, "true"):
+            del case.query["all"]
     if case.headers and is_impatient(str(case.headers.get("x-request-timeout"))):
         case.headers["x-request-timeout"] = str(ENOUGH_S)
 
