@@ -67,8 +67,8 @@ class Inbound:
         self.path = ""
         self.query = b""
         self.is_http_10 = False
-        self.raw_headers: Sequence[tuple[bytes, bytes]] = ()
-        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of _KNOWN
+        self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # for a cold path: nobody else looks at them
+        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of _KNOWN but content-length. Requests may share them
         self.body = b""
         self.keep_alive = False
         self.api: Api | None = None  # None: a cold path

@@ -100,7 +100,7 @@ class Server:
         """Run until stopped; returns the exit status: DRAINED, or CUT_OFF when an answer did not get to its end."""
         await self._is_stopping.wait()
         edge, config = self.edge, self.edge.current.config
-        edge.is_draining = True
+        edge.drain()
         self._host.on_draining()
         await _within(config.drain_grace_s, self._is_hurried)
         if self._listener is not None:

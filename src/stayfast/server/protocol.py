@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-        self._reader = Reader(edge.current.config, edge.clock, edge.gate)
+        self._reader = Reader(edge.current.config, edge.clock, edge.gate, edge.heads)
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._comment: Callable[[], None] | None = None

@@ -40,7 +40,7 @@ def test_an_answer_that_is_an_error_ends_the_pass_too() -> None:
     """Nothing waits for the end of a stream that never began."""
     async def main(loop: SimLoop) -> None:
         twin = Twin(loop, Random(1), _raise)
-        twin.edge.is_draining = True
+        twin.edge.drain()
         assert (await twin.ask()).startswith(b"HTTP/1.1 503")
 
     run(main)

@@ -1,0 +1,172 @@
+"""Whether a head is known changes nothing: any bytes, cut anywhere, give what the parser alone gives."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stayfast.core.errors import StayfastError
+from stayfast.server.auth import digest
+from stayfast.server.backend import Current
+from stayfast.server.config import ServerConfig
+from stayfast.server.heads import Heads
+from stayfast.server.inbound import Inbound
+from stayfast.server.reader import IDLE, Reader
+from stayfast.server.routes import admit
+from tests.server.fakes import FakeBackend
+
+_KEY, _OTHER_KEY = "sf-0123456789abcdef", "sf-fedcba9876543210"
+_OLD = FakeBackend(ServerConfig(keys={"a": digest(_KEY), "b": digest(_OTHER_KEY)}))
+_NEW = FakeBackend(ServerConfig(keys={"c": digest(_OTHER_KEY)}, max_headers=8, max_body_bytes=1024, max_head_bytes=1024))
+_HEADS = (
+    f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {_KEY}\r\nContent-Length: @\r\n\r\n",
+    f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {_OTHER_KEY}\r\nContent-Length: @\r\n\r\n",
+    (f"POST /v1/messages?beta=true HTTP/1.1\r\nhost: a\r\nx-api-key: {_KEY}\r\nx-request-id: id-@\r\ncontent-length: @\r\n"
+     "traceparent: 00-@\r\nx-request-timeout: 3\r\nx-correlation-id: @\r\ncontent-type: application/json\r\n\r\n"),
+    (f"POST /v1/responses HTTP/1.1\r\nhost: a\r\nx-api-key: {_KEY}\r\ncontent-length: @\r\nconnection: keep-alive\r\n"
+     f"a: {'b' * 800}\r\nb: c\r\nd: e\r\nf: g\r\n\r\n"),
+)
+_LENGTHS = (  # how a content-length may be said; @: the number
+    " 0@", " +@", "@", " @ ", "  @", " @\t", " @0", " ", " 0", " @, @", " -@", " 1_0", " 99999999999",
+    " 18446744073709551617",
+)
+_LINES = (
+    "content-length: @", "Content-Length: 3", "transfer-encoding: chunked", "expect: 100-continue",
+    "connection: close", "proxy-connection: close", "connection: upgrade\r\nupgrade: h2c", "upgrade: h2c",
+    "x-request-id: @", "traceparent: @", "x-request-id: @ @", "x-request-id:", "x-correlation-id: @\x00",
+)
+_VALUES = ("", " ", "@ @", "@ ", "@\t", "\0", "@\0@", "\x7f", "\u00ff", "@\n", "@\n@: @", "\n\n", "@\r@", "@\r\n ",
+           "@" * 300)
+_STRANGE = (
+    *((": @", f":{said}") for said in _LENGTHS),
+    *(("\r\n\r\n", f"\r\n{line}\r\n\r\n") for line in _LINES),
+    ("ontent-", "ontent_"), (": @\r\n", ": @\n"), (": @\r\n", ": @\r"), (": @\r\n", ":\r\n @\r\n"), ("1.1", "1.0"),
+    ("POST", "GET"), ("POST", "post"), ("POST", "\r\nPOST"), ("POST", "\r\n\r\nPOST"), ("sf-0", "sf-1"),
+    *(("id-@", value) for value in _VALUES), *(("00-@", value) for value in _VALUES),
+    *(("correlation-id: @", f"correlation-id: {value}") for value in _VALUES), ("id-@\r", "id-@"), ("00-@\r", "00-@"),
+    ("/v1/", "/v2/"), ("/v1/", "//v1/"), ("\r\n\r\n", "\r\n\r\n\r\n"), ("\r\n\r\n", "\n\n"),
+)
+_BODIES = st.sampled_from([b"{}", b"x", b"y" * 9, b"y" * 10, b"z" * 300, b"z" * 2000, b"POST / HTTP/1.1\r\n\r\n", b""])
+
+
+def _changed(head: str, change: tuple[str, str]) -> str:
+    return head.replace(change[0], change[1], 1)
+
+
+def _spoiled(data: bytes, at: int, byte: bytes, n_gone: int) -> bytes:
+    at %= len(data)
+    return data[:at] + byte + data[at + n_gone:]
+
+
+_GOOD = st.builds(lambda head, body: head.replace("@", str(len(body))).encode() + body, st.sampled_from(_HEADS), _BODIES)
+_NEAR = st.builds(lambda head, change, body: _changed(head, change).replace("@", str(len(body))).encode() + body,
+                  st.sampled_from(_HEADS), st.sampled_from(_STRANGE), _BODIES)
+_WRONG_LENGTH = st.builds(lambda head, body, n: head.replace("@", str(max(0, len(body) + n))).encode() + body,
+                          st.sampled_from(_HEADS), _BODIES, st.integers(-3, 3))
+_SPOILED = st.builds(_spoiled, _GOOD, st.integers(0, 400),
+                     st.sampled_from([b"", b" ", b"\r\n", b"\n", b"\0", b":", b"1", b"\xff", b"a"]), st.integers(0, 2))
+_REQUESTS = st.lists(st.one_of(_GOOD, _GOOD, _GOOD, _NEAR, _WRONG_LENGTH, _SPOILED), min_size=1, max_size=8)
+_CONNECTIONS = st.lists(st.tuples(_REQUESTS, st.lists(st.integers(0, 5000), max_size=3), st.booleans(), st.booleans(),
+                                  st.booleans()), min_size=1, max_size=5)
+
+
+class Ticking:
+    """A clock that moves one second with each look."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        self.at += 1
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+    def cpu(self) -> float:
+        """None."""
+        return 0.0
+
+
+def told(inbound: Inbound) -> tuple[object, ...]:
+    """All there is to know of a request."""
+    slots = [getattr(inbound, name) for name in Inbound.__slots__ if name != "refusal"]
+    error = inbound.refusal
+    return (*slots, None if error is None else (type(error), str(error), error.status, error.code))
+
+
+def state(reader: Reader) -> tuple[object, ...]:
+    """What its connection sees of a reader."""
+    due_at = reader.due_at() if reader.phase != IDLE else None
+    return reader.phase, reader.is_over, reader.owes_continue, due_at, [told(inbound) for inbound in reader.ready]
+
+
+def reads(requests: list[bytes], cuts: list[int], *, is_whole: bool, is_split: bool) -> list[bytes]:
+    """The bytes of `requests` as they are read: a request a read, or glued; cut between head and body; and at `cuts`."""
+    data = b"".join(requests)
+    edges = {0, len(data), *(cut % len(data) for cut in cuts)}
+    at = 0
+    for request in requests:
+        if is_split:
+            edges.add(at + request.find(b"\r\n\r\n") + 4)
+        at += len(request)
+        if is_whole:
+            edges.add(at)
+    return [data[start:end] for start, end in pairwise(sorted(edges)) if end > start]
+
+
+def pair(current: Current, heads: Heads) -> tuple[Reader, Reader]:
+    """A reader that knows `heads`, and one that knows none."""
+    blind = Heads(current)
+    blind.close()
+
+    def gate(inbound: Inbound) -> StayfastError | None:
+        return admit(inbound, current, is_draining=not heads.is_open)
+
+    return Reader(current.config, Ticking(), gate, heads), Reader(current.config, Ticking(), gate, blind)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(_CONNECTIONS, st.integers(0, 30), st.integers(20, 60))
+def test_what_is_known_changes_nothing(connections: list[tuple[list[bytes], list[int], bool, bool, bool]], reload_at: int,
+                                       drain_at: int) -> None:
+    """Good requests, near misses and attempts to smuggle, over several connections, with a reload and a drain between."""
+    current = Current(_OLD)
+    heads = Heads(current)
+    n_reads = 0
+    for requests, cuts, is_whole, is_split, is_taken in connections:
+        knowing, blind = pair(current, heads)
+        for data in reads(requests, cuts, is_whole=is_whole, is_split=is_split):
+            n_reads += 1
+            if n_reads == reload_at:
+                current.swap(_NEW)
+            if n_reads == drain_at:
+                heads.close()
+            knowing.feed(data)
+            blind.feed(data)
+            assert state(knowing) == state(blind)
+            if is_taken:
+                knowing.ready.clear()
+                blind.ready.clear()
+
+
+@pytest.mark.parametrize("head", _HEADS)
+@pytest.mark.parametrize("change", _STRANGE)
+def test_each_near_miss_after_a_head_that_is_known(head: str, change: tuple[str, str]) -> None:
+    """With every length of a body around the one that is said, in one read and in two, on two connections."""
+    body = b"0123456789" * 3
+    for n_said in (1, 9, 10, 29, 30, 31, 100):
+        for is_split in (False, True):
+            current = Current(_OLD)
+            heads = Heads(current)
+            good = head.replace("@", "12").encode() + b"x" * 12
+            near = _changed(head, change).replace("@", str(n_said)).encode() + body
+            for _ in range(2):
+                knowing, blind = pair(current, heads)
+                for data in reads([good, good, near, near, good], [], is_whole=True, is_split=is_split):
+                    knowing.feed(data)
+                    blind.feed(data)
+                    assert state(knowing) == state(blind)
+                    knowing.ready.clear()
+                    blind.ready.clear()
