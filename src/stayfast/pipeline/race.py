@@ -21,6 +21,7 @@ from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.pipeline.lead import until_content, until_whole
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
+from stayfast.policy.hedge import LEAST_AFTER_S
 from stayfast.policy.hedge import Plan as HedgePlan
 
 LOOK_AGAIN_S = 1.0  # where no second attempt helps as far as is known: it may be known by then
@@ -100,7 +101,10 @@ class Race:
         self._late: Attempt | None = None  # the last one that was found to be late
         self._n_bytes = len(ex.request.body)
         self._is_whole = not ex.request.stream
-        self._ring(first.began_at)
+        if self._hedging.config.mode == "race":
+            self._ring(first.began_at)
+        else:  # none is due before that, and most that are quick are over by then
+            self._watch.ring(first.began_at + LEAST_AFTER_S, self._look)
 
     @property
     def has_hedges(self) -> bool:
@@ -156,6 +160,9 @@ class Race:
             if answer is None or answer.source is not attempt:
                 attempt.lose() if answer is not None else attempt.abandon()
                 task.cancel()
+
+    def _look(self) -> None:
+        self._ring(self._running.began_at)
 
     def _ring(self, since: float) -> None:
         """Have the alarm ring when the next attempt is due."""

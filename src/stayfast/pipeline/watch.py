@@ -29,10 +29,10 @@ class Watch:
         self._alarms = alarms
         self._deadline_at = deadline_at
         self._total_s = total_s
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task(alarms.loop)
         self._handle: asyncio.TimerHandle | None = None  # set where that is near
         self._due_at: float | None = deadline_at  # None: nothing is being waited for
-        self._armed_at = inf  # when this is to be looked at
+        self._armed_at = alarms.begin(self)  # when this is to be looked at
         self._bound_at = deadline_at
         self._bound_limit = self._limit = "total_s"
         self._bound_s = self._seconds = total_s
@@ -40,7 +40,8 @@ class Watch:
         self._alarm: Callable[[], None] | None = None
         self._is_interrupted = False
         self.fired = False
-        self._look_at(deadline_at)
+        if deadline_at < self._armed_at:
+            self._look_at(deadline_at)
 
     def bound(self, ends_at: float, now: float) -> None:
         """From here on no wait reaches beyond `ends_at`, nor beyond the deadline."""
@@ -99,7 +100,7 @@ class Watch:
         if self._handle is not None:
             self._handle.cancel()
         self._armed_at = at
-        self._handle = asyncio.get_running_loop().call_at(at, self._check)
+        self._handle = self._alarms.loop.call_at(at, self._check)
 
     def ring(self, at: float, alarm: Callable[[], None]) -> None:
         """Call `alarm` at that instant; one at a time."""
