@@ -1,9 +1,12 @@
 """Peers on real sockets whose every word a test says itself."""
 
+import array
 import asyncio
 import contextlib
+import fcntl
 import socket
 import ssl
+import termios
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -101,6 +104,13 @@ def deaf(host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
             filler.setblocking(False)
             filler.connect_ex(address)
         yield address[1]
+
+
+def n_waiting(fd: int) -> int:
+    """Bytes that came to a socket and were not read."""
+    counted = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, counted)
+    return counted[0]
 
 
 def n_sockets() -> int:
