@@ -44,8 +44,9 @@ class Client:
     def __init__(self) -> None:
         self.body = b""
 
-    async def send(self, method: str, path: str, headers: Any, body: bytes, **_: Any) -> Answer:
+    async def send(self, method: str, path: str, headers: Any, body: bytes, *, meanwhile: Any, **_: Any) -> Answer:
         self.body = body
+        meanwhile()
         return Answer()
 
 

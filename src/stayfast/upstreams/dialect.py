@@ -74,22 +74,33 @@ class DialectUpstream:
             body = call.marker.write(body, spoken)
         if call.goes_on:
             body = going_on(body, request.api, spoken)
+        translated: Transcoder
+        expects_stream = streams or request.stream
+
+        def expect(*, is_stream: bool = expects_stream) -> None:
+            nonlocal translated
+            translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
+                                    hide_usage=self._config.asks_usage and not request.include_usage,
+                                    created_at=int(self._clock.wall()))
+
         response = await self._client.send(
             "POST", self._client.base_path + PATHS[spoken], self._headers_for(call, streams), body,
-            connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful)
+            connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
+            meanwhile=expect)
         try:
+            headers = response.headers
             if response.status != 200:
                 raise await self._failure(response, spoken)
-            self._check_coding(response)
-            is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-            if request.stream and not is_stream:
-                raise await self._failure(response, spoken)
+            if "content-encoding" in headers:
+                self._check_coding(response)
+            is_stream = headers.get("content-type", "").startswith("text/event-stream")
+            if is_stream is not expects_stream:
+                if request.stream:
+                    raise await self._failure(response, spoken)
+                expect(is_stream=is_stream)
         except BaseException:
             response.close()
             raise
-        hide_usage = self._config.asks_usage and not request.include_usage
-        translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name, hide_usage=hide_usage,
-                                created_at=int(self._clock.wall()))
         return HttpStream(response, translated, self._secrets)
 
     def close(self) -> None:

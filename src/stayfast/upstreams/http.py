@@ -5,7 +5,7 @@ reader stops, and costs around ten microseconds a request (docs/decisions names 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -121,13 +121,15 @@ class HttpClient:
         return self._pool.n_busy
 
     async def send(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *,
-                   connect_by: float, may_resend: bool) -> Response:
+                   connect_by: float, may_resend: bool, meanwhile: Callable[[], None] | None = None) -> Response:
         """Send one request and return when the head of its answer is in.
 
         path: the whole request target, `base_path` included. headers: without host, content-length and connection.
         connect_by: instant by which a connection must be there; waiting for a free one counts.
         may_resend: a pooled connection that closes before one byte of an answer came is replaced, once. A request that
         the peer certainly did not process is sent again, once, in any case.
+        meanwhile: called once the request is written, and again should it be sent again: what can be done while its peer
+        works costs nobody time. What it raises, this raises.
         Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED; Shed when no place on a
         connection came free by connect_by, which is the gateway's own limit. Cancelled, it has closed its socket (h2:
         reset its stream) before the cancellation leaves it.
@@ -143,6 +145,8 @@ class HttpClient:
             if opened is None:  # told while the upstream works, which costs nobody time
                 self._sink.emit(self._reused)
             try:
+                if meanwhile is not None:
+                    meanwhile()
                 await answer.wait_head()
             except UpstreamFailed:
                 is_stale = answer.was_untouched and opened is None and may_resend
