@@ -256,8 +256,8 @@ def test_nothing_is_left_when_an_answer_cannot_be_understood() -> None:
                 raise ValueError("no")
 
             with pytest.raises(ValueError, match="no"):
-                await caller.client.send("POST", "/v1/x", [], b"", connect_by=time.monotonic() + 5, may_resend=True,
-                                         meanwhile=fail)
+                await caller.client.send(caller.client.preface("POST", "/v1/x", []), [], b"", may_resend=True,
+                                         connect_by=time.monotonic() + 5, meanwhile=fail)
             assert caller.counts == (0, 0)
             assert await (await peer.accept()).left() < WAIT_S
 
