@@ -44,8 +44,12 @@ class Client:
     def __init__(self) -> None:
         self.body = b""
 
-    async def send(self, method: str, path: str, headers: Any, body: bytes, **_: Any) -> Answer:
+    def preface(self, *_: Any) -> None:
+        """None is needed."""
+
+    async def send(self, preface: None, headers: Any, body: bytes, *, meanwhile: Any, **_: Any) -> Answer:
         self.body = body
+        meanwhile()
         return Answer()
 
 

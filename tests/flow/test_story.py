@@ -30,6 +30,26 @@ def test_serve_returns_at_the_first_content_token() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_the_first_token_teaches_waits_until_it_is_sent(*, leaves: bool) -> None:
+    """It is learnt in the loop's next turn, or at the end where that is sooner: always, and with the instant it came at."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HELLO])
+        (member,) = rig.registry
+        reply = await rig.serve()
+        (place,) = member.pending
+        assert (place.took_s, len(member.pending)) == (None, 1)
+        if leaves:
+            reply.close()
+        else:
+            await asyncio.sleep(0)
+        assert (place.took_s, len(member.pending)) == (0.25, 0)
+        reply.close()
+
+    run(main)
+
+
 def test_stages_add_up_to_the_whole() -> None:
     """The ledger names every stage once and loses no time between them."""
 

@@ -72,6 +72,7 @@ class FakeGateway:
     before: Callable[[Request], Awaitable[None]] | None = None  # what comes before the first token
     total_s: float = math.inf
     degraded: str | None = None
+    is_whole: bool = False  # all of an answer has come when its first chunk is asked for
     seen: list[tuple[Request, Arrival]] = field(default_factory=list)
     replies: list[FakeReply] = field(default_factory=list)
     cancelled_at: list[float] = field(default_factory=list)
@@ -86,6 +87,7 @@ class FakeGateway:
             raise
         reply = FakeReply(self.script(request), SystemClock().now() + self.total_s)
         reply.degraded = self.degraded
+        reply.sight.is_complete = self.is_whole
         self.replies.append(reply)
         return reply
 

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import socket
+import struct
 
 import pytest
 import uvloop
@@ -12,6 +14,7 @@ from stayfast.core.events import RequestRefused
 from stayfast.core.types import Request, Stage
 from stayfast.server.config import ServerConfig
 from tests.server.fakes import CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, parse_head, post, serving
+from tests.unit.upstreams.peers import n_waiting
 
 pytestmark = pytest.mark.sockets
 
@@ -247,5 +250,44 @@ def test_empty_chunks_do_not_end_a_stream() -> None:
             assert body.count(b"\r\n0\r\n") == 1
             assert b"data: a\n\n" in body
             assert (await client.answer())[0] == 200
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_the_first_token_is_sent_at_once(*, is_whole: bool) -> None:
+    """Before the next is asked for, not when the loop's turn is over; a whole answer goes with its end, in one piece."""
+
+    async def main() -> None:
+        there: list[int] = []
+
+        async def look() -> None:
+            there.append(n_waiting(client.writer.get_extra_info("socket").fileno()))
+
+        gateway = FakeGateway(lambda request: [b"data: a\n\n", look, b"data: b\n\n"], is_whole=is_whole)
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            client = await running.connect()
+            client.send(post(STREAM))
+            said = await client.until(b"\r\n0\r\n\r\n")
+            first = said[: said.index(b"data: b") - len(b"9\r\n")]
+            assert there == [0 if is_whole else len(first)]
+
+    uvloop.run(main())
+
+
+def test_a_client_that_is_gone_at_the_first_token() -> None:
+    """Its reset came, but the loop has not read it: the write that goes at once fails, and nothing else does."""
+
+    async def main() -> None:
+        async def vanish(request: Request) -> None:
+            vanishing.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            vanishing.close()
+
+        gateway = FakeGateway(lambda request: [b"data: a\n\n", b"data: b\n\n", 0.01, b"data: c\n\n"], vanish)
+        async with serving(FakeBackend(gateway=gateway)) as running:
+            vanishing = socket.create_connection(("127.0.0.1", running.port))
+            vanishing.sendall(post(STREAM))
+            await eventually(lambda: bool(gateway.replies) and gateway.replies[0].is_closed)
+            assert not running.errors
 
     uvloop.run(main())

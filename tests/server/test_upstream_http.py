@@ -12,7 +12,7 @@ from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused
 from stayfast.upstreams.answer import Answer
 from stayfast.upstreams.h1 import HIGH_WATER
-from tests.unit.upstreams.peers import OK, PROMPT_S, Caller, deaf, listening, on_sockets, until, whole
+from tests.unit.upstreams.peers import OK, PROMPT_S, Caller, deaf, listening, n_waiting, on_sockets, until, whole
 
 pytestmark = pytest.mark.sockets
 
@@ -44,6 +44,25 @@ def test_keep_alive(loop: str) -> None:
             assert await talk.left() < PROMPT_S
 
     on_sockets(main, loop=loop)
+
+
+def test_a_request_is_sent_at_once() -> None:
+    """Not when the turn of the loop is over: what the task does after it would be time lost."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+            talk = await caller.ask(peer)
+            ours = talk.writer.get_extra_info("socket")
+            there: list[int] = []
+            caller.sink.emit = lambda fact: there.append(n_waiting(ours.fileno()))  # type: ignore[method-assign]
+            sending = caller.send(body=b"second")
+            await until(lambda: bool(there))
+            assert there[0] > len("second")
+            await caller.exchange(talk, sending)
+            caller.client.close()
+
+    on_sockets(main)
 
 
 def test_stream_as_it_comes() -> None:

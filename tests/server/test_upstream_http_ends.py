@@ -28,11 +28,11 @@ WAIT_S = 0.3  # for what would come late or never
 class Bench:
     """A peer, an upstream that speaks to it, and the client beneath."""
 
-    def __init__(self, peer: Peer, api: Api) -> None:
+    def __init__(self, peer: Peer, api: Api, *, always_streams: bool = False) -> None:
         self.peer = peer
         self.caller = Caller(peer.port)
-        self.upstream = DialectUpstream("up", DialectConfig("openai", frozenset({api}), KEY), self.caller.client,
-                                        SystemClock())
+        config = DialectConfig("openai", frozenset({api}), KEY, always_streams=always_streams)
+        self.upstream = DialectUpstream("up", config, self.caller.client, SystemClock())
 
     def open(self, client: Api = Api.CHAT, *, stream: bool = True) -> "asyncio.Task[Stream]":
         """Ask in a task."""
@@ -52,10 +52,10 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(api: Api = Api.CHAT) -> AsyncIterator[Bench]:
+async def bench(api: Api = Api.CHAT, *, always_streams: bool = False) -> AsyncIterator[Bench]:
     """A bench, with all its connections closed at the end."""
     async with listening() as peer:
-        it = Bench(peer, api)
+        it = Bench(peer, api, always_streams=always_streams)
         try:
             yield it
         finally:
@@ -219,5 +219,46 @@ def test_an_echoed_key_does_not_travel_on(answer: bytes, *, stream: bool) -> Non
             failed = await it.failure(answer, stream=stream)
             assert b"bad key Bearer [redacted]" in failed.body
             assert KEY not in f"{failed.message} {failed.code} {failed.body!r}"
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize("always_streams", [False, True])
+def test_an_answer_that_does_not_come_as_expected(*, always_streams: bool) -> None:
+    """A stream where a whole answer was asked for, or the other way round: the client gets its whole answer of both."""
+    streamed = (HEAD + framed(b'data: {"choices":[{"index":0,"delta":{"content":"hey"},"finish_reason":"stop"}]}\n\n'
+                              b"data: [DONE]\n\n") + LAST)
+    whole = plain("200 OK", b'{"id":"a","choices":[{"index":0,"message":{"role":"assistant","content":"hey"},'
+                            b'"finish_reason":"stop"}]}')
+
+    async def main() -> None:
+        async with bench(always_streams=always_streams) as it:
+            opening = it.open(stream=False)
+            talk = await it.peer.accept()
+            assert (b"accept: text/event-stream" in await talk.request()) is always_streams
+            talk.say(whole if always_streams else streamed)
+            stream = await opening
+            (chunk,) = [one for one in await rest(stream) if one.data]
+            assert json.loads(chunk.data)["choices"][0]["message"]["content"] == "hey"
+            assert stream.sight.is_complete
+
+    on_sockets(main)
+
+
+def test_nothing_is_left_when_an_answer_cannot_be_understood() -> None:
+    """What fails while the answer is awaited closes the connection."""
+
+    async def main() -> None:
+        async with listening() as peer:
+            caller = Caller(peer.port)
+
+            def fail() -> None:
+                raise ValueError("no")
+
+            with pytest.raises(ValueError, match="no"):
+                await caller.client.send(caller.client.preface("POST", "/v1/x", []), [], b"", may_resend=True,
+                                         connect_by=time.monotonic() + 5, meanwhile=fail)
+            assert caller.counts == (0, 0)
+            assert await (await peer.accept()).left() < WAIT_S
 
     on_sockets(main)

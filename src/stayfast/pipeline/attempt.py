@@ -1,5 +1,6 @@
 """One call to one upstream, from its start to its one end. Whoever ends it first decides what it teaches."""
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -24,7 +25,7 @@ BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counte
 class Attempt:
     """Owns the stream and the place at the upstream. One task owns it."""
 
-    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_place", "_price", "_route",
+    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route",
                  "_sink", "began_at", "cadence", "call", "done", "is_hedge", "is_incremental", "member", "stream")
 
     def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
@@ -43,6 +44,7 @@ class Attempt:
         self._price = price
         self._first_tokens = first_tokens  # None: nobody wants to know
         self.is_hedge = is_hedge
+        self._news: tuple[float, Usage | None] | None = None  # when the first content came and what was known of its usage
         self.began_at = clock.now()
         if first_tokens is not None:
             first_tokens.began(self, self.began_at)
@@ -75,22 +77,33 @@ class Attempt:
         return self.member.upstream.name
 
     def first_content(self) -> None:
-        """A real token came: the upstream works."""
+        """A real token came: the upstream works. What a stream's teaches waits until it is on its way to the client."""
         now = self._clock.now()
         self.cadence.begin(now)
-        if self.call.marker is not None:
-            self.call.marker.first_token()
-        if self._first_tokens is not None:
-            self._first_tokens.took(self, now)
-        if self._aim is not None and self.stream is not None:
-            self._aim.answered(self.name, now - self.began_at, self.stream.sight, is_whole=not self.is_incremental)
-        usage = self.stream.sight.usage if self.stream is not None else None
-        if self._guess is not None:
-            self._guess.answered(now - self.began_at, usage.uncached if usage is not None else None)
-        if usage is None or not usage.input_total:
-            self._place.answered(now)
+        stream, call = self.stream, self.call
+        if call.marker is not None:
+            call.marker.first_token()
+        if self._aim is not None and stream is not None:
+            self._aim.answered(self.name, now - self.began_at, stream.sight, is_whole=not self.is_incremental)
+        self._news = (now, stream.sight.usage if stream is not None else None)
+        if call.request.stream:
+            asyncio.get_running_loop().call_soon(self._learn)
         else:
-            self._place.answered(now, self.member.usual.norm(self.call.model, usage.uncached, not self.is_incremental))
+            self._learn()
+
+    def _learn(self) -> None:
+        """Tell what the first content taught; the first to come of the loop's next turn and this attempt's end."""
+        if self._news is None:
+            return
+        (at, usage), self._news = self._news, None
+        if self._first_tokens is not None:
+            self._first_tokens.took(self, at)
+        if self._guess is not None:
+            self._guess.answered(at - self.began_at, usage.uncached if usage is not None else None)
+        if usage is None or not usage.input_total:
+            self._place.answered(at)
+        else:
+            self._place.answered(at, self.member.usual.norm(self.call.model, usage.uncached, not self.is_incremental))
 
     @property
     def is_late(self) -> bool:
@@ -107,6 +120,7 @@ class Attempt:
         """
         if self.done is not None:
             return
+        self._learn()
         stream, upstream, call = self.stream, self.member.upstream, self.call
         if stream is not None:
             stream.close()

@@ -143,6 +143,13 @@ class Connection(asyncio.Protocol):
         self._comment = None
         self._comment_at = math.inf
 
+    def write_now(self, data: bytes) -> None:
+        """`write`, sent before anything else is done: uvloop keeps what is within the limit until its turn is over."""
+        transport = self._transport
+        transport.set_write_buffer_limits(high=0)
+        transport.write(data)
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
+
     def finish(self, inbound: Inbound) -> None:
         """The answer is written: go on with the next request, wait for one, or close."""
         self._task = None

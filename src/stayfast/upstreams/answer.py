@@ -44,28 +44,56 @@ class Response(Protocol):
         ...
 
 
-class Outgoing:
-    """One request as given. `head` is its HTTP/1.1 form; rendering it proves that no field can smuggle a line."""
+class Preface:
+    """What requests of one kind begin with, rendered once: method, path, and the fields that they have in common."""
 
-    __slots__ = ("body", "head", "headers", "method", "path")
+    __slots__ = ("headers", "is_bodied", "method", "n_lines", "path", "text", "upstream")
 
-    def __init__(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, upstream: str,
-                 authority: str) -> None:
-        """Raise UpstreamFailed MALFORMED when a field cannot be said in HTTP; the message names no value."""
-        length = f"content-length: {len(body)}\r\n" if body or method not in ("GET", "HEAD") else ""
-        fields = "\r\n".join([*map(": ".join, headers), ""])
-        text = f"{method} {path} HTTP/1.1\r\nhost: {authority}\r\n{length}{fields}\r\n"
-        n_lines = len(headers) + (4 if length else 3)
-        if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
-            raise unspeakable(upstream)
-        try:
-            self.head = text.encode("latin-1")
-        except UnicodeEncodeError:
-            raise unspeakable(upstream) from None
+    def __init__(self, method: str, path: str, headers: Sequence[tuple[str, str]], *, upstream: str, authority: str) -> None:
         self.method = method
         self.path = path
         self.headers = headers
+        self.upstream = upstream
+        self.is_bodied = method not in ("GET", "HEAD")
+        fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
+        self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
+        self.n_lines = len(headers) + 2  # an honest one has no more: whether it is honest, is seen when it is sent
+
+
+class Outgoing:
+    """One request as given. `head` is its HTTP/1.1 form; rendering it proves that no field can smuggle a line."""
+
+    __slots__ = ("_more", "_preface", "body", "head", "method")
+
+    def __init__(self, preface: Preface, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+        """Raise UpstreamFailed MALFORMED when a field cannot be said in HTTP; the message names no value."""
+        n_lines = preface.n_lines + len(headers) + 1
+        length = ""
+        if body or preface.is_bodied:
+            length = f"content-length: {len(body)}\r\n"
+            n_lines += 1
+        fields = "\r\n".join([*map(": ".join, headers), ""]) if headers else ""
+        text = f"{preface.text}{length}{fields}\r\n"
+        if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
+            raise unspeakable(preface.upstream)
+        try:
+            self.head = text.encode("latin-1")
+        except UnicodeEncodeError:
+            raise unspeakable(preface.upstream) from None
+        self.method = preface.method
         self.body = body
+        self._preface = preface
+        self._more = headers
+
+    @property
+    def path(self) -> str:
+        """The request target."""
+        return self._preface.path
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """All fields, but for host and content-length."""
+        return [*self._preface.headers, *self._more]
 
 
 def unspeakable(upstream: str) -> UpstreamFailed:

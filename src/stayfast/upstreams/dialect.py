@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk, Sight
+from stayfast.upstreams.answer import Preface
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.http import HttpClient, Response
 from stayfast.wire.continuation import going_on
@@ -54,6 +55,7 @@ class DialectUpstream:
         self._clock = clock
         self._headers = (*_key_headers(config), *config.headers)
         self._secrets = Secrets([config.key or "", *(value for _, value in config.headers)])
+        self._prefaces = {(api, streams): self._preface(api, streams=streams) for api in PATHS for streams in (False, True)}
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
     def can_serve(self, api: Api) -> bool:
@@ -74,41 +76,58 @@ class DialectUpstream:
             body = call.marker.write(body, spoken)
         if call.goes_on:
             body = going_on(body, request.api, spoken)
+        translated: Transcoder
+        expects_stream = streams or request.stream
+
+        def expect(*, is_stream: bool = expects_stream) -> None:
+            nonlocal translated
+            translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
+                                    hide_usage=self._config.asks_usage and not request.include_usage,
+                                    created_at=int(self._clock.wall()))
+
         response = await self._client.send(
-            "POST", self._client.base_path + PATHS[spoken], self._headers_for(call, streams), body,
-            connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful)
+            self._prefaces[spoken, streams], self._headers_for(call), body,
+            connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
+            meanwhile=expect)
         try:
+            headers = response.headers
             if response.status != 200:
                 raise await self._failure(response, spoken)
-            self._check_coding(response)
-            is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-            if request.stream and not is_stream:
-                raise await self._failure(response, spoken)
+            if "content-encoding" in headers:
+                self._check_coding(response)
+            is_stream = headers.get("content-type", "").startswith("text/event-stream")
+            if is_stream is not expects_stream:
+                if request.stream:
+                    raise await self._failure(response, spoken)
+                expect(is_stream=is_stream)
         except BaseException:
             response.close()
             raise
-        hide_usage = self._config.asks_usage and not request.include_usage
-        translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name, hide_usage=hide_usage,
-                                created_at=int(self._clock.wall()))
         return HttpStream(response, translated, self._secrets)
 
     def close(self) -> None:
         """Close idle connections."""
         self._client.close()
 
-    def _headers_for(self, call: Call, streams: bool) -> list[tuple[str, str]]:
-        headers = [("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
-                   ("accept-encoding", "identity"), ("x-request-id", call.request_id), *self._headers]
+    def _preface(self, spoken: Api, *, streams: bool) -> Preface:
+        fields = (("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
+                  ("accept-encoding", "identity"), *self._headers)
+        return self._client.preface("POST", self._client.base_path + PATHS[spoken], fields)
+
+    def _headers_for(self, call: Call) -> list[tuple[str, str]]:
+        """The fields of one call, behind those that all have."""
+        headers = [("x-request-id", call.request_id)]
         if self._config.sends_deadline:
             left_s = max(0.001, call.deadline.remaining(self._clock.now()))
             headers.append(("x-request-timeout", f"{left_s:.3f}"))
         if call.trace is not None:
             headers += headers_of(call.trace)
         if self.kind != "anthropic":
-            headers += [pair for pair in call.headers if not pair[0].startswith("anthropic-")]
+            if call.headers:
+                headers += [pair for pair in call.headers if not pair[0].startswith("anthropic-")]
             return headers
         headers += call.headers
-        if not any(name == "anthropic-version" for name, _ in headers):
+        if not any(name == "anthropic-version" for name, _ in (*self._headers, *headers)):
             headers.append(("anthropic-version", ANTHROPIC_VERSION))
         return headers
 

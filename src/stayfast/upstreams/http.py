@@ -5,7 +5,7 @@ reader stops, and costs around ten microseconds a request (docs/decisions names 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused, Sink
-from stayfast.upstreams.answer import Outgoing, Response
+from stayfast.upstreams.answer import Outgoing, Preface, Response
 from stayfast.upstreams.dial import Dialer, Dials, Line, Origin
 from stayfast.upstreams.dns import Resolver
 from stayfast.upstreams.h1 import H1Connection
@@ -120,19 +120,27 @@ class HttpClient:
         """Open connections with at least one request, those that a GOAWAY has retired not counted."""
         return self._pool.n_busy
 
-    async def send(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *,
-                   connect_by: float, may_resend: bool) -> Response:
+    def preface(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Preface:
+        """What requests of one kind have in common. path: the whole request target, `base_path` included. headers:
+        without host, content-length and connection.
+        """
+        return Preface(method, path, headers, upstream=self.name, authority=self._authority)
+
+    async def send(self, preface: Preface, headers: Sequence[tuple[str, str]], body: bytes, *,
+                   connect_by: float, may_resend: bool, meanwhile: Callable[[], None] | None = None) -> Response:
         """Send one request and return when the head of its answer is in.
 
-        path: the whole request target, `base_path` included. headers: without host, content-length and connection.
+        headers: what the preface does not say already.
         connect_by: instant by which a connection must be there; waiting for a free one counts.
         may_resend: a pooled connection that closes before one byte of an answer came is replaced, once. A request that
         the peer certainly did not process is sent again, once, in any case.
+        meanwhile: called once the request is written, and again should it be sent again: what can be done while its peer
+        works costs nobody time. What it raises, this raises.
         Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED; Shed when no place on a
         connection came free by connect_by, which is the gateway's own limit. Cancelled, it has closed its socket (h2:
         reset its stream) before the cancellation leaves it.
         """
-        outgoing = Outgoing(method, path, headers, body, upstream=self.name, authority=self._authority)
+        outgoing = Outgoing(preface, headers, body)
         is_fresh = False
         while True:
             opened = None
@@ -143,6 +151,8 @@ class HttpClient:
             if opened is None:  # told while the upstream works, which costs nobody time
                 self._sink.emit(self._reused)
             try:
+                if meanwhile is not None:
+                    meanwhile()
                 await answer.wait_head()
             except UpstreamFailed:
                 is_stale = answer.was_untouched and opened is None and may_resend
@@ -201,6 +211,7 @@ class HttpClient:
             connection = self._h2(self.name, self._authority, line.transport, self._pool,
                                       max_head_bytes=config.max_head_bytes, loop=loop)
         else:
+            line.transport.set_write_buffer_limits(high=0)  # uvloop then sends at once, not when its turn is over
             connection = H1Connection(self.name, line.transport, self._pool, config.max_head_bytes, loop)
         line.transport.set_protocol(connection)
         self._pool.is_shared = is_h2

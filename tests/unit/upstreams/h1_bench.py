@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.upstreams.answer import Answer, Outgoing
+from stayfast.upstreams.answer import Answer, Outgoing, Preface
 from stayfast.upstreams.h1 import H1Connection
 from stayfast.upstreams.pool import Pool
 from tests.unit.upstreams.fakes import FakeTransport, new_pool
@@ -49,7 +49,7 @@ class Bench:
 
 def outgoing(method: str = "POST", headers: list[tuple[str, str]] | None = None, body: bytes = b"{}") -> Outgoing:
     """A request."""
-    return Outgoing(method, "/v1/x", headers or [], body, upstream="up", authority="host:1")
+    return Outgoing(Preface(method, "/v1/x", [], upstream="up", authority="host:1"), headers or [], body)
 
 
 def on_bench(check: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ from h2.connection import H2Connection as Machine
 from h2.events import Event
 from h2.settings import SettingCodes, Settings
 
-from stayfast.upstreams.answer import Answer, Outgoing
+from stayfast.upstreams.answer import Answer, Outgoing, Preface
 from stayfast.upstreams.h2 import H2Connection
 from stayfast.upstreams.pool import Pool
 from tests.unit.upstreams.fakes import FakeTransport, SetClock
@@ -39,8 +39,8 @@ class Bench:
     def request(self, body: bytes = b"{}", headers: list[tuple[str, str]] | None = None) -> Answer:
         """Take a place and send."""
         assert self.pool.take() is self.connection
-        return self.connection.request(Outgoing("POST", "/v1/x", headers or [("A", "b")], body, upstream="up",
-                                                authority="host:1"))
+        return self.connection.request(Outgoing(
+            Preface("POST", "/v1/x", [], upstream="up", authority="host:1"), headers or [("A", "b")], body))
 
     def pump(self) -> None:
         """Exchange bytes until neither side has any."""

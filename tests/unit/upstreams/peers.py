@@ -1,9 +1,12 @@
 """Peers on real sockets whose every word a test says itself."""
 
+import array
 import asyncio
 import contextlib
+import fcntl
 import socket
 import ssl
+import termios
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -103,6 +106,13 @@ def deaf(host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
         yield address[1]
 
 
+def n_waiting(fd: int) -> int:
+    """Bytes that came to a socket and were not read."""
+    counted = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, counted)
+    return counted[0]
+
+
 def n_sockets() -> int:
     """Open sockets of this process."""
     n_open = 0
@@ -123,7 +133,8 @@ class Caller:
     def send(self, *, body: bytes = b"{}", may_resend: bool = True, within_s: float = 5.0) -> asyncio.Task[Response]:
         """Send in a task."""
         return asyncio.get_running_loop().create_task(self.client.send(
-            "POST", "/v1/x", [("a", "b")], body, connect_by=time.monotonic() + within_s, may_resend=may_resend))
+            self.client.preface("POST", "/v1/x", []), [("a", "b")], body, connect_by=time.monotonic() + within_s,
+            may_resend=may_resend))
 
     async def ask(self, peer: Peer, answer: bytes = OK) -> Talk:
         """One whole exchange on a new connection."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.upstreams.answer import Outgoing, Preface
 from stayfast.upstreams.h1 import HIGH_WATER
 from tests.unit.upstreams.h1_bench import CHUNKED, INTERIM, PLAIN, Bench, on_bench, outgoing
 
@@ -31,6 +32,17 @@ def test_header_that_smuggles(value: str) -> None:
     assert failed.value.fault is Fault.MALFORMED
     assert failed.value.is_final
     assert value not in str(failed.value)
+    with pytest.raises(UpstreamFailed):
+        Outgoing(Preface("POST", "/v1/x", [("a", "b"), ("authorization", value)], upstream="up", authority="h"), [], b"")
+
+
+def test_a_preface_is_part_of_every_request() -> None:
+    """Its fields go first, over HTTP/1.1 as over HTTP/2; what one request says besides is its own."""
+    preface = Preface("POST", "/v1/x", [("a", "b")], upstream="up", authority="host:1")
+    first, second = Outgoing(preface, [("c", "d")], b"{}"), Outgoing(preface, [], b"")
+    assert first.head == b"POST /v1/x HTTP/1.1\r\nhost: host:1\r\na: b\r\ncontent-length: 2\r\nc: d\r\n\r\n"
+    assert second.head == b"POST /v1/x HTTP/1.1\r\nhost: host:1\r\na: b\r\ncontent-length: 0\r\n\r\n"
+    assert (first.headers, second.headers) == ([("a", "b"), ("c", "d")], [("a", "b")])
 
 
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM])

@@ -6,7 +6,7 @@ from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.upstreams.answer import Outgoing
+from stayfast.upstreams.answer import Outgoing, Preface
 from stayfast.upstreams.h2 import N_STREAMS_UNTOLD, STREAM_WINDOW
 from tests.unit.upstreams.h2_bench import HEAD, Bench, on_loop, whole
 
@@ -215,7 +215,7 @@ def test_limit_before_settings() -> None:
         for _ in range(N_STREAMS_UNTOLD):
             assert bench.pool.take() is bench.connection
         assert bench.pool.take() is None
-        outgoing = Outgoing("GET", "/", [], b"", upstream="up", authority="h")
+        outgoing = Outgoing(Preface("GET", "/", [], upstream="up", authority="h"), [], b"")
         bench.connection.data_received(bench.server.data_to_send())
         first, second = bench.connection.request(outgoing), bench.connection.request(outgoing)
         assert (first.was_refused, second.was_refused) == (False, True)
