@@ -144,7 +144,12 @@ class Connection(asyncio.Protocol):
         self._comment_at = math.inf
 
     def write_now(self, data: bytes) -> None:
-        """`write`, sent before anything else is done: uvloop keeps what is within the limit until its turn is over."""
+        """`write`, sent before anything else is done: uvloop keeps what is within the limit until its turn is over. Beside
+        others in the same turn it goes with theirs: to wake their readers one by one costs a tenth of a request.
+        """
+        if not self._edge.is_first():
+            self.write(data)
+            return
         transport = self._transport
         transport.set_write_buffer_limits(high=0)
         transport.write(data)

@@ -8,16 +8,16 @@ from typing import Any
 class Tasks:
     """Running Tasks of one loop. `on_error(error)` hears of every exception but cancellation; it must not raise."""
 
-    __slots__ = ("_loop", "_on_error", "_running")
+    __slots__ = ("_on_error", "_running", "loop")
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._on_error = on_error
         self._running: set[asyncio.Task[None]] = set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a Task; it runs from the next turn of the loop."""
-        task = self._loop.create_task(coroutine)
+        task = self.loop.create_task(coroutine)
         self._running.add(task)
         task.add_done_callback(self._end)
         return task

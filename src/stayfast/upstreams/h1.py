@@ -72,10 +72,16 @@ class H1Connection(asyncio.Protocol):
         self._answer = answer
         self._is_head = outgoing.method == "HEAD"
         self._n_quiet = 0
+        transport = self._transport
+        is_first = self._pool.is_first(self._loop.time())
+        if is_first:
+            transport.set_write_buffer_limits(high=0)  # uvloop then sends it now, not when the loop's turn is over
         if len(outgoing.body) < JOIN_BELOW:
-            self._transport.write(outgoing.head + outgoing.body)
+            transport.write(outgoing.head + outgoing.body)
         else:
-            self._transport.writelines((outgoing.head, outgoing.body))
+            transport.writelines((outgoing.head, outgoing.body))
+        if is_first:
+            transport.set_write_buffer_limits()
         return answer
 
     def abort(self) -> None:

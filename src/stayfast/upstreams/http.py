@@ -211,7 +211,6 @@ class HttpClient:
             connection = self._h2(self.name, self._authority, line.transport, self._pool,
                                       max_head_bytes=config.max_head_bytes, loop=loop)
         else:
-            line.transport.set_write_buffer_limits(high=0)  # uvloop then sends at once, not when its turn is over
             connection = H1Connection(self.name, line.transport, self._pool, config.max_head_bytes, loop)
         line.transport.set_protocol(connection)
         self._pool.is_shared = is_h2
