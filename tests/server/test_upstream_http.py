@@ -55,6 +55,8 @@ def test_a_request_is_sent_at_once() -> None:
             talk = await caller.ask(peer)
             ours = talk.writer.get_extra_info("socket")
             there: list[int] = []
+            loop, turn = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+            await until(lambda: loop.time() > turn)
             caller.sink.emit = lambda fact: there.append(n_waiting(ours.fileno()))  # type: ignore[method-assign]
             sending = caller.send(body=b"second")
             await until(lambda: bool(there))

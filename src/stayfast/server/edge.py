@@ -26,8 +26,8 @@ AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message],
 class Edge:
     """The running system, the cold application, and everything that connections have in common. One loop's."""
 
-    __slots__ = ("_turn", "clock", "cold", "connections", "current", "date", "heads", "ids", "is_draining", "is_empty", "n_answers",
-                 "place", "sink", "tasks")
+    __slots__ = ("_turn", "clock", "cold", "connections", "current", "date", "heads", "ids", "is_draining", "is_empty",
+                 "n_answers", "place", "sink", "tasks")
 
     def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
                  place: Place) -> None:

@@ -67,7 +67,7 @@ class Pool:
         return sum(1 for connection in self._open if connection.n_active)
 
     def is_first(self, turn: float) -> bool:
-        """Whether nobody has asked this yet in this turn of the loop: at this instant of its clock, which stands still in it."""
+        """Whether nobody has asked this yet in this turn of the loop, whose clock stands still in it: at `turn`."""
         was, self._turn = self._turn, turn
         return was != turn
 

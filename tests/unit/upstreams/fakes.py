@@ -34,10 +34,13 @@ class FakeTransport(asyncio.Transport):
         self.is_paused = False
         self.is_aborted = False
         self.n_unwritten = 0
+        self.limit: int | None = None  # None: the loop's own
+        self.limits: list[int | None] = []  # at each write
 
     def write(self, data: Any) -> None:
         """Take bytes."""
         self.written += bytes(data)
+        self.limits.append(self.limit)
 
     def is_closing(self) -> bool:
         """Whether it was aborted."""
@@ -58,6 +61,10 @@ class FakeTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         """Bytes that the peer has not taken."""
         return self.n_unwritten
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Remember it."""
+        self.limit = high
 
 
 def new_pool(max_connections: int = 0, *, max_idle: int = 100, keepalive_s: float = 50.0, is_shared: bool = False,

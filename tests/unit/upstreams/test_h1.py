@@ -1,6 +1,7 @@
 """One HTTP/1.1 connection: every way a good answer can come."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,24 @@ def test_request_as_written() -> None:
         assert bench.transport.written == b"POST /v1/x HTTP/1.1\r\nhost: host:1\r\ncontent-length: 2\r\n\r\n{}"
         written = outgoing("GET", [("a", "b"), ("c", "d")], b"").head
         assert written == b"GET /v1/x HTTP/1.1\r\nhost: host:1\r\na: b\r\nc: d\r\n\r\n"
+
+    on_bench(check)
+
+
+def test_the_first_of_a_turn_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those after it in the same turn of the loop go together, when it is over."""
+
+    async def check() -> None:
+        turns = [7.0, 7.0, 8.0]
+        bench = Bench()
+        monkeypatch.setattr(bench.connection, "_loop", SimpleNamespace(time=lambda: turns.pop(0), create_future=None))
+        bench.transport.limits.clear()
+        while turns:
+            bench.feed(PLAIN)
+            bench.connection.reserve()
+            bench.connection.request(outgoing())
+        assert bench.transport.limits == [0, None, 0]
+        assert bench.transport.limit is None
 
     on_bench(check)
 
