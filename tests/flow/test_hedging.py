@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -15,7 +16,7 @@ from stayfast.core.types import Outcome
 from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.stages.admit import Admission, Admit
 from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.hedge import LEAST_AFTER_S, HedgeConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.admission_rig import anybody
@@ -191,6 +192,22 @@ def test_the_live_distribution_says_when() -> None:
         assert 0 < len(sent) <= 0.2 * 300 + 20
         notes = [note for done in rig.sink.of(RequestDone) for note in done.notes]
         assert any("ttft > " in note and "/20 %" in note for note in notes)
+
+    run(main)
+
+
+def test_the_soonest_a_second_attempt_may_be_due() -> None:
+    """Where nearly all answers take a millisecond, it goes out after LEAST_AFTER_S, to the millisecond."""
+    async def main(loop: SimLoop) -> None:
+        script: list[Script] = [*[[Wait(0.001), Say("quick")]] * 19, [Wait(3.0), Say("late")]]
+        rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
+        for _ in range(300):
+            await read(await rig.serve())
+            await asyncio.sleep(0.05)
+        waited = [hedge.began_at - first.began_at
+                  for first, hedge in pairwise(sorted(rig.sink.of(AttemptDone), key=lambda done: done.began_at))
+                  if hedge.is_hedge and not first.is_hedge]
+        assert min(waited) == pytest.approx(LEAST_AFTER_S, abs=0.001)
 
     run(main)
 

@@ -93,6 +93,19 @@ def test_ids_may_differ() -> None:
     assert second.fields == {**first.fields, b"x-request-id": b"two", b"traceparent": b"two"}
 
 
+def test_words_may_differ() -> None:
+    """What tracers and proxies write into each request has commas and spaces in it; at its ends it is the parser's."""
+    door = Door()
+    lines = ("x-forwarded-for: %s", "baggage: %s", "sentry-trace: %s", "b3: %s")
+    first = taken(door.reader(), post(CHAT, "/v1/messages", *(line % "10.0.0.1, 10.0.0.2" for line in lines)))
+    data = post(CHAT, "/v1/messages", *(line % "10.0.0.3,  10.0.0.4, c=d;e" for line in lines))
+    assert taken(door.reader(parses=False), data).fields == taken(Door().reader(), data).fields
+    assert first.fields.keys() == taken(Door().reader(), data).fields.keys()
+    for value in (" a", "a ", " "):
+        data = post(CHAT, "/v1/messages", *(line % value for line in lines))
+        assert taken(door.reader(), data).fields == taken(Door().reader(), data).fields
+
+
 @pytest.mark.parametrize("line", ["connection: close", "expect: 100-continue", "upgrade: h2c", "content-length: 57",
                                   "content-type: text/plain", "x-pad: " + "a" * 4096, "x-request-id: a\r\nx-request-id: b",
                                   "traceparent: a\r\ntraceparent: b"])

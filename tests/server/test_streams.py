@@ -13,6 +13,7 @@ from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, Upstrea
 from stayfast.core.events import RequestRefused
 from stayfast.core.types import Request, Stage
 from stayfast.server.config import ServerConfig
+from stayfast.server.protocol import HIGH_WATER_BYTES, LOW_WATER_BYTES
 from tests.server.fakes import CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, parse_head, post, serving
 from tests.unit.upstreams.peers import n_waiting
 
@@ -271,6 +272,8 @@ def test_the_first_token_is_sent_at_once(*, is_whole: bool) -> None:
             said = await client.until(b"\r\n0\r\n\r\n")
             first = said[: said.index(b"data: b") - len(b"9\r\n")]
             assert there == [0 if is_whole else len(first)]
+            [line] = running.server.edge.connections
+            assert line._transport.get_write_buffer_limits() == (LOW_WATER_BYTES, HIGH_WATER_BYTES)
 
     uvloop.run(main())
 

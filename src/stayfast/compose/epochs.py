@@ -21,20 +21,21 @@ from stayfast.stores.shared import Shared
 FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
 
 
-async def leave_behind(settings: Settings, stores: Stores, old: Settings | None, log: LogSink) -> bool:
-    """Have each store forget what was kept in another epoch. old: of a reload. False: one could not be asked."""
+async def leave_behind(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, done: set[str]) -> bool:
+    """Have each store forget what was kept in another epoch. old: of a reload. done: routes of which that is done already;
+    those of this time come to it. False: a store could not be asked.
+    """
     is_done = True
     for name, route in settings.routes.items():
         its = route.cache
-        if not its.store:
-            continue  # memory of its own, which ends with its epoch
-        was = old.routes.get(name) if old is not None else None
-        before = was.cache.epoch if was is not None and was.cache.store == its.store else its.epoch
+        if not its.store or name in done:
+            continue  # memory of its own ends with its epoch
         try:
-            n = await _left(stores[its.store], name, its.epoch, is_other=before != its.epoch)
+            n = await _left(stores[its.store], name, its.epoch, is_other=_has_changed(name, settings, old))
         except StoreGone:
             is_done = False
         else:
+            done.add(name)
             if n:
                 log.say("cache_epoch", route=name, store=its.store, detail=f"{n} answers of another epoch are forgotten")
     return is_done
@@ -42,12 +43,22 @@ async def leave_behind(settings: Settings, stores: Stores, old: Settings | None,
 
 async def again(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
     """Until it is done. tried: is set when it was tried once."""
-    pause_s = FIRST_S
-    while not await leave_behind(settings, stores, old, log):
+    pause_s, done = FIRST_S, set[str]()
+    while not await leave_behind(settings, stores, old, log, done):
         tried.set()
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_S)
     tried.set()
+
+
+def has_changed(settings: Settings, old: Settings | None) -> bool:
+    """Whether this process itself had another epoch of a route."""
+    return any(_has_changed(name, settings, old) for name in settings.routes)
+
+
+def _has_changed(name: str, settings: Settings, old: Settings | None) -> bool:
+    was, its = old.routes.get(name) if old is not None else None, settings.routes[name].cache
+    return was is not None and bool(its.store) and was.cache.store == its.store and was.cache.epoch != its.epoch
 
 
 async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:

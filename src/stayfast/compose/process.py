@@ -14,7 +14,7 @@ import uvloop
 
 from stayfast import __version__
 from stayfast.compose.engines import Engines, retire
-from stayfast.compose.epochs import again
+from stayfast.compose.epochs import again, has_changed
 from stayfast.compose.semantic import load, logs, missing, restore
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.compose.twin import Twin, keep_warm
@@ -146,6 +146,8 @@ class Process:
         tried = asyncio.Event()
         self._leaving = self._tasks.spawn(again(
             system.settings, system.stores, old.settings if old is not None else None, self._observers.log, tried))
+        if old is not None and not has_changed(system.settings, old.settings):
+            return  # what else the settings say, a key that is revoked perhaps, waits for no store
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EPOCHS_S):
                 await tried.wait()

@@ -58,7 +58,7 @@ class Edge:
         self.heads.close()
 
     def is_first(self) -> bool:
-        """Whether nobody has asked this yet in this turn of the loop, whose clock stands still in it."""
+        """Whether nobody has asked this yet in this millisecond: the loop's clock has no finer turns."""
         was, self._turn = self._turn, self.tasks.loop.time()
         return was != self._turn
 

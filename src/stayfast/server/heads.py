@@ -7,12 +7,14 @@ let in, is remembered with what was found: path, headers, tenant. A request is t
 - all its bytes up to the body are those of such a head, but for the values of `_VARYING` headers;
 - its content-length is digits that do not begin with 0, and no more than a body may have: after the same bytes the parser
   would have gone on in the same state with another number, and nothing hangs on that but the body's length;
-- the other values that vary are visible ASCII, which the parser takes as it comes, and the fields hold them as sent;
+- the other values that vary are visible ASCII, with spaces inside at most, which the parser takes as it comes, and the
+  fields hold them as sent;
 - the settings that it was let in by are still those in force.
 
 What says `close`, `expect`, `upgrade`, HTTP/1.0 or a transfer-encoding, and what was refused, is never remembered. Before
 a head is kept it is read back, and must give what the parser gave. Heads hold keys: they are compared in constant time,
-found by a hash of the whole, never shown, and few. A reload ends them, and with them the keys that it revokes.
+found by a hash of the whole, never shown, and few. After a reload none is read any more; the bytes go when another head is
+learned, and those of a connection's last one with its next request.
 """
 
 import re
@@ -29,10 +31,12 @@ _MOST_VALUE_BYTES = 256
 _LENGTH = b"content-length"
 _VARYING = (_LENGTH, b"x-request-id", b"traceparent", b"tracestate", b"idempotency-key", b"x-session-id",
             b"x-correlation-id", b"x-client-request-id", b"x-amzn-trace-id", b"x-cloud-trace-context", b"x-b3-traceid",
-            b"x-b3-spanid", b"x-datadog-trace-id", b"x-datadog-parent-id", b"x-forwarded-for", b"x-real-ip")
-_VARIES = re.compile(rb"\r\n(%b):[ \t]*([!-~]+)(?=\r\n)" % b"|".join(_VARYING), re.IGNORECASE)
+            b"x-b3-spanid", b"x-b3-parentspanid", b"x-b3-sampled", b"b3", b"baggage", b"sentry-trace", b"x-datadog-trace-id",
+            b"x-datadog-parent-id", b"x-datadog-sampling-priority", b"x-datadog-tags", b"x-forwarded-for", b"x-real-ip")
+_VARIES = re.compile(rb"\r\n(%b):[ \t]*([!-~]+(?: +[!-~]+)*)(?=\r\n)" % b"|".join(_VARYING), re.IGNORECASE)
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
-_VISIBLE = bytes(range(0x21, 0x7F))
+_VISIBLE = bytes(range(0x20, 0x7F))
+_SPACE = ord(" ")
 _ZERO = ord("0")
 _END = b"\r\n\r\n"
 
@@ -79,7 +83,7 @@ class Head:
                 if not value.isdigit() or value[0] == _ZERO:
                     return None
                 n_body = int(value)
-            elif value.translate(None, _VISIBLE):
+            elif value.translate(None, _VISIBLE) or value[0] == _SPACE or value[-1] == _SPACE:
                 return None
             elif name in fields:
                 fields = {**fields, name: value}

@@ -75,7 +75,7 @@ class H1Connection(asyncio.Protocol):
         transport = self._transport
         is_first = self._pool.is_first(self._loop.time())
         if is_first:
-            transport.set_write_buffer_limits(high=0)  # uvloop then sends it now, not when the loop's turn is over
+            transport.set_write_buffer_limits(high=0)  # uvloop then sends it now, where there is no TLS, not after the turn
         if len(outgoing.body) < JOIN_BELOW:
             transport.write(outgoing.head + outgoing.body)
         else:

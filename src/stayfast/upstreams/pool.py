@@ -67,7 +67,7 @@ class Pool:
         return sum(1 for connection in self._open if connection.n_active)
 
     def is_first(self, turn: float) -> bool:
-        """Whether nobody has asked this yet in this turn of the loop, whose clock stands still in it: at `turn`."""
+        """Whether nobody has asked this yet at this instant of the loop's clock, which has whole milliseconds."""
         was, self._turn = self._turn, turn
         return was != turn
 

@@ -69,11 +69,11 @@ def test_a_named_memory_forgets_an_epoch_that_is_left() -> None:
             await store.put(key, Kept(b"x", 1.0, route=route))
         log = LogSink(LogConfig(), LineWriter(LogConfig()), SystemClock())
         same = system(text.replace("plain", "plainer"), first)
-        assert await leave_behind(same.settings, same.stores, first.settings, log)
+        assert await leave_behind(same.settings, same.stores, first.settings, log, set())
         assert store.n_entries == 2
         other = system(text.replace("epoch: a", "epoch: b"), same)
         assert other.stores["named"] is store
-        assert await leave_behind(other.settings, other.stores, same.settings, log)
+        assert await leave_behind(other.settings, other.stores, same.settings, log, set())
         assert await store.get(b"k" * 32) is None
         assert await store.get(b"o" * 32) is not None
 

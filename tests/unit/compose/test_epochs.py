@@ -39,7 +39,7 @@ class Gateway:
     async def takes(self, its: Settings) -> bool:
         """It starts with these settings, or is told them."""
         stores: Stores = {"s": self.store}
-        is_done = await leave_behind(its, stores, self.settings, self.log)
+        is_done = await leave_behind(its, stores, self.settings, self.log, set())
         self.settings = its
         return is_done
 
@@ -111,5 +111,26 @@ def test_a_store_that_is_gone_is_asked_again() -> None:
         gateway.door.is_gone = False
         await task
         assert not gateway.door.place.data
+
+    run(main)
+
+
+def test_what_is_done_is_not_done_again() -> None:
+    """While one route's store is gone, another route keeps in its own what it was told since."""
+    async def main(loop: SimLoop) -> None:
+        well, gone = Gateway(loop, Place(), 1), Gateway(loop, Place(), 2)
+        text = TEXT.replace("stores: {s:", "stores: {t: {kind: memory}, s:").replace("exact, store: s}", "exact, store: t}")
+        before, after = (load(Source("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {})
+                         for epoch in "ab")
+        stores: Stores = {"s": well.store, "t": gone.store}
+        gone.door.is_gone = True
+        tried = asyncio.Event()
+        task = loop.create_task(again(after, stores, before, well.log, tried))
+        await tried.wait()
+        await well.keeps(KEY)
+        await asyncio.sleep(60)
+        assert not task.done()
+        assert await well.has(KEY)
+        task.cancel()
 
     run(main)
