@@ -199,7 +199,8 @@ def test_the_live_distribution_says_when() -> None:
 def test_the_soonest_a_second_attempt_may_be_due() -> None:
     """Where nearly all answers take a millisecond, it goes out after LEAST_AFTER_S, to the millisecond."""
     async def main(loop: SimLoop) -> None:
-        script: list[Script] = [*[[Wait(0.001), Say("quick")]] * 19, [Wait(3.0), Say("late")]]
+        quick: Script = [Wait(0.001), Say("quick")]
+        script: list[Script] = [*[quick] * 19, [Wait(3.0), Say("late")]]
         rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
         for _ in range(300):
             await read(await rig.serve())
