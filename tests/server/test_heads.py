@@ -96,7 +96,7 @@ def test_ids_may_differ() -> None:
 def test_words_may_differ() -> None:
     """What tracers and proxies write into each request has commas and spaces in it; at its ends it is the parser's."""
     door = Door()
-    lines = ("x-forwarded-for: %s", "baggage: %s", "sentry-trace: %s", "b3: %s")
+    lines = ("x-forwarded-for: %s", "baggage: %s", "sentry-trace: %s", "b3: %s", "traceparent: %s")
     first = taken(door.reader(), post(CHAT, "/v1/messages", *(line % "10.0.0.1, 10.0.0.2" for line in lines)))
     data = post(CHAT, "/v1/messages", *(line % "10.0.0.3,  10.0.0.4, c=d;e" for line in lines))
     assert taken(door.reader(parses=False), data).fields == taken(Door().reader(), data).fields
