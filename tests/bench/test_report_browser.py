@@ -1,20 +1,16 @@
 """The page in a real browser. Skipped where there is none: apt-get install chromium."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from random import Random
-
-import pytest
 
 from stayfast.bench.compare import CompareConfig, compare
 from stayfast.bench.html.page import page
 from stayfast.bench.stats import Measured
 from tests.bench.synthetic import Scenario, result
+from tests.browser import needs_browser, shown
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to render the report in")
+pytestmark = needs_browser
 HOVER = """<script>
 for (const [name, x, y] of [["line", .5, .5], ["heat", .3, .75]]) {
   const figure = [...document.querySelectorAll("figure")].find((one) => {
@@ -34,11 +30,7 @@ def rendered(html: str, folder: Path) -> tuple[str, list[str]]:
     """The document after its script has run, and what the browser wrote on its console."""
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
-    done = subprocess.run(
-        [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-         "--disable-background-networking", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000",
-         "--dump-dom", path.as_uri()], capture_output=True, text=True, check=True, timeout=120)
-    return done.stdout, re.findall(r"CONSOLE[^\n]*", done.stderr)
+    return shown(path.as_uri(), folder)
 
 
 def test_the_page_draws_and_says_nothing_on_the_console(tmp_path: Path) -> None:

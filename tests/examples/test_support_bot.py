@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,9 +24,9 @@ from stayfast.testing import SimLoop, VirtualThreads, run
 from stayfast.turns import Answer, budget
 from stayfast.turns.events import Citation, Degraded, Event
 from stayfast.turns.model import Hear, Json, Said
+from tests.browser import needs_browser, shown
 from tests.docs.test_examples import anchors
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 BOT = (sys.executable, "-m", "examples.support_bot")
 HEDGING = Passage("docs/hedging.md#off", "Hedging > Off",
                   "Hedging costs a little. Turn it off with `mode: off`. More is not needed.")
@@ -292,17 +291,13 @@ def page(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.sockets
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
+@needs_browser
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     """It shows the quote with its source, what was cut, the waterfall and the late patch, and its console stays empty."""
     with page(tmp_path) as url:
-        seen = subprocess.run(
-            [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-             "--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000",
-             "--dump-dom", f"{url}?q=How+do+I+turn+hedging+off%3F&slow.answer=60"],
-            capture_output=True, text=True, check=True, timeout=120)
-    document = seen.stdout
-    assert re.findall(r"CONSOLE[^\n]*", seen.stderr) == []
+        document, console = shown(f"{url}?q=How+do+I+turn+hedging+off%3F&slow.answer=60", tmp_path,
+                                  "document.querySelector('#when')?.textContent")
+    assert console == []
     assert '<span class="cited"><code>hedge: {mode: off}</code>' in document
     assert "<li>docs/concepts/hedging.md#when-to-turn-it-off</li>" in document
     assert re.search(r"without the model: \w+", document)

@@ -1,12 +1,14 @@
 """A second gateway in the same process, that nobody sees: it answers a made-up request while few real ones come.
 
 The problem: what a request runs through is far larger than a core's near caches. Asked a thousand times a second it stays
-there; asked fifty times a second, it is fetched anew each time, and the same code takes two to four times as long, all of it
-before the first token. The rule: while requests come, but rarely, the twin answers one of its own `keep_warm_per_s` times a
-second, so that the code is at hand when the next one is asked. It is the same code and nothing else: edge, pipeline,
-translation and upstream client, with metrics, limits and breakers of its own, and canned bytes where the sockets would be.
-It is off where nothing is set: what it costs, a fifth of a core, and gains, some tenths of a millisecond, is in
-docs/benchmarks.md. When wrong: where CPU is what is scarce or paid for, and where the first token takes seconds in any case.
+there; asked fifty times a second, it is fetched anew each time, and the same code takes two to four times as long, all of
+it before the first token. The rule: while requests come, but less than `keep_warm_per_s` a second, the twin answers one of
+its own in each gap of that length, so that the code is at hand when the next one is asked. It begins when two requests came
+within `LINGER_S` and ends when none came for so long: where they are rarer it would run for nobody most of the time. It is
+the same code and nothing else: edge, pipeline, translation and upstream client, with metrics, limits and breakers of its
+own, and canned bytes where the sockets would be. A loop that is late by a gap has no time to spare and is left alone. What
+it gains and costs is in docs/benchmarks.md. When wrong: where CPU is what is scarce or paid for, and where the first token
+takes seconds in any case.
 """
 
 import asyncio
@@ -29,8 +31,8 @@ from stayfast.upstreams.dial import Landing, Line
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.http import HttpClient, HttpConfig
 
-LINGER_S = 1.0  # after the last real request; also after the start
-LOOK_EVERY_S = 0.1  # while nobody asks
+LINGER_S = 0.25  # after the last real request; also after the start, so that the first one finds the code at hand
+_AT_LEAST = 2  # requests within LINGER_S
 _MODEL: Final = "twin"
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -169,13 +171,17 @@ async def keep_warm(edge: Edge, clock: Clock, make: Callable[[], Twin]) -> None:
     twin: Twin | None = None
     n_seen, warm_until = edge.n_answers, clock.now() + LINGER_S
     while True:
-        now, per_s, was_asked = clock.now(), edge.current.config.keep_warm_per_s, edge.n_answers != n_seen
-        if was_asked:
-            n_seen, warm_until = edge.n_answers, now + LINGER_S
-        if not per_s or now >= warm_until:
-            await asyncio.sleep(LOOK_EVERY_S)
+        per_s = edge.current.config.keep_warm_per_s
+        if not per_s or clock.now() >= warm_until:
+            await asyncio.sleep(LINGER_S)
+            if edge.n_answers - n_seen >= _AT_LEAST:
+                warm_until = clock.now() + LINGER_S
+            n_seen = edge.n_answers
             continue
-        if not was_asked:
+        due = clock.now() + 1 / per_s
+        await asyncio.sleep(1 / per_s)
+        if edge.n_answers != n_seen:
+            n_seen, warm_until = edge.n_answers, clock.now() + LINGER_S
+        elif clock.now() < due + 1 / per_s:
             twin = twin or make()
             await twin.ask()
-        await asyncio.sleep(1 / per_s)

@@ -35,7 +35,7 @@ class ServerConfig:
     keepalive_s: float = 15.0  # silence before the first token that a comment ends; 0: no comments
     drain_grace_s: float = 0.5  # how long the listener stays open, answering 503, while balancers look away
     drain_s: float = 30.0  # what running answers get to finish
-    keep_warm_per_s: int = 0  # how often the path is run for nobody while requests come more rarely than that; 0: never
+    keep_warm_per_s: int = 300  # how often the path is run for nobody while requests come, but fewer than that; 0: never
     auth: str = "auto"
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     admins: tuple[str, ...] = ()  # tenants that may look at everybody's recent requests; all others at their own

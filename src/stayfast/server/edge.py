@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from stayfast.core.clock import Clock
+from stayfast.core.clock import Clock, Turn
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import RequestRefused, Sink, Trace
 from stayfast.server.backend import Current
@@ -26,8 +26,8 @@ AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message],
 class Edge:
     """The running system, the cold application, and everything that connections have in common. One loop's."""
 
-    __slots__ = ("_turn", "clock", "cold", "connections", "current", "date", "heads", "ids", "is_draining", "is_empty",
-                 "n_answers", "place", "sink", "tasks")
+    __slots__ = ("clock", "cold", "connections", "current", "date", "heads", "ids", "is_draining", "is_empty", "n_answers",
+                 "place", "sink", "tasks", "turn")
 
     def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
                  place: Place) -> None:
@@ -42,7 +42,7 @@ class Edge:
         self.date = DateLine(clock)
         self.connections: set[Connection] = set()
         self.n_answers = 0  # begun so far
-        self._turn = -1.0
+        self.turn = Turn()
         self.is_draining = False
         self.is_empty = asyncio.Event()  # the last connection has gone; whoever waits for it clears it first
 
@@ -56,11 +56,6 @@ class Edge:
         """Refuse what comes from here on."""
         self.is_draining = True
         self.heads.close()
-
-    def is_first(self) -> bool:
-        """Whether nobody has asked this yet in this millisecond: the loop's clock has no finer turns."""
-        was, self._turn = self._turn, self.tasks.loop.time()
-        return was != self._turn
 
     def gate(self, inbound: Inbound) -> StayfastError | None:
         """What to refuse of a request whose head is in."""

@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         """`write`, sent before anything else is done: uvloop keeps what is within the limit until its turn is over. Beside
         others in the same turn it goes with theirs: to wake their readers one by one costs a tenth of a request.
         """
-        if not self._edge.is_first():
+        if not self._edge.turn.is_first(self._edge.tasks.loop.time()):
             self.write(data)
             return
         transport = self._transport

@@ -73,7 +73,7 @@ class H1Connection(asyncio.Protocol):
         self._is_head = outgoing.method == "HEAD"
         self._n_quiet = 0
         transport = self._transport
-        is_first = self._pool.is_first(self._loop.time())
+        is_first = self._pool.turn.is_first(self._loop.time())
         if is_first:
             transport.set_write_buffer_limits(high=0)  # uvloop then sends it now, where there is no TLS, not after the turn
         if len(outgoing.body) < JOIN_BELOW:

@@ -8,7 +8,7 @@ at a time: the others would all have fitted on it. Everything but `obtain` is sy
 import asyncio
 from typing import Protocol
 
-from stayfast.core.clock import Clock
+from stayfast.core.clock import Clock, Turn
 from stayfast.upstreams.answer import Answer, Outgoing
 
 
@@ -40,7 +40,7 @@ class Pool:
     """All connections to one origin. Used on one event loop only."""
 
     __slots__ = ("_clock", "_is_closed", "_keepalive_s", "_max_connections", "_max_idle", "_n_dialing", "_open", "_ready",
-                 "_timer", "_turn", "_waiters", "is_shared")
+                 "_timer", "_waiters", "is_shared", "turn")
 
     def __init__(self, max_connections: int, max_idle: int, keepalive_s: float, is_shared: bool, clock: Clock) -> None:
         self._max_connections = max_connections  # 0: no limit
@@ -54,7 +54,7 @@ class Pool:
         self._n_dialing = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._turn = -1.0
+        self.turn = Turn()
 
     @property
     def n_idle(self) -> int:
@@ -65,11 +65,6 @@ class Pool:
     def n_busy(self) -> int:
         """Open connections with at least one request."""
         return sum(1 for connection in self._open if connection.n_active)
-
-    def is_first(self, turn: float) -> bool:
-        """Whether nobody has asked this yet at this instant of the loop's clock, which has whole milliseconds."""
-        was, self._turn = self._turn, turn
-        return was != turn
 
     @property
     def n_waiting(self) -> int:
