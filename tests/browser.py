@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
+
+from tests.absent import absent
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with: apt-get install chromium")
 _ENDS_S = 120.0
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--remote-debugging-port=0")
 
 
 def shown(url: str, folder: Path, until: str = "document.readyState === 'complete'") -> tuple[str, list[str]]:
-    """The document once the JavaScript expression `until` holds in it, and what the browser wrote on its console."""
+    """The document once the JavaScript expression `until` holds in it, and what the browser wrote on its console.
+
+    Skips without a browser, but fails so on CI.
+    """
+    if CHROMIUM is None:
+        absent("no browser to look at the page with (Debian: apt-get install chromium)")
+
     async def main() -> tuple[str, list[str]]:
         async with (asyncio.timeout(_ENDS_S), _browser(folder) as address, aiohttp.ClientSession() as client,
                     client.ws_connect(address, max_msg_size=0) as socket):

@@ -8,9 +8,8 @@ from stayfast.bench.compare import CompareConfig, compare
 from stayfast.bench.html.page import page
 from stayfast.bench.stats import Measured
 from tests.bench.synthetic import Scenario, result
-from tests.browser import needs_browser, shown
+from tests.browser import shown
 
-pytestmark = needs_browser
 HOVER = """<script>
 for (const [name, x, y] of [["line", .5, .5], ["heat", .3, .75]]) {
   const figure = [...document.querySelectorAll("figure")].find((one) => {

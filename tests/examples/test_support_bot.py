@@ -24,7 +24,7 @@ from stayfast.testing import SimLoop, VirtualThreads, run
 from stayfast.turns import Answer, budget
 from stayfast.turns.events import Citation, Degraded, Event
 from stayfast.turns.model import Hear, Json, Said
-from tests.browser import needs_browser, shown
+from tests.browser import shown
 from tests.docs.test_examples import anchors
 
 BOT = (sys.executable, "-m", "examples.support_bot")
@@ -291,7 +291,6 @@ def page(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.sockets
-@needs_browser
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     """It shows the quote with its source, what was cut, the waterfall and the late patch, and its console stays empty."""
     with page(tmp_path) as url:

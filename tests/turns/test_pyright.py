@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from stayfast import turns
+from tests.absent import absent
 
 NODE = shutil.which("node")
 PYRIGHT = Path(__file__).parents[1] / "clients" / "node" / "node_modules" / "pyright" / "index.js"
@@ -36,11 +35,11 @@ async def turn(asked: Asked, a: Answer) -> None:
     Agent("large", [weather])
 """
 
-pytestmark = pytest.mark.skipif(NODE is None or not PYRIGHT.exists(), reason="no pyright here: make clients installs it")
-
 
 def complaints(folder: Path) -> dict[str, list[tuple[int, str]]]:
     """What pyright says of the programs in a folder: line and rule or words, by the file's name."""
+    if NODE is None or not PYRIGHT.exists():
+        absent("no pyright here (make clients installs it; Debian: apt-get install nodejs npm)")
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "pythonVersion": "3.11"}')
     done = subprocess.run([str(NODE), str(PYRIGHT), "--outputjson", "--pythonpath", sys.executable, "-p", str(folder)],
                           capture_output=True, text=True, check=False, timeout=300)
