@@ -1,8 +1,10 @@
 """A page in a real browser, over the DevTools protocol: looked at when it is ready, however long the machine takes."""
 
 import asyncio
+import os
 import re
 import shutil
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -38,7 +40,8 @@ async def _browser(folder: Path) -> AsyncIterator[str]:
     """Where a browser of its own listens for the protocol; ended with all that it started."""
     assert CHROMIUM is not None
     process = await asyncio.create_subprocess_exec(
-        CHROMIUM, *_FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank", stderr=asyncio.subprocess.PIPE)
+        CHROMIUM, *_FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank", stderr=asyncio.subprocess.PIPE,
+        start_new_session=True)
     assert process.stderr is not None
     said = process.stderr
     rest: asyncio.Task[bytes] | None = None
@@ -49,7 +52,7 @@ async def _browser(folder: Path) -> AsyncIterator[str]:
         yield found[1].decode()
     finally:
         with suppress(ProcessLookupError):
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         if rest is not None:
             await rest
@@ -71,7 +74,7 @@ class _Tab:
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Runtime", "Log", "Page"):
             await self._call(f"{domain}.enable")
-        await self._call("Page.navigate", url=url)
+        assert "errorText" not in (went := await self._call("Page.navigate", url=url)), went
         wait = f"new Promise((done) => {{ const look = () => {until} ? done() : setTimeout(look, 20); look(); }})"
         held = await self._call("Runtime.evaluate", expression=wait, awaitPromise=True)
         assert "exceptionDetails" not in held, held

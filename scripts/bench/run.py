@@ -1,6 +1,6 @@
 """Measure what the gateway adds, on this machine: the figures of docs/benchmarks.md.
 
-    make bench                                   everything, about two minutes
+    make bench                                   everything, some three minutes; needs wrk, and nginx to compare with
     .venv/bin/python scripts/bench/run.py plain streams ttft idle start
 
 plain: closed loop, 64 connections (wrk). streams: the same with 32 chunks an answer. ttft: open loop at 50 streams/s,
@@ -180,6 +180,16 @@ def ttft(folder: str, options: argparse.Namespace) -> None:
                 added.setdefault(name, []).append(medians[name] - medians["direct"])
     for name in found:
         print(f"added TTFT p50 (median of {options.rounds} rounds): {name:8} {statistics.median(added[name]):6.0f} us")
+    if "nginx" in added:
+        print(ratio(added["stayfast"], added["nginx"]))
+
+
+def ratio(ours_us: Sequence[float], floor_us: Sequence[float]) -> str:
+    """What the gateway adds over what nginx adds, round by round."""
+    if min(floor_us) <= 0:
+        return "stayfast over nginx: nginx added nothing in some round, so the machine is too noisy to compare them"
+    ratios = sorted(ours / floor for ours, floor in zip(ours_us, floor_us, strict=True))
+    return f"stayfast over nginx: {statistics.median(ratios):.2f} x ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def rss_kib(pid: int) -> int:
@@ -243,13 +253,14 @@ MEASURES = {
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measures", nargs="*", choices=[*MEASURES, []], help="what to measure (default: everything)")
+    parser.add_argument("measures", nargs="*", choices=MEASURES, default=[*MEASURES],
+                        help="what to measure (default: everything)")
     parser.add_argument("--seconds", type=int, default=5, help="of each timed run")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f} before, Python {sys.version.split()[0]}, "
           f"{time.strftime('%Y-%m-%d %H:%M')}")
-    for measure in options.measures or MEASURES:
+    for measure in options.measures:
         with tempfile.TemporaryDirectory() as folder:
             MEASURES[measure](folder, options)
     print(f"load average {os.getloadavg()[0]:.2f} after")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
 from stayfast.policy.retry import RetryConfig
@@ -82,6 +83,34 @@ def test_client_gone(state: str) -> None:
         if state != "back_off":
             assert rig.scripted[0].last_closed_at == leave_at
             assert rig.scripted[0].n_cancelled == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_cut_short_by_us(state: str) -> None:
+    """A drain that cannot wait any longer is told as such, and never as a client that has left."""
+    scripts, leave_at, stream = STATES[state]
+    late = Shed("This gateway is shutting down.", code="draining", retry_after_s=1)
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, scripts, retry=RetryConfig(max_attempts=3), timeouts=Timeouts(total_s=60))
+
+        async def client() -> None:
+            reply = await rig.serve(chat(stream=stream))
+            try:
+                await read(reply)
+            finally:
+                reply.close(late)
+
+        task = loop.create_task(client())
+        await asyncio.sleep(leave_at)
+        task.cancel(late)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert rig.n_open == rig.n_in_flight == 0
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.error) == (503, "draining")
 
     run(main)
 

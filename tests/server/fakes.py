@@ -35,6 +35,7 @@ class FakeReply:
         self.deadline_at = deadline_at
         self.n_pulled = 0
         self.is_closed = False
+        self.closed_for: StayfastError | None = None
         self._steps = iter(steps)
 
     async def next(self) -> Chunk | None:
@@ -47,8 +48,9 @@ class FakeReply:
             await play(step)
         return None
 
-    def close(self) -> None:
+    def close(self, why: StayfastError | None = None) -> None:
         self.is_closed = True
+        self.closed_for = why
 
     def server_timing(self) -> str:
         return "call;dur=1.00"

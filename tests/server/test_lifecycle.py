@@ -63,6 +63,9 @@ def test_what_outlasts_the_drain_is_told_so(body: bytes, says: bytes) -> None:
             running.server.stop()
             assert await running.server.serve() == CUT_OFF
             assert gateway.replies[0].is_closed
+            ended_for = gateway.replies[0].closed_for
+            assert ended_for is not None
+            assert ended_for.code == "draining"
             answer = await client.rest()
             assert says in answer
             assert not answer.endswith(b"0\r\n\r\n")

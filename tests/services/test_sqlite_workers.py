@@ -21,6 +21,17 @@ routes:
 """
 
 
+def said(port: int, question: str, model: str = "chat") -> list[str]:
+    """What is said of a question until it is a hit. An answer is put in the file when its client has it, and each of two
+    workers that start in another epoch empties the file once: what was kept in between goes with the second.
+    """
+    heard = [ask(port, question, model=model)]
+    while heard[-1] != "hit":
+        assert len(heard) < 100
+        heard.append(ask(port, question, model=model))
+    return heard
+
+
 def test_an_epoch_that_was_left_does_not_come_back(tmp_path: Path) -> None:
     """Another word forgets what was kept, for good: also when the first one is set again, in another run. Any other change
     of the settings forgets nothing, and no other route's answers go.
@@ -28,14 +39,14 @@ def test_an_epoch_that_was_left_does_not_come_back(tmp_path: Path) -> None:
     other = "  other: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: disk}}\n"
     first = SETTINGS.replace("store: disk", "store: disk, epoch: a") + other
     with gateway(tmp_path, first) as port:
-        assert [ask(port, "one") for _ in range(3)] == ["miss", "hit", "hit"]
-        assert ask(port, "one", model="other") == "miss"
+        assert said(port, "one")[0] == "miss"
+        assert said(port, "one", model="other")[0] == "miss"
     with gateway(tmp_path, first.replace("exact, max_temperature: 1", "exact, ttl_s: 5000, max_temperature: 1")) as port:
         assert ask(port, "one") == "hit"
     with gateway(tmp_path, first.replace("epoch: a", "epoch: b")) as port:
-        assert [ask(port, "one") for _ in range(2)] == ["miss", "hit"]
+        assert said(port, "one")[0] == "miss"
     with gateway(tmp_path, first) as port:
-        assert [ask(port, "one") for _ in range(2)] == ["miss", "hit"]
+        assert said(port, "one")[0] == "miss"
         assert ask(port, "one", model="other") == "hit"
 
 
@@ -44,7 +55,8 @@ def test_workers_have_one_cache_and_it_outlives_them(tmp_path: Path) -> None:
     questions = [f"Question {n}" for n in range(5)]
     with gateway(tmp_path, SETTINGS) as port:
         assert {ask(port, question) for question in questions} == {"miss"}
-        assert {ask(port, question, stream=n % 2 == 0) for question in questions for n in range(8)} == {"hit"}
+        assert {ask(port, question, stream=n % 2 == 0) for question in questions for n in range(8)} <= {
+            "hit", "coalesced"}
         assert metric(port, "stayfast_attempts_total") == 5
     with gateway(tmp_path, SETTINGS) as port:
         assert {ask(port, question) for question in questions} == {"hit"}

@@ -17,7 +17,8 @@ from stayfast.compose.engines import Engines, retire
 from stayfast.compose.epochs import again, has_changed
 from stayfast.compose.semantic import load, logs, missing, restore
 from stayfast.compose.system import Observers, System, build, log_config
-from stayfast.compose.twin import Twin, keep_warm
+from stayfast.compose.twin import Twin
+from stayfast.compose.warming import Warming
 from stayfast.core.clock import SystemClock
 from stayfast.observe.lag import watch_loop
 from stayfast.server.backend import Current
@@ -100,7 +101,7 @@ class Process:
         self._observers.log.say("unexpected_error", level="error", kind=type(error).__name__)
 
     def _keep_warm(self, edge: Edge) -> Coroutine[Any, Any, None]:
-        return keep_warm(edge, self._clock, lambda: Twin(self._clock, Random(0), self.report))
+        return Warming(edge, self._clock, lambda: Twin(self._clock, Random(0), self.report)).run()
 
     def _on_reload(self) -> None:
         self._tasks.spawn(self._reload())

@@ -1,14 +1,7 @@
-"""A second gateway in the same process, that nobody sees: it answers a made-up request while few real ones come.
+"""A second gateway in the same process, that nobody sees: it answers a made-up request when it is told to (warming.py).
 
-The problem: what a request runs through is far larger than a core's near caches. Asked a thousand times a second it stays
-there; asked fifty times a second, it is fetched anew each time, and the same code takes two to four times as long, all of
-it before the first token. The rule: while requests come, but less than `keep_warm_per_s` a second, the twin answers one of
-its own in each gap of that length, so that the code is at hand when the next one is asked. It begins when two requests came
-within `LINGER_S` and ends when none came for so long: where they are rarer it would run for nobody most of the time. It is
-the same code and nothing else: edge, pipeline, translation and upstream client, with metrics, limits and breakers of its
-own, and canned bytes where the sockets would be. A loop that is late by a gap has no time to spare and is left alone. What
-it gains and costs is in docs/benchmarks.md. When wrong: where CPU is what is scarce or paid for, and where the first token
-takes seconds in any case.
+It is the same code and nothing else: edge, pipeline, translation and upstream client, with metrics, limits and breakers of
+its own, and canned bytes where the sockets would be.
 """
 
 import asyncio
@@ -31,9 +24,8 @@ from stayfast.upstreams.dial import Landing, Line
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.http import HttpClient, HttpConfig
 
-LINGER_S = 0.25  # after the last real request; also after the start, so that the first one finds the code at hand
-_AT_LEAST = 2  # requests within LINGER_S
 _MODEL: Final = "twin"
+_OK = b"HTTP/1.1 200"
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -124,6 +116,10 @@ class Canned:
         self._loop.call_soon(self._loop.call_soon, hears, _REST)
 
 
+class Astray(RuntimeError):
+    """A pass whose client read anything but the canned answer."""
+
+
 class Twin:
     """A gateway with one client and one upstream, both made of bytes. Make it inside the loop."""
 
@@ -145,18 +141,21 @@ class Twin:
         self._wire: Wire | None = None
 
     async def ask(self) -> bytes:
-        """Answer one request; returns what its client read. Not to be called again before that."""
+        """Answer one request; returns what its client read. Not to be called again before that. Raises Astray."""
         self._answered, self._heard = self._loop.create_future(), b""
         if self._wire is None or self._wire.is_closing():  # the first one, or the edge found it idle for too long
             self._wire = Wire(self._loop, self._hear)
             self._wire.set_protocol(Connection(self.edge))
             self._wire.protocol.connection_made(self._wire)
         self._wire.protocol.data_received(_ASKED)
-        return await self._answered
+        heard = await self._answered
+        if not heard.startswith(_OK) or not heard.endswith(_LAST_CHUNK):
+            raise Astray
+        return heard
 
     def _hear(self, data: bytes) -> None:
         self._heard += data
-        is_whole = not data or self._heard.endswith(_LAST_CHUNK) or not self._heard.startswith(b"HTTP/1.1 200")
+        is_whole = not data or self._heard.endswith(_LAST_CHUNK) or not self._heard.startswith(_OK)
         if is_whole and not self._answered.done():
             self._answered.set_result(self._heard)
 
@@ -164,24 +163,3 @@ class Twin:
 async def _nobody(scope: Scope, receive: object, send: Callable[[Message], object]) -> None:
     """The cold endpoints: nobody asks a twin for them."""
     raise NotImplementedError(scope["path"])
-
-
-async def keep_warm(edge: Edge, clock: Clock, make: Callable[[], Twin]) -> None:
-    """Let a twin answer while `edge` is asked now and then, and never while it is asked more often. Until cancelled."""
-    twin: Twin | None = None
-    n_seen, warm_until = edge.n_answers, clock.now() + LINGER_S
-    while True:
-        per_s = edge.current.config.keep_warm_per_s
-        if not per_s or clock.now() >= warm_until:
-            await asyncio.sleep(LINGER_S)
-            if edge.n_answers - n_seen >= _AT_LEAST:
-                warm_until = clock.now() + LINGER_S
-            n_seen = edge.n_answers
-            continue
-        due = clock.now() + 1 / per_s
-        await asyncio.sleep(1 / per_s)
-        if edge.n_answers != n_seen:
-            n_seen, warm_until = edge.n_answers, clock.now() + LINGER_S
-        elif clock.now() < due + 1 / per_s:
-            twin = twin or make()
-            await twin.ask()

@@ -86,12 +86,13 @@ def go_on(call: Coroutine[Any, Any, T], waits_for: Any, why: BaseException | Non
 class _Wait:
     """A future, as a Task sees it that may be cancelled without it: of a call, the one that it waits for just now."""
 
-    __slots__ = ("_asyncio_future_blocking", "_carrier", "_context", "_future", "_wake")
+    __slots__ = ("_asyncio_future_blocking", "_carrier", "_context", "_future", "_wake", "_why")
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
         self._future: Any = None
         self._wake: Any = None
+        self._why: tuple[Any, ...] = ()  # it was cancelled
 
     def of(self, future: Any) -> "_Wait | None":
         """In the place of this one. None is a turn of the loop, which nobody wakes."""
@@ -126,6 +127,7 @@ class _Wait:
         """Cancel it, or only the waiting for it."""
         future = self._future
         if not future.done() and self._carrier.is_wanted():
+            self._why = () if msg is None else (msg,)
             future.remove_done_callback(self._wake)
             future.get_loop().call_soon(self._wake, self, context=self._context)
             return True
@@ -134,4 +136,4 @@ class _Wait:
 
     def result(self) -> Any:
         """What the Task is told that no longer waits."""
-        raise asyncio.CancelledError
+        raise asyncio.CancelledError(*self._why)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from stayfast.core.errors import StayfastError
 from stayfast.core.types import Allowance, Chunk, Request, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.auth import Keys
@@ -58,8 +59,8 @@ class Reply(Protocol):
         """The next chunk; None after a whole answer. Raises StayfastError for any other end."""
         ...
 
-    def close(self) -> None:
-        """Release everything. Safe to call again."""
+    def close(self, why: StayfastError | None = None) -> None:
+        """Release everything; `why` it was ended by us, where its client has not left. Safe to call again."""
         ...
 
     def server_timing(self) -> str:

@@ -85,6 +85,7 @@ class Answer:
                 keepalive_s = min(keepalive_s, arrival.silence_s / 2)
             self._line.comment_every(self.comment, inbound.accepted_at + keepalive_s, keepalive_s)
         self._is_served = True
+        self._edge.n_served += 1
         reply = await current.backend.gateway.serve(request, arrival)
         try:
             self._sight = reply.sight
@@ -93,7 +94,7 @@ class Answer:
             else:
                 await self._send_whole(reply)
         finally:
-            reply.close()
+            reply.close(self._line.verdict)
         self._line.finish(inbound)
 
     def comment(self) -> None:

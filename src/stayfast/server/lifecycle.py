@@ -110,9 +110,9 @@ class Server:
         edge.is_empty.clear()
         if edge.connections and not await _within(config.drain_s, edge.is_empty):
             self._n_cut_off += len(edge.tasks)
-            late = Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
             for connection in tuple(edge.connections):
-                connection.cut_short(late)
+                connection.cut_short(Shed("This gateway is shutting down.", code="draining",
+                                          retry_after_s=RETRY_WHEN_DRAINING_S))
             if not await _within(_FAREWELL_S, edge.is_empty):
                 self._cut_off()
         await edge.tasks.wait(_FAREWELL_S)

@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
             self.abort()
         else:
             self.verdict = why
-            self._task.cancel()
+            self._task.cancel(why)  # so that who tells of the request knows that its client has not left
 
     def close_if_idle(self) -> None:
         """Close a connection on which nothing is under way."""

@@ -159,7 +159,7 @@ class Reader:
                 self._break_off(Rejected("The request does not begin with a known method.", code="bad_method"))
             except httptools.HttpParserError as error:
                 if not self.is_over:
-                    self._break_off(Rejected(f"This is not HTTP/1.1: {error}.", code="bad_http"))
+                    self._break_off(_not_http(data, error))
             self._check_size()
             return
 
@@ -353,6 +353,11 @@ def _patience_s(fields: dict[bytes, bytes]) -> float:
     except Rejected:
         return math.inf
     return math.inf if said_s is None else said_s
+
+
+def _not_http(data: bytes, error: httptools.HttpParserError) -> Rejected:
+    why = "HTTP/2 is not spoken here" if data.startswith(b"PRI * HTTP/2.0") else error
+    return Rejected(f"This is not HTTP/1.1: {why}.", code="bad_http")
 
 
 def _readable(target: bytes) -> str:

@@ -37,6 +37,8 @@ class DecodeLimits:
 
 
 _CHAT_API: Final = Api.CHAT
+_ROLES: Final = "one of system, developer, user, assistant, tool, function"
+_ANTHROPIC_ROLES: Final = "one of user, assistant, system"
 _DEFAULT: Final = DecodeLimits()
 _EXTENSION_MARK: Final = b'"stayfast"'
 _CACHE_MARK: Final = b'"cache"'
@@ -120,7 +122,7 @@ def _their_cache(said: dict[str, msgspec.Raw]) -> CacheWord | None:
 
 
 def _chat(body: bytes) -> Request:
-    said = typed(chat.CHAT, body)
+    said = typed(chat.CHAT, body, expected=_ROLES)
     for at, message in enumerate(said.messages):
         if type(message.content) is list:
             _check_parts(message.content, f"messages[{at}].content")
@@ -139,6 +141,7 @@ def _check_parts(parts: list[chat.Part], path: str) -> None:
 
 def _completions(body: bytes) -> Request:
     said = typed(chat.COMPLETIONS, body)
+    _check_alike(said.prompt, "prompt")
     n_prompts = len(said.prompt) if isinstance(said.prompt, list) and not _is_tokens(said.prompt) else 1
     return Request(Api.COMPLETIONS, said.model, said.stream is True, body, _wants_usage(said.stream_options),
                    said.max_tokens, (said.n or 1) * max(1, n_prompts))
@@ -153,7 +156,16 @@ def _wants_usage(options: chat.StreamOptions | None) -> bool:
 
 
 def _embeddings(body: bytes) -> Request:
-    return Request(Api.EMBEDDINGS, typed(chat.EMBEDDINGS, body).model, False, body)
+    said = typed(chat.EMBEDDINGS, body)
+    _check_alike(said.input, "input")
+    return Request(Api.EMBEDDINGS, said.model, False, body)
+
+
+def _check_alike(said: str | list[str | int | list[int]], path: str) -> None:
+    """Texts, or the tokens of one, or those of several: no mixture."""
+    if not isinstance(said, str) and len({type(item) for item in said}) > 1:
+        raise Rejected(f"{path}: expected a text, texts, token numbers, or lists of token numbers, not a mixture",
+                       code="invalid_type", param=path)
 
 
 def _responses(body: bytes) -> Request:
@@ -167,14 +179,14 @@ def _responses(body: bytes) -> Request:
 
 
 def _messages(body: bytes) -> Request:
-    said = typed(messages.MESSAGES, body)
+    said = typed(messages.MESSAGES, body, expected=_ANTHROPIC_ROLES)
     _check_blocks(said)
     return Request(Api.MESSAGES, said.model, said.stream is True, body, max_output_tokens=said.max_tokens,
                    is_stateful=bytes(said.container) not in (b"", b"null"))
 
 
 def _count_tokens(body: bytes) -> Request:
-    said = typed(messages.COUNT, body)
+    said = typed(messages.COUNT, body, expected=_ANTHROPIC_ROLES)
     _check_blocks(said)
     return Request(Api.COUNT_TOKENS, said.model, False, body)
 

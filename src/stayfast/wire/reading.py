@@ -58,12 +58,14 @@ def _is_deeper(body: bytes, max_depth: int) -> bool:
     raise Rejected(f"the body holds more than {MAX_MARKS} brackets", code="too_complex")
 
 
-def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "") -> T:
-    """Parse `body`, which stands at path `at` of the request. Raises Rejected with the offending field as `param`."""
+def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "", expected: str = "") -> T:
+    """Parse `body`, which stands at path `at` of the request; `expected`: the words that a field with certain ones may be.
+    Raises Rejected with the offending field as `param`.
+    """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _wrong_type(str(error), at) from None
+        raise _wrong_type(str(error), at, expected) from None
     except msgspec.DecodeError as error:
         why = "half of a surrogate pair" if _HALF_A_PAIR.search(body.replace(b"\\\\", b"")) else error
         raise Rejected(f"the body is not valid JSON: {why}", code="invalid_json") from None
@@ -71,7 +73,7 @@ def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "") -> T:
         raise Rejected("the body is nested too deeply", code="too_deep") from None
 
 
-def _wrong_type(said: str, at: str) -> Rejected:
+def _wrong_type(said: str, at: str, expected: str) -> Rejected:
     match = _AT.match(said)
     assert match is not None
     what = match["what"]
@@ -81,7 +83,7 @@ def _wrong_type(said: str, at: str) -> Rejected:
         return missing(f"{path}.{lacks['field']}".lstrip("."))
     path = path.lstrip(".")
     if what.startswith("Invalid value"):
-        what = "Unknown value"
+        what = f"Unknown value, expected {expected}" if expected else "Unknown value"
     return Rejected(f"{path or 'the body'}: {what[0].lower()}{what[1:]}", code="invalid_type", param=path or None)
 
 

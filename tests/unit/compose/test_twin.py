@@ -1,9 +1,12 @@
 """The second gateway that keeps the first one's code at hand."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
-from stayfast.compose.twin import LINGER_S, Twin, keep_warm
+import pytest
+
+from stayfast.compose.twin import Astray, Twin
 from stayfast.server.config import ServerConfig
 from stayfast.testing.simloop import SimLoop, run
 
@@ -36,67 +39,53 @@ def test_it_goes_on_after_its_connection_was_closed_as_idle() -> None:
     run(main)
 
 
-def test_an_answer_that_is_an_error_ends_the_pass_too() -> None:
+def test_an_answer_that_is_an_error_has_gone_astray() -> None:
     """Nothing waits for the end of a stream that never began."""
     async def main(loop: SimLoop) -> None:
         twin = Twin(loop, Random(1), _raise)
         twin.edge.drain()
-        assert (await twin.ask()).startswith(b"HTTP/1.1 503")
+        with pytest.raises(Astray):
+            await twin.ask()
 
     run(main)
 
 
-def test_passes_are_made_only_while_requests_come_and_come_rarely() -> None:
-    """After the start for a while; then only while two came within that time, none under load, none where it is off."""
-    at_start = _passes(ServerConfig(keep_warm_per_s=100), rps=0.0, seconds=10.0)
-    assert 20 <= at_start <= LINGER_S * 100
-    assert _passes(ServerConfig(keep_warm_per_s=100), rps=2.0, seconds=10.0) == at_start
-    seldom = _passes(ServerConfig(keep_warm_per_s=100), rps=20.0, seconds=10.0)
-    assert 750 <= seldom <= 820  # of 1,000 gaps, the 200 in which a request came are warm without
-    assert _passes(ServerConfig(keep_warm_per_s=100), rps=1000.0, seconds=10.0) <= 2
-    assert _passes(ServerConfig(keep_warm_per_s=0), rps=20.0, seconds=10.0) == 0
+def test_a_pass_that_is_cut_off_has_gone_astray() -> None:
+    """Its connection was closed under it; the next pass opens another."""
+    async def main(loop: SimLoop) -> None:
+        twin = Twin(loop, Random(1), _raise)
+        asked = loop.create_task(twin.ask())
+        await asyncio.sleep(0)
+        [connection] = twin.edge.connections
+        connection.abort()
+        with pytest.raises(Astray):
+            await asked
+        assert (await twin.ask()).startswith(b"HTTP/1.1 200")
+
+    run(main)
 
 
-def test_it_ends_when_nobody_asks_any_more() -> None:
-    """A burst is followed by passes for a while, and then by none."""
-    config = ServerConfig(keep_warm_per_s=100)
-    lingering = _passes(config, rps=20.0, seconds=1.0, idle_s=60.0) - _passes(config, rps=20.0, seconds=1.0)
-    assert 20 <= lingering <= LINGER_S * 100 + 1
+def test_the_canned_answer_comes_in_two_turns() -> None:
+    """First token and rest, as from an upstream: what is written for the first goes out before the rest is read."""
+    async def main(loop: SimLoop) -> None:
+        twin = Hearing(loop, Random(1), _raise)
+        await twin.ask()
+        assert [b'"Yes"' in data for data in twin.heard] == [True, *[False] * (len(twin.heard) - 1)]
+        assert len(twin.heard) > 1
+
+    run(main)
 
 
-def test_a_late_loop_is_left_alone() -> None:
-    """Where each wait ends late by more than a gap, the core is busy with something else: no pass is added to it."""
-    assert _passes(ServerConfig(keep_warm_per_s=100), rps=20.0, seconds=10.0, busy_s=0.025) == 0
-    assert _passes(ServerConfig(keep_warm_per_s=100), rps=20.0, seconds=10.0, busy_s=0.005) > 100
+class Hearing(Twin):
+    """One whose client keeps what it read, read by read."""
 
+    def __init__(self, clock: SimLoop, rng: Random, on_error: Callable[[BaseException], None]) -> None:
+        super().__init__(clock, rng, on_error)
+        self.heard: list[bytes] = []
 
-def _passes(config: ServerConfig, rps: float, seconds: float, idle_s: float = 0.0, busy_s: float = 0.0) -> int:
-    """Of the twin, beside an edge that begins `rps` answers a second."""
-    async def main(loop: SimLoop) -> int:
-        edge = Twin(loop, Random(1), _raise).edge
-        edge.current.config = config
-        made: list[Twin] = []
-
-        def counted() -> Twin:
-            made.append(Twin(loop, Random(1), _raise))
-            return made[0]
-
-        async def busy() -> None:
-            while True:
-                await asyncio.sleep(0.001)
-                loop.stall(busy_s)
-
-        tasks = [loop.create_task(busy()), loop.create_task(keep_warm(edge, loop, counted))]
-        for _ in range(int(seconds * (rps or 1))):
-            await asyncio.sleep(1 / (rps or 1))
-            if rps:
-                edge.common("id")
-        await asyncio.sleep(idle_s)
-        for task in tasks:
-            task.cancel()
-        return made[0].edge.n_answers if made else 0
-
-    return run(main)
+    def _hear(self, data: bytes) -> None:
+        self.heard.append(data)
+        super()._hear(data)
 
 
 def _raise(error: BaseException) -> None:

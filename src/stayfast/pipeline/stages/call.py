@@ -207,10 +207,10 @@ class Caller:
                 lead = await until_content(attempt, stream)
             else:
                 lead = await until_whole(attempt, stream, ex.watch, timeouts.idle_s, self._clock)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as why:
             started = race.won() if race is not None else None
             if started is None:
-                return self._interrupted(ex, attempt, is_last=is_last)
+                return self._interrupted(ex, attempt, why, is_last=is_last)
             attempt.lose()
             return started
         except UpstreamFailed as failed:
@@ -226,14 +226,14 @@ class Caller:
             ex.watch.disarm()
         return Started(attempt, stream, lead)
 
-    def _interrupted(self, ex: Exchange, attempt: Attempt, *, is_last: bool) -> Started:
+    def _interrupted(self, ex: Exchange, attempt: Attempt, why: asyncio.CancelledError, *, is_last: bool) -> Started:
         """What came of an attempt that was cancelled: by our own time-out, an error or the part of a whole answer that is
         there; by the client's leaving, the cancellation.
         """
         verdict = ex.watch.verdict(Stage.CALL)
         if verdict is None:
             attempt.abandon()
-            raise asyncio.CancelledError
+            raise why
         is_over = verdict.limit in OF_THE_STAGE
         if is_over and is_last and ex.terms.ends_partial and attempt.cadence.first_at is not None:
             assert attempt.stream is not None

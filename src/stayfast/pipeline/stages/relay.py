@@ -138,10 +138,10 @@ class Reply:
             raise late from None
         return ending
 
-    def close(self) -> None:
-        """The reader is done: after a whole answer a no-op, before it the client has left and the upstream is closed."""
+    def close(self, why: StayfastError | None = None) -> None:
+        """The reader is done: after a whole answer a no-op, else the upstream is closed for `why`, or as the client left."""
         if not self._is_over:
-            self._end(asyncio.CancelledError(), IGNORED)
+            self._end(why or asyncio.CancelledError(), IGNORED)
 
     async def aclose(self) -> None:
         """`close` for users of `contextlib.aclosing`."""

@@ -1,5 +1,7 @@
 """The end of a request, whatever it was: one fact for logs and metrics. It never fails and never awaits."""
 
+import asyncio
+
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone, Sink
@@ -23,7 +25,11 @@ class Settle:
 
     def done(self, ex: Exchange, why: BaseException | None, sight: Sight | None = None,
              cadence: Cadence | None = None, n_chunks: int = 0) -> None:
-        """`why` is None for a whole answer; anything that is not a StayfastError means that the client left."""
+        """`why` is None for a whole answer; anything but an Exception means that the client left, and a CancelledError that
+        carries a StayfastError that we ended it for that.
+        """
+        if isinstance(why, asyncio.CancelledError) and why.args and isinstance(why.args[0], StayfastError):
+            why = why.args[0]
         ex.ledger.enter(SETTLE)
         ex.watch.stop()
         status, error = 200, None

@@ -15,7 +15,8 @@ from typing import Any
 class Nap:
     """Some seconds of one task's time, from when it is first awaited. Cancelled as a future is."""
 
-    __slots__ = ("_asyncio_future_blocking", "_at", "_context", "_is_cancelled", "_is_over", "_loop", "_timer", "_woken")
+    __slots__ = ("_asyncio_future_blocking", "_at", "_context", "_is_cancelled", "_is_over", "_loop", "_timer", "_why",
+                 "_woken")
 
     def __init__(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         self._asyncio_future_blocking = False
@@ -23,6 +24,7 @@ class Nap:
         self._loop = loop
         self._timer: asyncio.Handle | None = None
         self._is_over = self._is_cancelled = False
+        self._why: tuple[object, ...] = ()  # it was cancelled
 
     def __await__(self) -> Generator[Any, None, None]:
         self._asyncio_future_blocking = True
@@ -55,9 +57,10 @@ class Nap:
         return 1
 
     def cancel(self, msg: object = None) -> bool:
-        """End the wait at once; False where it is over."""
+        """End the wait at once, `msg` being why; False where it is over."""
         if self._is_over or self._timer is None:
             return False
+        self._why = () if msg is None else (msg,)
         self._is_over = self._is_cancelled = True
         self._timer.cancel()
         self._timer = None  # which holds this nap: a cycle for each chunk would be work for the collector
@@ -67,7 +70,7 @@ class Nap:
     def result(self) -> None:
         """Raises CancelledError where the wait was cut short."""
         if self._is_cancelled:
-            raise asyncio.CancelledError
+            raise asyncio.CancelledError(*self._why)
 
     def _ring(self) -> None:
         self._is_over = True
