@@ -29,6 +29,8 @@ class Part(Struct, gc=False):
 
 
 Content = str | list[Part]
+Alike = Annotated[list[str | int | list[int]], Meta(extra_json_schema={  # no mixture: `decode` looks at that
+    "anyOf": [{"items": {"type": kind}} for kind in ("string", "integer", "array")]})]
 
 
 class System(Struct, gc=False, tag_field="role", tag="system"):
@@ -151,7 +153,7 @@ class CompletionsRequest(Struct, gc=False):
     """`POST /v1/completions`. `prompt`: text, texts, tokens, or lists of tokens."""
 
     model: Name
-    prompt: str | list[str | int | list[int]]
+    prompt: str | Alike
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: NChoices | None = None
@@ -174,7 +176,7 @@ class EmbeddingsRequest(Struct, gc=False):
     """`POST /v1/embeddings`."""
 
     model: Name
-    input: Annotated[str, Meta(min_length=1)] | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    input: Annotated[str, Meta(min_length=1)] | Annotated[Alike, Meta(min_length=1)]
     dimensions: Count | None = None
     encoding_format: str | None = None
     user: str | None = None
