@@ -92,6 +92,16 @@ def test_a_broken_request_is_answered_400_and_ends_the_connection(shape: str) ->
     uvloop.run(main())
 
 
+def test_http_2_without_tls_is_named() -> None:
+    """And not in the parser's own words."""
+
+    async def main() -> None:
+        async with serving() as running:
+            assert b"This is not HTTP/1.1: HTTP/2 is not spoken here." in await running.ask(_BROKEN["HTTP/2 preface"])
+
+    uvloop.run(main())
+
+
 _REFUSED = [
     (get("/v1/chat/completions"), 405, "method_not_allowed"),
     (get("/livez", method="DELETE"), 405, "method_not_allowed"),

@@ -85,6 +85,30 @@ def test_a_bad_field_is_named(api: Api, fields: dict[str, Any], param: str) -> N
     assert param in caught.value.message
 
 
+@pytest.mark.parametrize(("api", "says"), [(Api.CHAT, "one of system, developer, user, assistant, tool, function"),
+                                           (Api.MESSAGES, "one of user, assistant, system"),
+                                           (Api.COUNT_TOKENS, "one of user, assistant, system")])
+def test_a_wrong_role_is_told_which_there_are(api: Api, says: str) -> None:
+    """And the wrong one is not quoted."""
+    with pytest.raises(Rejected, match=rf"^messages\[0\].role: unknown value, expected {says}$"):
+        decode(api, body(api, messages=[{"role": "wizard", "content": "hi"}]))
+
+
+@pytest.mark.parametrize(("api", "field"), [(Api.EMBEDDINGS, "input"), (Api.COMPLETIONS, "prompt")])
+@pytest.mark.parametrize(("said", "is_alike"), [
+    ("a", True), (["a", "b"], True), ([1, 2], True), ([[1], [2, 3]], True), (["a", 1], False), ([1, [1]], False),
+    ([[1], "a"], False)])
+def test_texts_and_tokens_do_not_mix(api: Api, field: str, said: Any, is_alike: bool) -> None:
+    """The field is named, and what it may hold."""
+    raw = body(api, **{field: said})
+    if is_alike:
+        assert decode(api, raw).body == raw
+        return
+    with pytest.raises(Rejected, match=f"^{field}: expected a text, texts, token numbers, or lists") as told:
+        decode(api, raw)
+    assert told.value.param == field
+
+
 @pytest.mark.parametrize("api", list(Api))
 def test_a_missing_model_is_named(api: Api) -> None:
     """No protocol goes without a model."""
