@@ -7,10 +7,9 @@ requests, a twin of the gateway (twin.py) answers a made-up request `keep_warm_p
 which a real one came; so it does in the first look after the start. Requests are those that the edge let in: no health
 check, no scrape and nobody without a key wakes the twin. It gives way where its CPU is somebody else's: where within the
 last `SPAN_S` the process used `BUSY` of a core, or the kernel let it wait for one for `WAITED` of the time (because of
-other processes, or of a CPU limit that is used up), it pauses for `PAUSE_S`, twice as long each time, until it ran for a
-whole `SPAN_S` without. A pass that fails is told of once, and the next is tried after the longest pause. What it gains and
-costs is in docs/benchmarks.md. When wrong: where CPU is paid for by use, and where the first token takes seconds in any
-case.
+other processes, or of a CPU limit that is used up), it pauses for `PAUSE_S`, `LONGER` each time, until it ran for a whole
+`SPAN_S` without. A pass that fails is told of once, and the next is tried after the longest pause. What it gains and costs
+is in docs/benchmarks.md. When wrong: where CPU is paid for by use, and where the first token takes seconds in any case.
 """
 
 import asyncio
@@ -30,6 +29,7 @@ AT_LEAST = 2  # requests in a look
 BUSY = 0.5  # of a core: beside so much work of its own the path is warm enough
 WAITED = 0.01  # of the time; 2 to 6 % on a core with another process that never sleeps, 0.01 to 0.2 % on one without
 PAUSE_S = 5.0
+LONGER = 4.0  # times, each time
 LONGEST_PAUSE_S = 320.0
 _PASS_S = 1.0  # what is more has gone astray
 _SCHEDSTAT = Path("/proc/self/schedstat")
@@ -104,7 +104,7 @@ class Warming:
             if is_warm and not has_room:
                 is_warm = False
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(LONGER * pause_s, LONGEST_PAUSE_S)
                 room.forget()
             elif per_s and room.is_sure:
                 pause_s = PAUSE_S
