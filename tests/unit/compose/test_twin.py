@@ -50,12 +50,15 @@ def test_an_answer_that_is_an_error_has_gone_astray() -> None:
     run(main)
 
 
-def test_a_pass_that_is_cut_off_has_gone_astray() -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_pass_that_is_cut_off_has_gone_astray(has_begun: bool) -> None:
     """Its connection was closed under it; the next pass opens another."""
     async def main(loop: SimLoop) -> None:
-        twin = Twin(loop, Random(1), _raise)
+        twin = Hearing(loop, Random(1), _raise)
         asked = loop.create_task(twin.ask())
         await asyncio.sleep(0)
+        while has_begun and not twin.heard:
+            await asyncio.sleep(0)
         [connection] = twin.edge.connections
         connection.abort()
         with pytest.raises(Astray):
@@ -65,8 +68,8 @@ def test_a_pass_that_is_cut_off_has_gone_astray() -> None:
     run(main)
 
 
-def test_the_canned_answer_comes_in_two_turns() -> None:
-    """First token and rest, as from an upstream: what is written for the first goes out before the rest is read."""
+def test_the_canned_answer_comes_in_two_parts() -> None:
+    """First token and rest, as from an upstream: what is written for the first is written alone."""
     async def main(loop: SimLoop) -> None:
         twin = Hearing(loop, Random(1), _raise)
         await twin.ask()
