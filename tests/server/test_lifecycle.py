@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import uvloop
 
+from stayfast.core.errors import Shed
 from stayfast.core.types import Request
 from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig
@@ -69,6 +70,51 @@ def test_what_outlasts_the_drain_is_told_so(body: bytes, says: bytes) -> None:
             answer = await client.rest()
             assert says in answer
             assert not answer.endswith(b"0\r\n\r\n")
+
+    uvloop.run(main())
+
+
+def test_what_has_no_token_yet_is_told_why_it_ends() -> None:
+    """The gateway is cancelled with the reason, and does not take it for a client that left."""
+
+    async def main() -> None:
+        ended_for: list[object] = []
+
+        async def before(request: Request) -> None:
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError as why:
+                ended_for.extend(why.args)
+                raise
+
+        gateway = FakeGateway(before=before)
+        async with serving(FakeBackend(replace(QUICK, drain_grace_s=0, drain_s=0.1), gateway)) as running:
+            client = await running.connect()
+            client.send(post(CHAT))
+            await eventually(lambda: bool(gateway.seen))
+            running.server.stop()
+            assert await running.server.serve() == CUT_OFF
+            assert (await client.rest()).startswith(b"HTTP/1.1 503 ")
+        [why] = ended_for
+        assert isinstance(why, Shed)
+        assert why.code == "draining"
+
+    uvloop.run(main())
+
+
+def test_only_what_is_let_in_counts_as_asked() -> None:
+    """Health checks, scrapes, and what the edge refuses by itself keep nothing warm."""
+
+    async def main() -> None:
+        async with serving(FakeBackend(QUICK, FakeGateway())) as running:
+            client = await running.connect()
+            for asked in (get("/livez"), get("/healthz"), get("/nowhere"), post(b"{}"), post(b"\xff")):
+                client.send(asked)
+                await client.answer()
+            assert running.server.edge.n_served == 0
+            client.send(post(CHAT))
+            await client.answer()
+            assert running.server.edge.n_served == 1
 
     uvloop.run(main())
 
