@@ -62,6 +62,27 @@ async def stubborn(told: list[str], gate: "asyncio.Future[str]") -> str:
     return await gate
 
 
+def test_the_reason_of_a_cancellation_arrives() -> None:
+    """Whoever cancels a Task that leaves its call to others says why, and who awaited the call hears it."""
+    async def main() -> None:
+        listeners = Listeners(are_there=True)
+        gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def waits() -> str:
+            return await gate
+
+        task = asyncio.ensure_future(carry(waits(), listeners))
+        await asyncio.sleep(0)
+        task.cancel("a drain")
+        with pytest.raises(asyncio.CancelledError, match="a drain"):
+            await task
+        gate.set_result("done")
+        assert listeners.went_on is not None
+        assert await listeners.went_on == "done"
+
+    asyncio.run(main())
+
+
 def test_what_nobody_else_wants_is_told() -> None:
     """It may wait again, and from then on it can still be left."""
     async def main() -> tuple[list[str], str]:
