@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -51,25 +52,30 @@ def test_a_drain_lets_running_answers_finish_and_refuses_new_ones() -> None:
     uvloop.run(main())
 
 
+async def _outlasting(gateway: FakeGateway, body: bytes, has_begun: Callable[[], bool]) -> bytes:
+    """What the client hears of a request that takes longer than the drain."""
+    async with serving(FakeBackend(replace(QUICK, drain_grace_s=0, drain_s=0.1), gateway)) as running:
+        client = await running.connect()
+        client.send(post(body))
+        await eventually(has_begun)
+        running.server.stop()
+        assert await running.server.serve() == CUT_OFF
+        return await client.rest()
+
+
 @pytest.mark.parametrize(("body", "says"), [(STREAM, b"shutting down"), (CHAT, b"HTTP/1.1 503 ")])
 def test_what_outlasts_the_drain_is_told_so(body: bytes, says: bytes) -> None:
     """After drain_s: an event in a stream, which breaks off; 503 where nothing was sent; the status says so too."""
 
     async def main() -> None:
         gateway = FakeGateway(lambda request: [b"data: a\n\n", 30.0])
-        async with serving(FakeBackend(replace(QUICK, drain_grace_s=0, drain_s=0.1), gateway)) as running:
-            client = await running.connect()
-            client.send(post(body))
-            await eventually(lambda: bool(gateway.replies))
-            running.server.stop()
-            assert await running.server.serve() == CUT_OFF
-            assert gateway.replies[0].is_closed
-            ended_for = gateway.replies[0].closed_for
-            assert ended_for is not None
-            assert ended_for.code == "draining"
-            answer = await client.rest()
-            assert says in answer
-            assert not answer.endswith(b"0\r\n\r\n")
+        answer = await _outlasting(gateway, body, lambda: bool(gateway.replies))
+        assert gateway.replies[0].is_closed
+        ended_for = gateway.replies[0].closed_for
+        assert ended_for is not None
+        assert ended_for.code == "draining"
+        assert says in answer
+        assert not answer.endswith(b"0\r\n\r\n")
 
     uvloop.run(main())
 
@@ -88,13 +94,7 @@ def test_what_has_no_token_yet_is_told_why_it_ends() -> None:
                 raise
 
         gateway = FakeGateway(before=before)
-        async with serving(FakeBackend(replace(QUICK, drain_grace_s=0, drain_s=0.1), gateway)) as running:
-            client = await running.connect()
-            client.send(post(CHAT))
-            await eventually(lambda: bool(gateway.seen))
-            running.server.stop()
-            assert await running.server.serve() == CUT_OFF
-            assert (await client.rest()).startswith(b"HTTP/1.1 503 ")
+        assert (await _outlasting(gateway, CHAT, lambda: bool(gateway.seen))).startswith(b"HTTP/1.1 503 ")
         [why] = ended_for
         assert isinstance(why, Shed)
         assert why.code == "draining"

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Shed
 from stayfast.core.events import Sink, Trace
 from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import check_exposure
 from stayfast.server.edge import AsgiApp, Edge, Place
 from stayfast.server.protocol import Connection
-from stayfast.server.routes import RETRY_WHEN_DRAINING_S
+from stayfast.server.routes import shutting_down
 from stayfast.server.tasks import Tasks
 
 BACKLOG = 4096
@@ -111,8 +110,7 @@ class Server:
         if edge.connections and not await _within(config.drain_s, edge.is_empty):
             self._n_cut_off += len(edge.tasks)
             for connection in tuple(edge.connections):
-                connection.cut_short(Shed("This gateway is shutting down.", code="draining",
-                                          retry_after_s=RETRY_WHEN_DRAINING_S))
+                connection.cut_short(shutting_down())
             if not await _within(_FAREWELL_S, edge.is_empty):
                 self._cut_off()
         await edge.tasks.wait(_FAREWELL_S)

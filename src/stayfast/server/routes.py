@@ -81,10 +81,15 @@ def admit(inbound: Inbound, current: Current, *, is_draining: bool) -> StayfastE
         if api is not None:
             check_media(inbound.fields)
             if is_draining:
-                return Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
+                return shutting_down()
     except Rejected as error:
         return error
     return None
+
+
+def shutting_down() -> Shed:
+    """What a drain says to who comes too late or takes too long; a new one each time, as its end is noted on it."""
+    return Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
 
 
 def _refuse_method(inbound: Inbound, methods: tuple[str, ...]) -> None:
