@@ -29,6 +29,7 @@ from stayfast.policy.histogram import LogHistogram
 from stayfast.policy.window import Window
 from stayfast.settings import Source, load
 from stayfast.upstreams.base import Call
+from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.decode import decode
 
 N_CHUNKS, N_REQUESTS, N_ROUNDS = 32, 500, 41
@@ -102,7 +103,7 @@ def system(observers: Observers, sink: Sink | None) -> System:
     """A gateway before the upstream in memory; `sink` in place of the observers' own."""
     if sink is not None:
         observers.sink = sink
-    settings = load(Source("telemetry.py", SETTINGS), {})
+    settings = load(Source("telemetry.py", SETTINGS), {}, kinds=KINDS)
     built = build(settings, observers, {}, SystemClock(), Random(1))
     built.registry["u"].upstream = Instant()
     return built
@@ -178,7 +179,7 @@ def main() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
 
     def observers() -> Observers:
-        made = Observers(load(Source("telemetry.py", SETTINGS), {}), SystemClock())
+        made = Observers(load(Source("telemetry.py", SETTINGS), {}, kinds=KINDS), SystemClock())
         made.writer = made.log._writer = LineWriter(LogConfig(fd=devnull))
         made.writer.start()
         return made

@@ -23,7 +23,7 @@ from stayfast.policy.prefix import PrefixConfig
 from stayfast.policy.semantic import SemanticConfig
 from stayfast.prove import prefix
 from stayfast.prove.load import MODEL
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.settings.environment import cache_home, environment
 from stayfast.stores import minilm
 from stayfast.stores.base import StoreStats
@@ -35,6 +35,7 @@ from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import ProviderConfig
 from stayfast.upstreams.simulated.config import Lengths
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.decode import decode
 
 RATE_RPS: Final = 20.0

@@ -31,11 +31,12 @@ from stayfast.prove import brownout, noisy
 from stayfast.prove.crowd import Crowd, chat
 from stayfast.prove.load import MODEL, Load
 from stayfast.server.board import Board, prepare
-from stayfast.settings import Log, Route, Settings, SimulatedUpstream
+from stayfast.settings import Log, Route, Settings
 from stayfast.settings.routes import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import EngineModel, Gaps, Mixture, ProviderConfig, Regime, Regimes, Simulated, Weather
 from stayfast.upstreams.simulated.config import Lengths
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 NO_HEDGE, NO_BREAKER, NO_LIMIT = HedgeConfig("off"), BreakerConfig(enabled=False), LimitConfig("off")
 PRESET = "gpt-4o-mini-like"

@@ -25,6 +25,7 @@ from stayfast.cli.bench import Session, command_line, parse
 from stayfast.cli.bench_options import job_of
 from stayfast.core.clock import SystemClock
 from stayfast.settings import HttpUpstream, Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.bench.servers import serving, whole
 from tests.bench.synthetic import Scenario, result
 
@@ -213,7 +214,7 @@ def test_the_page_puts_the_gateway_before_the_provider_it_is_compared_with() -> 
     """In "Two targets": the gateway's one upstream is what the other target asks, and waits for nothing."""
     section = (ROOT / "docs" / "measuring.md").read_text().partition("\n## Two targets\n")[2].partition("\n## ")[0]
     [settings] = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    read = load(Source("measuring.md", settings), {})
+    read = load(Source("measuring.md", settings), {}, kinds=KINDS)
     [upstream] = read.upstreams.values()
     assert isinstance(upstream, HttpUpstream)
     assert f"--target direct={upstream.base_url} " in section

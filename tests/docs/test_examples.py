@@ -8,6 +8,7 @@ import pytest
 
 from stayfast.cli import _parser
 from stayfast.settings import Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.docs.pages import ROOT, blocks, pages, prose, spans
 
 DIGEST = "sha256:" + "0" * 64
@@ -33,7 +34,8 @@ def typed(page: Path) -> list[str]:
 def test_settings_load(page: Path) -> None:
     """Every YAML example is a settings file without a mistake."""
     for text in blocks(page, "yaml"):
-        load(Source(page.name, text), variables_for(text), check_engine=lambda _: None, check_turn=lambda _: None)
+        load(Source(page.name, text), variables_for(text), check_engine=lambda _: None, check_turn=lambda _: None,
+             kinds=KINDS)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -14,6 +14,7 @@ from stayfast.server.lifecycle import _FAREWELL_S
 from stayfast.server.routes import HEALTH
 from stayfast.server.workers import EXIT_BAD_SETTINGS, WorkersConfig
 from stayfast.settings import Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.docs.pages import ROOT
 from tests.docs.test_examples import variables_for
 
@@ -56,7 +57,7 @@ def test_the_manifest() -> None:
     """Its settings load, its probes exist, its port is the gateway's, and Kubernetes waits for the drain."""
     parts: dict[str, Any] = {part["kind"]: part for part in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))}
     text = parts["ConfigMap"]["data"]["stayfast.yaml"]
-    settings = load(Source("stayfast.yaml", text), variables_for(text))
+    settings = load(Source("stayfast.yaml", text), variables_for(text), kinds=KINDS)
     pod = parts["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     (port,) = container["ports"]

@@ -13,10 +13,11 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.prefix import PrefixConfig
 from stayfast.policy.price import Price
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing import SimLoop
 from stayfast.upstreams.base import Call, Marker, Stream, Upstream
 from stayfast.upstreams.simulated import FaultRule, Gaps, Mixture, PromptCacheModel, ProviderConfig
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.decode import decode
 
 AUTO = PrefixConfig("auto")

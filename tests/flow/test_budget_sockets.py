@@ -18,6 +18,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 
 pytestmark = pytest.mark.sockets
 DEADLINE_S = 0.4
@@ -88,7 +89,7 @@ async def gateway(route: str, **kinds: str) -> AsyncIterator[tuple[int, dict[str
             lines.append(f"  {name}: {{kind: openai, base_url: 'http://127.0.0.1:{port}/v1', probe: false, "
                          "apis: [chat], sends_deadline: true}")
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines, f"routes: {{m: {{{route}}}}}"])
-        settings = load(Source("test", text), {})
+        settings = load(Source("test", text), {}, kinds=KINDS)
         clock = SystemClock()
         observers = Observers(settings, clock)
         system = build(settings, observers, {}, clock, Random(1))

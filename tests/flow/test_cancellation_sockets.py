@@ -17,6 +17,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 
 LIMIT_S = 0.05
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -61,7 +62,7 @@ class Peer:
 @asynccontextmanager
 async def gateway(port: int, text: str = SETTINGS, **ports: int) -> AsyncIterator[tuple[System, int]]:
     """A whole gateway in this process, in front of an upstream on `port`, and of others; its system and its own port."""
-    settings = load(Source("test", text.format(port=port, **ports)), {})
+    settings = load(Source("test", text.format(port=port, **ports)), {}, kinds=KINDS)
     clock = SystemClock()
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))

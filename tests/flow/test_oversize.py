@@ -15,6 +15,7 @@ from stayfast.pipeline.oversize import Sized
 from stayfast.pipeline.stages.admit import Admission
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import RecordingSink, SimLoop, run
+from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.decode import decode
 from stayfast.wire.errors import render
 from tests.flow.rig import chat, read
@@ -38,7 +39,7 @@ routes:
 
 def settings(text: str) -> Settings:
     """Loaded."""
-    return load(Source("test", text), {})
+    return load(Source("test", text), {}, kinds=KINDS)
 
 
 class Bench:

@@ -17,6 +17,7 @@ from stayfast.policy.stall import Flow
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.flow.test_budget_sockets import CHUNKED, chunk
 
 pytestmark = pytest.mark.sockets
@@ -74,7 +75,7 @@ async def gateway(first: Replica, second: Replica) -> AsyncIterator[tuple[str, S
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines,
                           "routes: {m: {upstreams: [first, second], pick: order, on_stall: rescue}}"])
         clock = SystemClock()
-        settings = load(Source("test", text), {})
+        settings = load(Source("test", text), {}, kinds=KINDS)
         observers = Observers(settings, clock)
         system = build(settings, observers, {}, clock, Random(1))
         for member in system.registry:

@@ -16,6 +16,7 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.simulated import Simulated
+from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.decode import decode
 from tests.flow.rig import read
 
@@ -29,7 +30,7 @@ def settings_of(route: str, **upstreams: str) -> Settings:
     """A settings file with one route, `chat`."""
     lines = [f"  {name}: {its}" for name, its in upstreams.items()]
     text = "\n".join(["upstreams:", *lines, "defaults: {hedge: {mode: \"off\"}}", "routes:", f"  chat: {route}"])
-    return load(Source("test", text), {})
+    return load(Source("test", text), {}, kinds=KINDS)
 
 
 class Client:

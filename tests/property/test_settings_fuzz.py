@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stayfast.settings import SettingsError, Source, load
 from stayfast.settings.schema import json_schema
+from stayfast.upstreams.simulated.settings import KINDS
 
 KEYS = ("server", "upstreams", "routes", "defaults", "log", "port", "auth", "keys", "kind", "openai", "a", "m", "timeouts",
         "total_s", "upstreams", "retry", "<<", "models", "headers", "apis")
@@ -23,7 +24,8 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 def run(text: str) -> bool:
     """Whether the text loads."""
     try:
-        load(Source("f.yaml", text), {"X": "1"}, check_engine=lambda config: None, check_turn=lambda named: None)
+        load(Source("f.yaml", text), {"X": "1"}, check_engine=lambda config: None, check_turn=lambda named: None,
+             kinds=KINDS)
     except SettingsError as error:
         problems, shown = error.problems, str(error)
     else:

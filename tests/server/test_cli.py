@@ -23,6 +23,7 @@ from stayfast.cli import main
 from stayfast.cli.hello import hello
 from stayfast.server.lifeline import Lifeline, framed
 from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 
 GOOD = "upstreams: {a: {kind: simulated}, b: {kind: simulated}}\nroutes: {m: [a, b]}\n"
 
@@ -142,7 +143,7 @@ def test_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "app"]) == 0
     key, *lines = capsys.readouterr().out.splitlines()
     assert len(key) > 40
-    settings = load(Source("x", "\n".join(lines)), {}, check_engine=lambda config: None)
+    settings = load(Source("x", "\n".join(lines)), {}, check_engine=lambda config: None, kinds=KINDS)
     assert settings.server.keys == {"app": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
     assert key not in "".join(lines)
     assert main(["key", "app"]) == 0
@@ -225,14 +226,14 @@ def test_taken_port_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 ])
 def test_hello(text: str, address: tuple[str, int], part: str) -> None:
     """The line to try names an address that can be called and a model that costs nothing where there is one."""
-    settings = load(Source("x", text), {}, check_engine=lambda config: None)
+    settings = load(Source("x", text), {}, check_engine=lambda config: None, kinds=KINDS)
     assert part in hello(settings, [address], "1").splitlines()[-1]
 
 
 def test_hello_without_a_name_to_try() -> None:
     """With nothing but a wildcard to a provider, whose models only its customer knows, it says what is to be put in."""
     text = 'upstreams: {a: {kind: openai, key: k}}\nroutes: {"*": [a]}'
-    *_, asked, line = hello(load(Source("x", text), {}), [("h", 1)], "1").splitlines()
+    *_, asked, line = hello(load(Source("x", text), {}, kinds=KINDS), [("h", 1)], "1").splitlines()
     assert asked == "try, with a model that your upstream has for MODEL:"
     assert '"model": "MODEL"' in line
 

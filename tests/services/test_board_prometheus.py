@@ -15,6 +15,7 @@ from stayfast.observe.rules.files import prometheus as rules_file
 from stayfast.observe.rules.promql import is_awaited, quoted
 from stayfast.observe.rules.rule import Recording
 from stayfast.settings import Settings, Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
 from tests.services.traffic import SETTINGS, traffic
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.sockets
 
 def settings() -> Settings:
     """What the gateway of these tests is told."""
-    return load(Source("test", SETTINGS), {})
+    return load(Source("test", SETTINGS), {}, kinds=KINDS)
 
 
 def board_queries() -> list[str]:

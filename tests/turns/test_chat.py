@@ -23,6 +23,7 @@ from stayfast.turns.answer import Answer
 from stayfast.turns.chat import ChatModel
 from stayfast.turns.pace import Pace
 from stayfast.turns.tools import Call, tool
+from stayfast.upstreams.simulated.settings import KINDS
 
 SETTINGS = """
 server: {port: 0}
@@ -39,7 +40,7 @@ routes:
 async def gateway() -> AsyncIterator[openai.AsyncOpenAI]:
     """A client of a gateway in this process, in front of simulated providers."""
     clock = SystemClock()
-    settings = load(Source("test", SETTINGS), {})
+    settings = load(Source("test", SETTINGS), {}, kinds=KINDS)
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))
     host = Host(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=lambda _: None,

@@ -19,6 +19,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.turns.find import find
 from stayfast.turns.served import Served
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.flow.rig import chat, read, said
 
 GOOD = "async def answer(asked):\n    return 'one'\n"
@@ -115,7 +116,7 @@ def test_a_change_that_does_not_load_changes_nothing(folder: Path) -> None:
 
 def settings(turn: str = "desk_of_test:answer", more: str = "") -> Settings:
     """A gateway that serves one turn."""
-    return load(Source("stayfast.yaml", SETTINGS.format(turn=turn, more=more)), {})
+    return load(Source("stayfast.yaml", SETTINGS.format(turn=turn, more=more)), {}, kinds=KINDS)
 
 
 @pytest.mark.parametrize(("turn", "words"), [
@@ -169,7 +170,7 @@ def test_its_answers_can_be_kept(folder: Path) -> None:
     write(folder, COUNTING)
     text = SETTINGS.format(turn="desk_of_test:answer", more="")
     text = text.replace("[desk]", "{upstreams: [desk], cache: {mode: exact}}")
-    system = built(load(Source("stayfast.yaml", text), {}))
+    system = built(load(Source("stayfast.yaml", text), {}, kinds=KINDS))
 
     async def ask(events: EventsWish | None = None) -> tuple[str, str | None]:
         clock = system.gateway.alarms.clock

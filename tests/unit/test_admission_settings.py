@@ -11,6 +11,7 @@ from stayfast.policy.priority import Points, Tier
 from stayfast.policy.quota import QuotaConfig
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 DIGEST = "sha256:" + "0" * 64
 BASE = f"upstreams: {{p: {{kind: simulated, probe: false}}}}\nroutes: {{m: [p]}}\nserver: {{keys: {{web: '{DIGEST}'}}}}\n"
@@ -24,7 +25,7 @@ tenants:
 
 def settings(text: str) -> Settings:
     """Loaded."""
-    return load(Source("test", text), {})
+    return load(Source("test", text), {}, kinds=KINDS)
 
 
 def system(of: Settings, old: System | None = None) -> System:

@@ -9,6 +9,7 @@ from stayfast.core.types import Stage
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.settings.routes import Tier
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 UPSTREAMS = """
 upstreams:
@@ -31,7 +32,7 @@ routes:
 
 def loaded(text: str) -> Settings:
     """The settings of a text."""
-    return load(Source("f.yaml", text), {})
+    return load(Source("f.yaml", text), {}, kinds=KINDS)
 
 
 def system(text: str) -> System:

@@ -10,13 +10,14 @@ from stayfast.cli import main
 from stayfast.core.clock import SystemClock
 from stayfast.settings import Settings, SettingsError, Source, load, unusable
 from stayfast.stores.sqlite import SqliteDoor
+from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: {upstreams: [u], cache: {CACHE}}}\n"
 
 
 def read(cache: str, more: str = "", variables: dict[str, str] | None = None) -> Settings:
     """The settings of a route with this cache."""
-    return load(Source("f.yaml", TEXT.replace("CACHE", cache) + more), variables or {})
+    return load(Source("f.yaml", TEXT.replace("CACHE", cache) + more), variables or {}, kinds=KINDS)
 
 
 @pytest.mark.parametrize(("cache", "where", "message"), [

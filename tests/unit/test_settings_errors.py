@@ -11,6 +11,7 @@ from stayfast.engine.config import EngineConfig
 from stayfast.settings import HttpUpstream, Override, Secret, SettingsError, Source, find, load
 from stayfast.settings.declare import Plain, Record, settings_of
 from stayfast.settings.described import DESCRIBED
+from stayfast.upstreams.simulated.settings import KINDS
 
 UPSTREAM = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
 ROUTE = "routes: {m: [a]}\n"
@@ -20,7 +21,7 @@ BASE = UPSTREAM + ROUTE
 def complaints(text: str, variables: dict[str, str] | None = None, *given: Override) -> list[str]:
     """The lines of the error that a text makes."""
     with pytest.raises(SettingsError) as caught:
-        load(Source("f.yaml", text), variables or {}, given, check_engine=lambda config: None)
+        load(Source("f.yaml", text), variables or {}, given, check_engine=lambda config: None, kinds=KINDS)
     return str(caught.value).splitlines()
 
 
@@ -66,9 +67,9 @@ def test_one_mistake(text: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(("upstream", "complaint"), [
-    ("{}", "upstreams.a: `kind` is missing: one of openai, anthropic, embedded, simulated, turn"),
-    ("5", "upstreams.a: must be a mapping with `kind`: one of openai, anthropic, embedded, simulated, turn"),
-    ("{kind: opnai}", ('upstreams.a.kind: must be one of openai, anthropic, embedded, simulated, turn, not "opnai", '
+    ("{}", "upstreams.a: `kind` is missing: one of openai, anthropic, embedded, turn, simulated"),
+    ("5", "upstreams.a: must be a mapping with `kind`: one of openai, anthropic, embedded, turn, simulated"),
+    ("{kind: opnai}", ('upstreams.a.kind: must be one of openai, anthropic, embedded, turn, simulated, not "opnai", '
                       "did you mean openai?")),
     ("{kind: simulated, key: x}", "upstreams.a.key: unknown setting"),
     ("{kind: openai}", "upstreams.a.key: is missing: api.openai.com asks for one, for example ${OPENAI_API_KEY}"),
@@ -182,7 +183,7 @@ def test_engine_that_cannot_run_is_told_in_settings() -> None:
     """A model that is not there is a mistake in the settings, not a crash loop later."""
     with pytest.raises(SettingsError, match=r"x:1:\d+: upstreams.e.model: '/nope.gguf' cannot be read"):
         load(Source("x", "upstreams: {e: {kind: embedded, model: /nope.gguf}}\nroutes: {m: [e]}"), {},
-             check_engine=_cannot_read)
+             check_engine=_cannot_read, kinds=KINDS)
 
 
 def _cannot_read(config: EngineConfig) -> None:

@@ -15,7 +15,6 @@ from stayfast.settings import (
     Secret,
     Settings,
     SettingsError,
-    SimulatedUpstream,
     Source,
     find,
     load,
@@ -23,6 +22,7 @@ from stayfast.settings import (
 )
 from stayfast.settings.starter import starter
 from stayfast.upstreams.http import HttpConfig
+from stayfast.upstreams.simulated.settings import KINDS, SimulatedUpstream
 
 SMALLEST = """\
 upstreams: {bench: {kind: openai, base_url: "http://127.0.0.1:9100/v1", key: "sk-x"}}
@@ -36,7 +36,7 @@ def runs(config: EngineConfig) -> None:
 
 def loaded(text: str, variables: dict[str, str] | None = None, *given: Override) -> Settings:
     """Settings from a text, on a machine with an engine."""
-    return load(Source("stayfast.yaml", text), variables or {}, given, check_engine=runs)
+    return load(Source("stayfast.yaml", text), variables or {}, given, check_engine=runs, kinds=KINDS)
 
 
 def http(settings: Settings, name: str) -> HttpUpstream:
@@ -134,13 +134,13 @@ def test_built_in_settings_without_an_engine() -> None:
     def cannot_run(config: EngineConfig) -> None:
         raise ValueError("not installed")
 
-    settings = load(Source("x", "server: {port: 1}"), {}, check_engine=cannot_run)
+    settings = load(Source("x", "server: {port: 1}"), {}, check_engine=cannot_run, kinds=KINDS)
     assert (list(settings.upstreams), list(settings.routes), settings.server.port) == (["simulated"], ["simulated"], 1)
 
 
 def test_model_replaces_the_embedded_one() -> None:
     """--model goes to every embedded upstream, built in or not."""
-    settings = load(Source("x", ""), {}, model="/m.gguf", check_engine=runs)
+    settings = load(Source("x", ""), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
     tiny = settings.upstreams["tiny"]
     assert isinstance(tiny, EmbeddedUpstream)
     assert tiny.engine.model == "/m.gguf"
@@ -149,7 +149,7 @@ def test_model_replaces_the_embedded_one() -> None:
 def test_model_needs_an_embedded_upstream() -> None:
     """--model with settings that embed nothing is a mistake, not a no-op."""
     with pytest.raises(SettingsError, match="--model: there is no upstream of kind embedded"):
-        load(Source("x", SMALLEST), {}, model="/m.gguf", check_engine=runs)
+        load(Source("x", SMALLEST), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
 
 
 def test_engine_settings_stand_among_the_upstreams() -> None:

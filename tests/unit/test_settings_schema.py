@@ -11,6 +11,7 @@ import yaml
 from stayfast.settings import Source, load
 from stayfast.settings.schema import json_schema, markdown
 from stayfast.settings.starter import starter
+from stayfast.upstreams.simulated.settings import KINDS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 BASE: dict[str, Any] = {"upstreams": {"a": {"kind": "simulated"}}, "routes": {"m": ["a"]}}
@@ -18,28 +19,28 @@ BASE: dict[str, Any] = {"upstreams": {"a": {"kind": "simulated"}}, "routes": {"m
 
 def validator() -> jsonschema_rs.Draft202012Validator:
     """The schema, ready to check."""
-    return jsonschema_rs.Draft202012Validator(json_schema())
+    return jsonschema_rs.Draft202012Validator(json_schema(KINDS))
 
 
 def test_schema_file_is_in_step() -> None:
     """docs/reference/settings.schema.json is what `stayfast schema` prints; `make docs` writes it."""
-    assert json.loads((REFERENCE / "settings.schema.json").read_text()) == json_schema()
+    assert json.loads((REFERENCE / "settings.schema.json").read_text()) == json_schema(KINDS)
 
 
 def test_reference_page_is_in_step() -> None:
     """docs/reference/settings.md is what `stayfast schema --markdown` prints."""
-    assert (REFERENCE / "settings.md").read_text() == markdown()
+    assert (REFERENCE / "settings.md").read_text() == markdown(KINDS)
 
 
 def test_schema_is_itself_valid() -> None:
     """It holds to draft 2020-12."""
-    jsonschema_rs.meta.validate(json_schema())
+    jsonschema_rs.meta.validate(json_schema(KINDS))
 
 
 def test_every_setting_is_on_the_page() -> None:
     """Each property of the schema has its row, with words."""
-    page = markdown()
-    for definition in [json_schema(), *json_schema()["$defs"].values()]:
+    page = markdown(KINDS)
+    for definition in [json_schema(KINDS), *json_schema(KINDS)["$defs"].values()]:
         for name, about in definition.get("properties", {}).items():
             assert f"| `{name}` |" in page
             assert len(about["description"]) > 8, name
@@ -57,7 +58,7 @@ log:
 """ % ("0" * 64)])
 def test_what_is_accepted_fits_the_schema(text: str) -> None:
     """An editor that knows the schema marks nothing in a file that works."""
-    load(Source("x", text), {"K": "k", "N": "2"}, check_engine=lambda config: None)
+    load(Source("x", text), {"K": "k", "N": "2"}, check_engine=lambda config: None, kinds=KINDS)
     validator().validate(yaml.safe_load(text))
 
 
@@ -72,4 +73,4 @@ def test_what_the_schema_refuses_is_refused(change: dict[str, Any]) -> None:
     document = {**BASE, **change}
     assert not validator().is_valid(document)
     with pytest.raises(ValueError, match="x:"):
-        load(Source("x", json.dumps(document)), {}, check_engine=lambda config: None)
+        load(Source("x", json.dumps(document)), {}, check_engine=lambda config: None, kinds=KINDS)

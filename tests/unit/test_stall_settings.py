@@ -9,6 +9,7 @@ from stayfast.pipeline.rescue import Guarded
 from stayfast.pipeline.stages.call import Caller
 from stayfast.settings import SettingsError, Source, load
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 UPSTREAMS = """
 upstreams:
@@ -19,7 +20,7 @@ upstreams:
 
 def system(text: str) -> System:
     """The system of a text."""
-    settings = load(Source("f.yaml", UPSTREAMS + text), {})
+    settings = load(Source("f.yaml", UPSTREAMS + text), {}, kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1))

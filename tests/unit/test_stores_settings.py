@@ -16,6 +16,7 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.stores.redis import RedisDoor
 from stayfast.stores.shared import Shared, SharedConfig
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 UPSTREAMS = 'upstreams: {u: {kind: simulated}}\n'
 ROUTES = "routes: {m: {upstreams: [u], cache: {mode: exact, store: s}}}\n"
@@ -23,7 +24,7 @@ ROUTES = "routes: {m: {upstreams: [u], cache: {mode: exact, store: s}}}\n"
 
 def read(text: str, variables: dict[str, str] | None = None) -> Settings:
     """The settings of a text."""
-    return load(Source("f.yaml", UPSTREAMS + text), variables or {})
+    return load(Source("f.yaml", UPSTREAMS + text), variables or {}, kinds=KINDS)
 
 
 def system(text: str, old: System | None = None) -> System:

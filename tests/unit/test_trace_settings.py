@@ -11,6 +11,7 @@ from stayfast.observe.trace.config import ENDPOINT
 from stayfast.observe.trace.names import Peer
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 REST = """
 upstreams:
@@ -28,7 +29,7 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "google
 
 def settings(tracing: str, **variables: str) -> Settings:
     """Settings with that section."""
-    return load(Source("test", f"tracing: {tracing}\n{REST}"), variables)
+    return load(Source("test", f"tracing: {tracing}\n{REST}"), variables, kinds=KINDS)
 
 
 def observers(of: Settings) -> Observers:

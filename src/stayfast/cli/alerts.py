@@ -7,6 +7,7 @@ from pathlib import Path
 from stayfast.cli import say
 from stayfast.observe.rules.files import prometheus, sloth
 from stayfast.settings import SettingsError, environment, find, load, overrides
+from stayfast.upstreams.simulated.settings import KINDS
 
 _FORMATS = {"prometheus": prometheus, "sloth": sloth}
 
@@ -15,7 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print or write the rules."""
     variables = environment()
     try:
-        settings = load(find(arguments.config, variables), variables, overrides(variables))
+        settings = load(find(arguments.config, variables), variables, overrides(variables), kinds=KINDS)
     except SettingsError as error:
         say(str(error))
         return 1

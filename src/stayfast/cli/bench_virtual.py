@@ -25,6 +25,7 @@ from stayfast.compose.virtual import check_simulated, virtual
 from stayfast.core.clock import SystemClock
 from stayfast.settings import Settings, SettingsError, Source, environment, find, load
 from stayfast.testing.simloop import SimLoop, run
+from stayfast.upstreams.simulated.settings import KINDS
 
 SCENARIO = Source("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
                   'routes: {"*": [provider]}\n')
@@ -120,7 +121,7 @@ class VirtualSession:
 def _settings(config: str | None) -> Settings:
     variables = environment()
     try:
-        settings = load(find(config, variables) if config is not None else SCENARIO, variables)
+        settings = load(find(config, variables) if config is not None else SCENARIO, variables, kinds=KINDS)
         check_simulated(settings)
     except (SettingsError, ValueError) as why:
         raise Misused(str(why)) from None

@@ -6,6 +6,7 @@ import sys
 from stayfast.cli import say
 from stayfast.compose.semantic import missing
 from stayfast.settings import Settings, SettingsError, environment, find, load, overrides, unusable
+from stayfast.upstreams.simulated.settings import KINDS
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -13,7 +14,7 @@ def run(arguments: argparse.Namespace) -> int:
     variables = environment()
     try:
         source = find(arguments.file, variables)
-        settings = load(source, variables, overrides(variables))
+        settings = load(source, variables, overrides(variables), kinds=KINDS)
     except SettingsError as error:
         say(str(error))
         return 1

@@ -5,9 +5,10 @@ import json
 import sys
 
 from stayfast.settings.schema import json_schema, markdown
+from stayfast.upstreams.simulated.settings import KINDS
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the JSON Schema (draft 2020-12), or the reference page."""
-    sys.stdout.write(markdown() if arguments.markdown else json.dumps(json_schema(), indent=2) + "\n")
+    sys.stdout.write(markdown(KINDS) if arguments.markdown else json.dumps(json_schema(KINDS), indent=2) + "\n")
     return 0

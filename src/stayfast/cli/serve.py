@@ -41,6 +41,7 @@ from stayfast.settings import (
     why_not_embedded,
 )
 from stayfast.turns.find import state_of
+from stayfast.upstreams.simulated.settings import KINDS
 
 Address = tuple[str, int]
 _MARGIN_S = 5.0
@@ -100,7 +101,7 @@ class Given:
 
     def load(self, source: Source | None = None) -> Settings:
         """Settings from the file as it is now, or from `source`; SettingsError. Says what cannot change while it runs."""
-        settings = load(source or self.find(), self.variables, self.overrides, model=self.model)
+        settings = load(source or self.find(), self.variables, self.overrides, kinds=KINDS, model=self.model)
         old = self._running = self._running or settings
         for name, before, after in (("server.host", old.server.host, settings.server.host),
                                     ("server.port", old.server.port, settings.server.port),
@@ -214,7 +215,7 @@ class Told:
         """The settings that the parent has checked."""
         told = json.loads(self._lifeline.briefing)
         given = [Override(tuple(path), text, source) for *path, text, source in told["overrides"]]
-        return load(Source(told["name"], told["text"]), self._variables, given, model=told["model"])
+        return load(Source(told["name"], told["text"]), self._variables, given, kinds=KINDS, model=told["model"])
 
     def folder(self) -> Path | None:
         """Where the workers meet; None: nowhere."""

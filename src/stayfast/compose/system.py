@@ -44,7 +44,7 @@ from stayfast.policy.lanes import LANES
 from stayfast.server.backend import Asked, ToForget
 from stayfast.server.config import ServerConfig
 from stayfast.server.siblings import Siblings
-from stayfast.settings import HttpUpstream, Settings, SimulatedUpstream, TurnUpstream
+from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embed import Embedding
 from stayfast.turns.elsewhere import AskOthers
@@ -53,7 +53,6 @@ from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.http import HttpClient, HttpConfig
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.registry import Member, Registry
-from stayfast.upstreams.simulated import NAMED_SCRIPTS, ProviderConfig, Scripted, Simulated
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 
@@ -255,10 +254,8 @@ def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink:
               ask_others: AskOthers) -> Upstream:
     if isinstance(its, HttpUpstream):
         return _http(name, its, sink, clock)
-    if isinstance(its, SimulatedUpstream):
-        if its.provider != ProviderConfig():
-            return Simulated(name, its.provider, clock)
-        return Scripted(name, NAMED_SCRIPTS[its.script], clock)
+    if isinstance(its, AddedUpstream):
+        return its.make(name, clock)
     if isinstance(its, TurnUpstream):
         return served(name, its, sink, clock, ask_others)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock)

@@ -19,10 +19,11 @@ from stayfast.server.edge import Edge, Message, Scope
 from stayfast.server.lifecycle import as_it_came
 from stayfast.server.protocol import Connection
 from stayfast.server.tasks import Tasks
-from stayfast.settings import Log, Route, Settings, SimulatedUpstream
+from stayfast.settings import Log, Route, Settings
 from stayfast.upstreams.dial import Landing, Line
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.http import HttpClient, HttpConfig
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 _MODEL: Final = "twin"
 _OK = b"HTTP/1.1 200"

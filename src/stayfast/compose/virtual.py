@@ -5,7 +5,8 @@ from random import Random
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock
-from stayfast.settings import Log, Settings, SimulatedUpstream, Tracing
+from stayfast.settings import Log, Settings, Tracing
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 
 def check_simulated(settings: Settings) -> None:

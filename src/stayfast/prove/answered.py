@@ -26,11 +26,12 @@ from stayfast.prove.claim import SetUpFailed
 from stayfast.prove.desk import Visit
 from stayfast.prove.oracle import kind_of
 from stayfast.prove.shop import MODEL, N_MOST, NAMES, Knowing, Said, provider
-from stayfast.settings import Route, Settings, SimulatedUpstream, environment
+from stayfast.settings import Route, Settings, environment
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embed import HOW_TO, EmbedderConfig, NoEmbedder
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import Simulated
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.decode import decode
 
 if TYPE_CHECKING:

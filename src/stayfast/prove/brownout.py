@@ -26,9 +26,10 @@ from stayfast.policy.hedge import HedgeConfig
 from stayfast.prove.claim import Conditions, Figure, Finding, Sense
 from stayfast.prove.load import MODEL, Load, ask, why_spoiled
 from stayfast.prove.rig import Rig, gateway_settings
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Simulated, Weather
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 RATE_RPS = 40.0
 VIRTUAL_RPS = 100.0

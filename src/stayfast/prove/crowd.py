@@ -17,9 +17,10 @@ from stayfast.pipeline.stages.admit import Admission
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
 from stayfast.policy.limits import LimitConfig
 from stayfast.policy.price import Price
-from stayfast.settings import Log, Route, Settings, SimulatedUpstream
+from stayfast.settings import Log, Route, Settings
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.decode import decode
 
 MODEL = "m"

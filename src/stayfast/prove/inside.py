@@ -29,6 +29,7 @@ from stayfast.prove.claim import Conditions, Figure
 from stayfast.prove.rig import gateway_settings
 from stayfast.settings import Source, load
 from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.decode import decode
 from stayfast.wire.transcode import transcoder
 
@@ -76,7 +77,7 @@ def system(cache: Mapping[str, Any] | None, clock: SystemClock) -> System:
     """A whole one, whose upstream is here. cache: its route's settings; None: it has none."""
     route = {} if cache is None else {"cache": cache}
     said = {**gateway_settings({"canned": "http://127.0.0.1:9/v1"}, **route), "log": {"requests": False}}
-    settings = load(Source("<lookup>", msgspec.json.encode(said).decode()), {})
+    settings = load(Source("<lookup>", msgspec.json.encode(said).decode()), {}, kinds=KINDS)
     built = build(settings, Observers(settings, clock), {}, clock, Random(1))
     for member in built.registry:
         member.upstream = _AtOnce()

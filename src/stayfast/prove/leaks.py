@@ -34,12 +34,13 @@ from stayfast.policy.queue import QueueConfig
 from stayfast.policy.quota import QuotaConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.prove.claim import Conditions, Figure, Finding, Sense
-from stayfast.settings import Log, Route, Settings, SimulatedUpstream
+from stayfast.settings import Log, Route, Settings
 from stayfast.settings.routes import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait
 from stayfast.upstreams.simulated.scripted import Step
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.decode import decode
 
 N_REQUESTS = 5

@@ -40,7 +40,7 @@ from stayfast.policy.hedge import HedgeConfig
 from stayfast.prove.claim import Conditions, Figure, Finding
 from stayfast.prove.load import MODEL, why_spoiled
 from stayfast.prove.rig import Rig, Server, gateway_settings
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Simulated, Weather
@@ -48,6 +48,7 @@ from stayfast.upstreams.simulated.ask import Ask
 from stayfast.upstreams.simulated.plan import Dice
 from stayfast.upstreams.simulated.plan import plan as thrown
 from stayfast.upstreams.simulated.regimes import CALM
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 NAMES = ("a", "b")
 MEDIAN_S, A_TOKEN_S, GAP_S = 0.12, 0.00008, 0.02

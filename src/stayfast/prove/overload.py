@@ -44,9 +44,10 @@ from stayfast.prove.claim import Conditions, Figure, Finding, Sense
 from stayfast.prove.load import MODEL, why_spoiled
 from stayfast.prove.rig import Rig, gateway_settings
 from stayfast.server.auth import new_key
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import EngineModel, Gaps, Mixture, ProviderConfig
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 TIMES = 5.0
 P99_GOAL, GOODPUT_GOAL, SHED_GOAL_MS, RECOVERS_GOAL_S = 1.3, 0.9, 5.0, 5.0

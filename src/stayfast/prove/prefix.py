@@ -31,9 +31,10 @@ from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.prefix import PrefixConfig
 from stayfast.prove.agents import N_TURNS, Agent, Turn
 from stayfast.prove.claim import Conditions, Figure, Finding, Sense
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import Gaps, Mixture, PromptCacheModel, ProviderConfig, Simulated, Tariff
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 CACHED_SHARE, LESS_TTFT = 0.85, 0.60
 OVER_TIDY: Final = 0.30  # of the input, more than what the same requests read with their tools in one order

@@ -25,9 +25,10 @@ from stayfast.policy.limits import LimitConfig, Mode
 from stayfast.prove.claim import Conditions, Figure, Finding, Sense
 from stayfast.prove.load import MODEL, Load, ask
 from stayfast.prove.rig import Rig, gateway_settings
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import EngineModel, FaultRule, Kind, Mixture, ProviderConfig, Simulated
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 N_RUNNING = 32  # what the engine can run at a time
 N_CALM, N_STORM = 24, 200

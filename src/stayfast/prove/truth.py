@@ -31,9 +31,10 @@ from stayfast.policy.hedge import HedgeConfig
 from stayfast.prove.claim import Conditions, Figure, Finding
 from stayfast.prove.load import MODEL, Load, ask, why_spoiled
 from stayfast.prove.rig import Rig, Server
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import PRESETS, Mixture, ProviderConfig
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 PRESET = "sonnet-4.6-like"
 KNOWN = PRESETS[PRESET].ttft

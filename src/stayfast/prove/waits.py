@@ -15,9 +15,10 @@ from stayfast.policy.hedge import HedgeConfig
 from stayfast.prove.claim import Figure
 from stayfast.prove.load import MODEL, Load, ask
 from stayfast.prove.rig import Rig, gateway_settings
-from stayfast.settings import Route, Settings, SimulatedUpstream
+from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 
 @dataclass(frozen=True, slots=True)

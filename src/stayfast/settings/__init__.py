@@ -8,8 +8,8 @@ from stayfast.settings.problems import Problem, SettingsError
 from stayfast.settings.routes import Route
 from stayfast.settings.secret import Secret
 from stayfast.settings.tree import Defaults, Log, Metrics, Settings, Tracing
-from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, SimulatedUpstream, TurnUpstream, Upstream
+from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstream, Upstream
 
-__all__ = ["BUILT_IN", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override", "Problem", "Route",
-           "Secret", "Settings", "SettingsError", "SimulatedUpstream", "Source", "Tracing", "TurnUpstream", "Upstream",
+__all__ = ["BUILT_IN", "AddedUpstream", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override",
+           "Problem", "Route", "Secret", "Settings", "SettingsError", "Source", "Tracing", "TurnUpstream", "Upstream",
            "environment", "find", "load", "overrides", "unusable", "why_not_embedded"]

@@ -5,7 +5,7 @@ Rule: all three are derived from the dataclasses' own fields. Where a dataclass 
 of settings, `DESCRIBED` holds its fields' `About`s; a field without one cannot be set from a file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -62,9 +62,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """One of several dataclasses, told apart by the word in `kind`."""
+    """One of several dataclasses, told apart by the word in `kind`. open_to: whose subclasses may be added to them."""
 
     by_kind: tuple[tuple[str, type[Any]], ...]
+    open_to: type[Any] | None = None
+
+    def with_kinds(self, kinds: Iterable[type[Any]]) -> "Variants":
+        """These and, where they are open to them, the given ones."""
+        if self.open_to is None:
+            return self
+        added = [cls for cls in kinds if issubclass(cls, self.open_to)]
+        return Variants(self.by_kind + tuple((word, cls) for cls in added for word in kinds_of(cls)))
 
 
 Shape = Plain | Choice | Maybe | Many | Table | Record | Variants
@@ -111,7 +119,13 @@ def _shape_of_union(args: tuple[Any, ...]) -> Shape:
     others = [arg for arg in args if arg is not NoneType]
     if len(others) == 1:
         return Maybe(shape_of(others[0]))
-    return Variants(tuple((word, cls) for cls in others for word in get_args(get_type_hints(cls)["kind"])))
+    by_kind = tuple((word, cls) for cls in others for word in kinds_of(cls))
+    return Variants(by_kind, next((cls for cls in others if not kinds_of(cls)), None))
+
+
+def kinds_of(cls: type[Any]) -> tuple[str, ...]:
+    """The words of its `kind`; empty where that is any text."""
+    return get_args(get_type_hints(cls)["kind"])
 
 
 @cache

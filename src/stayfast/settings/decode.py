@@ -1,5 +1,6 @@
 """From the tree of a file to the settings' dataclasses, led by their declarations. Finds every problem, not the first."""
 
+from collections.abc import Iterable
 from collections.abc import Mapping as AnyMapping
 from dataclasses import MISSING
 from math import isfinite
@@ -31,10 +32,15 @@ _LONGEST_QUOTE = 60
 
 
 class Decoder:
-    """One pass over one tree. `bases` holds, by class, the record whose values stand in for those not given."""
+    """One pass over one tree. `bases` holds, by class, the record whose values stand in for those not given.
 
-    def __init__(self, environment: AnyMapping[str, str], bases: AnyMapping[type, object] | None = None) -> None:
+    kinds: dataclasses that a file may name beside those that the declarations list (see `Variants`).
+    """
+
+    def __init__(self, environment: AnyMapping[str, str], bases: AnyMapping[type, object] | None = None,
+                 kinds: Iterable[type[Any]] = ()) -> None:
         self._environment = environment
+        self._kinds = tuple(kinds)
         self._bases = bases or {}
         self.problems: list[Problem] = []
 
@@ -51,8 +57,8 @@ class Decoder:
                 return self._table(item, node, path, about)
             case Record(cls):
                 return self._record(cls, node, path)
-            case Variants(by_kind):
-                return self._variant(dict(by_kind), node, path)
+            case Variants():
+                return self._variant(dict(shape.with_kinds(self._kinds).by_kind), node, path)
 
     def _complain(self, place: Place, path: Path, message: str) -> Any:
         self.problems.append(Problem(place, path, message))

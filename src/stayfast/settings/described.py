@@ -23,7 +23,6 @@ from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About
 from stayfast.settings.described_admission import DESCRIBED as ADMISSION
 from stayfast.settings.described_semantic import DESCRIBED as SEMANTIC
-from stayfast.settings.described_simulated import DESCRIBED as SIMULATED
 from stayfast.settings.described_stores import DESCRIBED as STORES
 
 _DAY_S = 86_400
@@ -287,6 +286,6 @@ DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
     Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, HedgeConfig: HEDGE, CacheConfig: CACHE,
     AffinityConfig: AFFINITY, EjectConfig: EJECT, LimitConfig: LIMIT, BreakerConfig: BREAKER, ServerConfig: SERVER,
     EngineConfig: ENGINE, **SEMANTIC,
-    **STORES, **SIMULATED, **ADMISSION, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
+    **STORES, **ADMISSION, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
     PrefixConfig: PREFIX, ModelRules: MODEL_RULES,
 }

@@ -4,7 +4,7 @@ The stronger wins: a flag, then an environment variable, then the file, then the
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
@@ -20,7 +20,7 @@ from stayfast.policy.retry import RetryConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import check_exposure
 from stayfast.settings.caching import check_caches
-from stayfast.settings.declare import Record
+from stayfast.settings.declare import Record, kinds_of
 from stayfast.settings.decode import BAD, Decoder
 from stayfast.settings.nodes import Listing, Node, Override, Scalar, below, parse, place_of
 from stayfast.settings.nodes import Mapping as Tree
@@ -28,13 +28,13 @@ from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_
 from stayfast.settings.references import expand
 from stayfast.settings.routes import OnOverrun
 from stayfast.settings.tree import Defaults, Settings
-from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, TurnUpstream
+from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstream
 from stayfast.turns.find import find as find_turn
 
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"
 EMBEDDED = "upstreams: {{tiny: {{kind: embedded}}}}\nroutes: {{{route}: [tiny]}}\n"
-SIMULATED = "upstreams: {simulated: {kind: simulated}}\nroutes: {simulated: [simulated]}\n"
+ADDED = "upstreams: {{{kind}: {{kind: {kind}}}}}\nroutes: {{{kind}: [{kind}]}}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +63,29 @@ def find(path: str | None, variables: Mapping[str, str]) -> Source:
         raise SettingsError([Problem(Place(name), (), f"not UTF-8 at byte {error.start}")]) from None
 
 
-def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Override] = (), *, model: str | None = None,
+def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Override] = (), *,
+         kinds: Sequence[type[AddedUpstream]] = (), model: str | None = None,
          check_engine: Callable[[EngineConfig], None] = check_runnable,
          check_turn: Callable[[str], object] = find_turn) -> Settings:
     """Settings from a text. Raises SettingsError with all problems.
 
     `variables` serve references; `model` replaces the model of every embedded upstream; `check_engine` and `check_turn`
-    raise ValueError for an engine that cannot run here, and a function that cannot be served. A text with neither upstreams
-    nor routes gets the built-in ones: the simulated one always, the embedded one where it can run.
+    raise ValueError for an engine that cannot run here, and a function that cannot be served; `kinds` are upstreams that a
+    text may have beside the built-in kinds. A text with neither upstreams nor routes gets the embedded one, where it can run,
+    and one of each of `kinds`.
     """
     tree, problems = parse(source.text, source.name)
     if "upstreams" not in tree.entries and "routes" not in tree.entries:
         is_embedding = model is not None or why_not_embedded(check_engine) is None
         embedded = EMBEDDED.format(route=json.dumps(FilePath(model).stem if model is not None else TINY_ALIAS))
-        for text in (embedded, SIMULATED) if is_embedding else (SIMULATED,):
+        added = [ADDED.format(kind=kinds_of(cls)[0]) for cls in kinds]
+        for text in [embedded, *added] if is_embedding else added:
             _add(tree, parse(text, BUILT_IN)[0])
     for override in overrides:
         tree.put(override.path, override.text, override.source)
     if model is not None:
         _use_model(tree, model)
-    decoder = Decoder(variables, _bases(tree, variables))
+    decoder = Decoder(variables, _bases(tree, variables), kinds)
     settings = decoder.value(Record(Settings), tree, ())
     problems += decoder.problems
     problems += _unknown_upstreams(tree, variables)

@@ -1,5 +1,6 @@
 """What a settings file says of those who can answer."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from re import fullmatch
@@ -7,6 +8,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from stayfast.core.clock import Clock
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
 from stayfast.policy.breaker import BreakerConfig
@@ -15,7 +17,7 @@ from stayfast.policy.price import Prices
 from stayfast.settings.about import About
 from stayfast.settings.declare import check_bounds
 from stayfast.settings.secret import Secret
-from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.upstreams.base import Upstream as UpstreamProtocol
 
 PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
@@ -134,21 +136,21 @@ class EmbeddedUpstream:
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedUpstream:
-    """A provider that is played, by a script or by a model of a real one: no network, no key."""
+class AddedUpstream(ABC):
+    """A kind of upstream that is not built in: a frozen dataclass whose `kind` is a Literal. `load` takes such classes."""
 
-    kind: Annotated[Literal["simulated"], About("A provider that is played.")] = "simulated"
-    script: Annotated[Literal["jagged", "steady"], About(
-        "Played where no setting of the model is given. jagged: mostly quick, sometimes slow to start, sometimes halting. "
-        "steady: always quick.")] = "jagged"
-    provider: Annotated[ProviderConfig, About("The model's own settings.", is_inline=True)] = field(
-        default_factory=ProviderConfig)
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
-    prices: Annotated[Prices, PRICES] = field(default_factory=nothing)
-    probe: Annotated[bool, PROBE] = True
-    limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
-    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+    __slots__ = ()
+
+    kind: str
+    models: Mapping[str, str]
+    prices: Prices
+    probe: bool
+    limit: LimitConfig
+    breaker: BreakerConfig
+
+    @abstractmethod
+    def make(self, name: str, clock: Clock) -> UpstreamProtocol:
+        """The upstream of these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,4 +175,4 @@ class TurnUpstream:
         check_bounds(self)
 
 
-Upstream = HttpUpstream | EmbeddedUpstream | SimulatedUpstream | TurnUpstream
+Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstream | AddedUpstream

@@ -15,6 +15,7 @@ from stayfast.pipeline.stages.cache import ExactCache, NoCache
 from stayfast.settings import Source, load
 from stayfast.stores.base import Kept
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = """
 upstreams:
@@ -30,7 +31,7 @@ routes:
 
 def system(text: str, old: System | None = None) -> System:
     """The system of these settings."""
-    settings = load(Source("test", text), {})
+    settings = load(Source("test", text), {}, kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
     loop.close()

@@ -9,6 +9,7 @@ from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.settings import Settings, Source, load
 from stayfast.stores.shared import Shared, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.suite import KEY, OTHER, kept
 
@@ -24,7 +25,7 @@ routes:
 
 def settings(epoch: str, mode: str = "exact") -> Settings:
     """With this epoch of the route m."""
-    return load(Source("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {})
+    return load(Source("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {}, kinds=KINDS)
 
 
 class Gateway:
@@ -120,7 +121,8 @@ def test_what_is_done_is_not_done_again() -> None:
     async def main(loop: SimLoop) -> None:
         well, gone = Gateway(loop, Place(), 1), Gateway(loop, Place(), 2)
         text = TEXT.replace("stores: {s:", "stores: {t: {kind: memory}, s:").replace("exact, store: s}", "exact, store: t}")
-        before, after = (load(Source("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {})
+        before, after = (load(Source("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {},
+                              kinds=KINDS)
                          for epoch in "ab")
         stores: Stores = {"s": well.store, "t": gone.store}
         gone.door.is_gone = True

@@ -12,6 +12,7 @@ from stayfast.pipeline.places import Asked
 from stayfast.pipeline.stages.admit import Admission
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
+from stayfast.upstreams.simulated.settings import KINDS
 from tests.flow.rig import chat, read
 
 TEXT = """
@@ -25,7 +26,7 @@ log: {level: error, requests: false}
 
 def system(text: str, loop: SimLoop, old: System | None = None) -> System:
     """Built."""
-    settings = load(Source("test", text), {})
+    settings = load(Source("test", text), {}, kinds=KINDS)
     return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
 
 

@@ -5,6 +5,7 @@ from random import Random
 from stayfast.compose.system import Observers, System, build
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 ONE = """
 upstreams:
@@ -20,7 +21,7 @@ routes:
 
 def system(text: str, old: System | None = None) -> System:
     """Of these settings."""
-    settings = load(Source("test", text), {})
+    settings = load(Source("test", text), {}, kinds=KINDS)
     loop = SimLoop()
     loop.close()
     return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)

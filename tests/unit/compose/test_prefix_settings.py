@@ -10,6 +10,7 @@ from stayfast.pipeline.handoffs import Route
 from stayfast.pipeline.prefixing import Prefixing
 from stayfast.pipeline.stages.context import AsSent, LaidOut
 from stayfast.settings import SettingsError, Source, load
+from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = """
 upstreams: {{a: {{kind: simulated}}, b: {{kind: simulated}}}}
@@ -20,7 +21,7 @@ routes:
 
 def system(more: str, old: System | None = None) -> System:
     """The system of one route."""
-    settings = load(Source("test", TEXT.format(more=more)), {})
+    settings = load(Source("test", TEXT.format(more=more)), {}, kinds=KINDS)
     return build(settings, Observers(settings, SystemClock()), {}, SystemClock(), Random(1), old=old)
 
 

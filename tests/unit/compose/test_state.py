@@ -14,6 +14,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.limits import LimitConfig
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
+from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.decode import decode
 
 TEXT = """
@@ -27,7 +28,7 @@ routes: {m: [a, b]}
 
 def system() -> System:
     """A system of two upstreams, of which one has failed twice."""
-    settings = load(Source("test", TEXT), {})
+    settings = load(Source("test", TEXT), {}, kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
     loop.close()
@@ -72,7 +73,7 @@ SECRET = "the-words-of-a-prompt"
 def test_the_state_of_admission_lanes_tenants_and_hedges() -> None:
     """Places by lane, strain, whose turn it is and what is left of quotas, live delays of hedges; no word of a prompt."""
     async def main(loop: SimLoop) -> dict[str, Any]:
-        settings = load(Source("test", ADMITTING), {})
+        settings = load(Source("test", ADMITTING), {}, kinds=KINDS)
         gateway = (built := build(settings, Observers(settings, loop), {}, loop, Random(1))).gateway
         body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": SECRET}], "stream": True})
         for n in range(150):

@@ -8,6 +8,7 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Api
 from stayfast.settings import Settings, Source, load
 from stayfast.testing import SimLoop
+from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = """
 upstreams:
@@ -23,7 +24,7 @@ routes:
 
 def system(near: str = "http://near/v1", old: System | None = None) -> System:
     """A system of three upstreams."""
-    settings = load(Source("test", TEXT.format(near=near)), {})
+    settings = load(Source("test", TEXT.format(near=near)), {}, kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
@@ -52,7 +53,7 @@ def test_ready_once_one_has_answered() -> None:
 
 def test_not_asking_means_not_waiting() -> None:
     """Where no upstream is to be probed, the gateway is ready from the start."""
-    settings = load(Source("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {})
+    settings = load(Source("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {}, kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
     loop.close()

@@ -6,8 +6,9 @@ figure supports: stalls, incidents, cold starts, queues and prices are there to 
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
+from stayfast.settings.about import About
 from stayfast.upstreams.simulated.engine import EngineModel
 from stayfast.upstreams.simulated.faults import FaultRule
 from stayfast.upstreams.simulated.latency import Gaps, Mixture
@@ -61,9 +62,9 @@ class Lengths:
     The defaults are a fit to the answers of Azure's conversation trace of 2023.
     """
 
-    median: float = 151.0
-    sigma: float = 0.86
-    most: int = 4096
+    median: Annotated[float, About("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
+    sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.86
+    most: Annotated[int, About("No answer is longer.", minimum=1, maximum=1000000)] = 4096
 
     def __post_init__(self) -> None:
         if not 1 <= self.median <= 1_000_000:
@@ -78,8 +79,8 @@ class Lengths:
 class Stalls:
     """Pauses inside a running answer: before each chunk with probability `share`. All assumed."""
 
-    share: float = 0.0
-    duration: Mixture = field(default_factory=lambda: Mixture(1.0, 0.8))
+    share: Annotated[float, About("Of the chunks that one stands before.", minimum=0, maximum=1)] = 0.0
+    duration: Annotated[Mixture, About("How long they are.")] = field(default_factory=lambda: Mixture(1.0, 0.8))
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -90,8 +91,8 @@ class Stalls:
 class Sag:
     """A share of answers slows down at a random point: tokens come at `rate_factor` of their pace from there. Assumed."""
 
-    share: float = 0.0
-    rate_factor: float = 0.3
+    share: Annotated[float, About("Of the answers.", minimum=0, maximum=1)] = 0.0
+    rate_factor: Annotated[float, About("What is left of the pace.", more_than=0, maximum=1)] = 0.3
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -107,12 +108,12 @@ class ColdStart:
     Both take uniform times between their bounds, in seconds. How often this happens at providers is not public.
     """
 
-    after_idle_s: float = 300.0
-    is_cold_at_first: bool = True
-    container_min_s: float = 2.0
-    container_max_s: float = 5.0
-    load_min_s: float = 3.0
-    load_max_s: float = 8.0
+    after_idle_s: Annotated[float, About("Silence after which it goes cold.", more_than=0, maximum=86_400)] = 300.0
+    is_cold_at_first: Annotated[bool, About("Whether the very first request meets it cold.")] = True
+    container_min_s: Annotated[float, About("The least that a container takes to start.", minimum=0, maximum=3600)] = 2.0
+    container_max_s: Annotated[float, About("The most.", minimum=0, maximum=3600)] = 5.0
+    load_min_s: Annotated[float, About("The least that the model takes to load.", minimum=0, maximum=3600)] = 3.0
+    load_max_s: Annotated[float, About("The most.", minimum=0, maximum=3600)] = 8.0
 
     def __post_init__(self) -> None:
         if not 0 < self.after_idle_s <= 86_400:
@@ -129,8 +130,10 @@ class Tariff:
     told by its own factors.
     """
 
-    input_usd_per_mtok: float = 1.0
-    output_usd_per_mtok: float = 4.0
+    input_usd_per_mtok: Annotated[float, About(
+        "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 1.0
+    output_usd_per_mtok: Annotated[float, About(
+        "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 4.0
 
     def __post_init__(self) -> None:
         for name in ("input_usd_per_mtok", "output_usd_per_mtok"):
@@ -146,28 +149,44 @@ class Tariff:
 class ProviderConfig:
     """One simulated provider. Everything that is drawn comes from `seed`, the provider's name and a request's number."""
 
-    preset: str = ""  # one of PRESETS; "": the numbers of `instant`
-    seed: int = 0
-    vendor: Vendor | None = None  # whose headers and overload statuses; None: the preset's
-    ttft: Mixture | None = None  # from the request to the first token, without queue and prefill; None: the preset's
-    gaps: Gaps | None = None  # None: the preset's
-    output: Lengths = field(default_factory=Lengths)
-    fills_max_tokens: bool = False  # answers are as long as they may be, as with `ignore_eos`
-    head_share: float = 1.0  # of the TTFT passes before the response head; assumed: both come together
-    prefill_per_token: float = 0.0  # share by which a prompt token lengthens the TTFT; 0.0001: 10,000 double it
-    embedding_share: float = 0.3  # an embedding takes this share of a TTFT; assumed
-    tail_correlation: float = 0.0  # of two requests of one session: correlation of their being in the tail; assumed
-    luck_holds_s: float = 60.0  # a session's luck is drawn anew after so many seconds; assumed
-    stalls: Stalls = field(default_factory=Stalls)
-    sag: Sag = field(default_factory=Sag)
-    regimes: Regimes | None = None  # None: always normal
-    cold_start: ColdStart | None = None
-    quota: Quota | None = None
-    prompt_cache: PromptCacheModel | None = None  # what it remembers of prompts; None: nothing
-    engine: EngineModel | None = None  # an engine's queue, prefill and batch; then gaps are the engine's
-    faults: tuple[FaultRule, ...] = ()
-    notices_hangup: bool = True  # a caller that leaves ends the work at once; else it runs on to its end
-    tariff: Tariff = field(default_factory=Tariff)
+    preset: Annotated[str, About(
+        "The numbers of a known provider; what is set beside it replaces its part.", words=tuple(PRESETS))] = ""
+    seed: Annotated[int, About(
+        "Everything that is drawn comes from it, the upstream's name and a request's number.",
+        minimum=0, maximum=2 ** 32 - 1)] = 0
+    vendor: Annotated[Vendor | None, About(
+        "Whose rate-limit headers and overload errors it has. null: the preset's.")] = None
+    ttft: Annotated[Mixture | None, About("Time to the first token, without queue and prefill. null: the preset's.")] = None
+    gaps: Annotated[Gaps | None, About("The pace of a running answer. null: the preset's.")] = None
+    output: Annotated[Lengths, About(
+        "How long answers are, where the request does not say.")] = field(default_factory=Lengths)
+    fills_max_tokens: Annotated[bool, About(
+        "Answers are as long as they may be, as with `ignore_eos` in the request.")] = False
+    head_share: Annotated[float, About(
+        "Share of the time to the first token that passes before the response head. Assumed.", minimum=0, maximum=1)] = 1.0
+    prefill_per_token: Annotated[float, About(
+        "Share by which a token of the prompt lengthens the first wait; 0.0001: 10,000 double it.",
+        minimum=0, maximum=1)] = 0.0
+    embedding_share: Annotated[float, About(
+        "An embedding takes this share of a time to the first token. Assumed.", minimum=0, maximum=1)] = 0.3
+    tail_correlation: Annotated[float, About(
+        "Of two requests of one session: correlation of their being in the tail. Assumed.", minimum=0, maximum=1)] = 0.0
+    luck_holds_s: Annotated[float, About(
+        "A session's luck is drawn anew after so many seconds. Assumed.", more_than=0, maximum=86_400)] = 60.0
+    stalls: Annotated[Stalls, About("Pauses inside running answers.")] = field(default_factory=Stalls)
+    sag: Annotated[Sag, About("Answers whose pace drops on the way.")] = field(default_factory=Sag)
+    regimes: Annotated[Regimes | None, About("Bad minutes, which all requests of a time share. null: none.")] = None
+    cold_start: Annotated[ColdStart | None, About("What the first requests after a silence wait for. null: nothing.")] = None
+    quota: Annotated[Quota | None, About("What may be used in a minute. null: anything.")] = None
+    prompt_cache: Annotated[PromptCacheModel | None, About(
+        "What it remembers of prompts, by which provider's rules. null: nothing.")] = None
+    engine: Annotated[EngineModel | None, About(
+        "An inference engine: then waits rise with load, and gaps are the engine's. null: none.")] = None
+    faults: Annotated[tuple[FaultRule, ...], About(
+        "Ways to fail; the first rule that strikes a request is the one it gets.")] = ()
+    notices_hangup: Annotated[bool, About(
+        "A caller that leaves ends the work at once; else it runs on to its end, and is counted.")] = True
+    tariff: Annotated[Tariff, About("What it charges, for its own count of costs.")] = field(default_factory=Tariff)
 
     def __post_init__(self) -> None:
         if self.preset and self.preset not in PRESETS:

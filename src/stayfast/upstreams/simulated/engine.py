@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import floor, inf
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from stayfast.core.clock import Clock
 from stayfast.policy.affinity import Prefixes
+from stayfast.settings.about import About
 
 _EPSILON: Final = 1e-6  # tokens: what rounding may lack
 CACHE_BLOCK_TOKENS: Final = 64
@@ -39,16 +40,25 @@ _TICK_S: Final = 1e-3  # a timer that fired too early (uvloop rounds to millisec
 class EngineModel:
     """An engine's figures. kv_tokens: prompt and answer of all sequences in it; longer ones take all of it."""
 
-    batching: Literal["continuous", "static"] = "continuous"
-    prefill_tokens_per_s: float = 20_000.0
-    decode_step_s: float = 0.010
-    decode_step_per_sequence_s: float = 0.00005
-    decode_share: float = 0.5  # of its pace that decoding keeps while a prefill runs
-    kv_tokens: int = 400_000
-    max_running: int = 256
-    cache_tokens: int = 0  # continuous: of prompts that ended, kept for those that begin like them; 0: none
-    max_waiting: int | None = None  # more are answered 503 at once; None: any number waits
-    batch_window_s: float = 0.05  # static: how long the first waits for others
+    batching: Annotated[Literal["continuous", "static"], About(
+        "continuous: a request joins the batch when there is room. static: a batch ends with its longest.")] = "continuous"
+    prefill_tokens_per_s: Annotated[float, About(
+        "Prompt tokens read in a second, one prompt at a time.", minimum=1, maximum=1000000000.0)] = 20_000.0
+    decode_step_s: Annotated[float, About("A token of a sequence that runs alone.", minimum=1e-06, maximum=60)] = 0.010
+    decode_step_per_sequence_s: Annotated[float, About(
+        "What each running sequence adds to it.", minimum=0, maximum=60)] = 0.00005
+    decode_share: Annotated[float, About(
+        "Of its pace that decoding keeps while a prefill runs.", minimum=0.01, maximum=1)] = 0.5
+    kv_tokens: Annotated[int, About(
+        "Tokens of prompts and answers that fit in memory.", minimum=1, maximum=1000000000)] = 400_000
+    max_running: Annotated[int, About("Most sequences in a batch.", minimum=1, maximum=100000)] = 256
+    cache_tokens: Annotated[int, About(
+        "Tokens of prompts kept for those that begin like them; continuous only. 0: none.",
+        minimum=0, maximum=1000000000)] = 0
+    max_waiting: Annotated[int | None, About(
+        "With so many waiting, more are answered 503. null: any number waits.", minimum=0)] = None
+    batch_window_s: Annotated[float, About(
+        "Static: how long the first of a batch waits for others.", minimum=0, maximum=60)] = 0.05
 
     def __post_init__(self) -> None:
         for name, least, most in (("prefill_tokens_per_s", 1, 1e9), ("decode_step_s", 1e-6, 60), ("batch_window_s", 0, 60),

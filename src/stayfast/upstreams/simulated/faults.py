@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from stayfast.core.types import Api
+from stayfast.settings.about import About
 
 
 class Kind(StrEnum):
@@ -46,19 +47,21 @@ class FaultRule:
     those that have its form.
     """
 
-    kind: Kind = Kind.STATUS
-    rate: float = 1.0
-    from_s: float = 0.0
-    until_s: float | None = None
-    n_at_most: int | None = None
-    api: Api | None = None  # only these requests
-    status: int = 500
-    code: str = ""  # of an error; "": the usual one of its status
-    retry_after_s: float | None = None
-    seconds: float = 10.0
-    factor: float = 3.3
-    after_chunks: int = 3
-    form: Form = "usual"
+    kind: Annotated[Kind, About("What goes wrong.")] = Kind.STATUS
+    rate: Annotated[float, About("Share of the requests.", more_than=0, maximum=1)] = 1.0
+    from_s: Annotated[float, About("Not before this age of the provider.", minimum=0)] = 0.0
+    until_s: Annotated[float | None, About("Not from this age on. null: for ever.", more_than=0)] = None
+    n_at_most: Annotated[int | None, About("So often and no more. null: always.", minimum=1)] = None
+    api: Annotated[Api | None, About("Only these requests. null: all.")] = None
+    status: Annotated[int, About("Of an error.", minimum=400, maximum=599)] = 500
+    code: Annotated[str, About("The error's machine-readable word. Unset: the usual one of its status.")] = ""
+    retry_after_s: Annotated[float | None, About(
+        "When to come again. null: not said.", minimum=0, maximum=1000000000.0)] = None
+    seconds: Annotated[float, About("Of a pause or a late head.", minimum=0, maximum=86_400)] = 10.0
+    factor: Annotated[float, About("Of a slow answer's gaps.", minimum=1, maximum=1000)] = 3.3
+    after_chunks: Annotated[int, About("Chunks of content before a fault inside the body.", minimum=0)] = 3
+    form: Annotated[Form, About(
+        "How an error inside a stream is written; usual: as the dialect's own provider does.")] = "usual"
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:

@@ -13,17 +13,20 @@ When wrong: the real tail is not a lognormal, and p99.9 of a fit to 288 pings is
 from dataclasses import dataclass, replace
 from math import erf, exp, log, sqrt
 from random import Random
+from typing import Annotated
+
+from stayfast.settings.about import About
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """A body and a tail. `median_s` and `tail_median_s` in seconds; sigmas are of the logarithm; 0: always the median."""
 
-    median_s: float = 0.0
-    sigma: float = 0.0
-    tail_share: float = 0.0
-    tail_median_s: float = 1.0
-    tail_sigma: float = 0.45
+    median_s: Annotated[float, About("Median of the body, in seconds.", minimum=0, maximum=3600)] = 0.0
+    sigma: Annotated[float, About("Of its logarithm; 0: always the median.", minimum=0, maximum=3)] = 0.0
+    tail_share: Annotated[float, About("Share of requests that the tail gets.", minimum=0, maximum=1)] = 0.0
+    tail_median_s: Annotated[float, About("Median of the tail, in seconds.", minimum=0, maximum=3600)] = 1.0
+    tail_sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.45
 
     def __post_init__(self) -> None:
         for name in ("median_s", "tail_median_s"):
@@ -87,10 +90,11 @@ class Gaps:
     A chunk of k tokens comes k gaps after the one before, its sigma that of a mean of k gaps. Defaults are assumed.
     """
 
-    median_s: float = 0.011
-    sigma: float = 0.3
-    tokens_per_chunk: int = 1
-    chunks_per_write: int = 1  # so many events leave together: gaps of nothing, then a jump, as behind a buffering proxy
+    median_s: Annotated[float, About("Median for one token, in seconds.", minimum=0, maximum=60)] = 0.011
+    sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.3
+    tokens_per_chunk: Annotated[int, About("Tokens in one event.", minimum=1, maximum=10000)] = 1
+    chunks_per_write: Annotated[int, About(
+        "Events that leave together, as behind a proxy that buffers.", minimum=1, maximum=10000)] = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.median_s <= 60:

@@ -14,11 +14,12 @@ Source: docs/concepts/prompt-layout.md. When wrong: how real requests overflow i
 
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from stayfast.core.clock import Clock
+from stayfast.settings.about import About
 from stayfast.upstreams.simulated.prompt import STEP_TOKENS, CacheRules, Prompt
 
 LOOK_BACK: Final = 20  # blocks
@@ -32,13 +33,19 @@ MAX_ENTRIES: Final = 200_000
 class PromptCacheModel:
     """Whose rules, and their figures. Factors are of the price of plain input."""
 
-    rules: CacheRules = "anthropic"
-    floor_tokens: int = 1024
-    keeps_s: float = 300.0
-    read_factor: float = 0.1
-    write_factor: float = 1.25
-    write_1h_factor: float = 2.0
-    machine_rpm: int = 15
+    rules: Annotated[CacheRules, About(
+        "anthropic: what is marked. breakpoints: OpenAI's since GPT-5.6. automatic: OpenAI's before.")] = "anthropic"
+    floor_tokens: Annotated[int, About("Shorter beginnings are not kept.", minimum=0, maximum=1000000)] = 1024
+    keeps_s: Annotated[float, About(
+        "How long after its last use an entry lives, in seconds; one for an hour lives an hour.",
+        more_than=0, maximum=86_400)] = 300.0
+    read_factor: Annotated[float, About(
+        "What a token costs that is read, of plain input's price.", minimum=0, maximum=100)] = 0.1
+    write_factor: Annotated[float, About("What a token costs that is written.", minimum=0, maximum=100)] = 1.25
+    write_1h_factor: Annotated[float, About("What a token costs that is written for an hour.", minimum=0, maximum=100)] = 2.0
+    machine_rpm: Annotated[int, About(
+        "OpenAI's rules: of more prompts a minute with one key and beginning, the others go to a machine that "
+        "remembers nothing of them. Assumed.", minimum=1)] = 15
 
     def __post_init__(self) -> None:
         if self.rules not in ("anthropic", "breakpoints", "automatic"):

@@ -1,9 +1,10 @@
 """What a key may use: buckets that really refill, as the provider's rate-limit headers tell."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from stayfast.policy.rate import Bucket
+from stayfast.settings.about import About
 from stayfast.upstreams.simulated.vendor import Limit, Trouble, over_limit
 
 _FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "input-tokens": "input_tokens_per_min",
@@ -19,12 +20,17 @@ class Quota:
     tokens, and corrected when the answer ends.
     """
 
-    requests_per_min: int | None = None
-    tokens_per_min: int | None = None
-    input_tokens_per_min: int | None = None
-    output_tokens_per_min: int | None = None
-    burst_s: float = 60.0
-    assumed_output: int = 256
+    requests_per_min: Annotated[int | None, About(
+        "Requests a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+    tokens_per_min: Annotated[int | None, About(
+        "Tokens, prompt and answer together, a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+    input_tokens_per_min: Annotated[int | None, About(
+        "Tokens of prompts a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+    output_tokens_per_min: Annotated[int | None, About(
+        "Tokens of answers a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+    burst_s: Annotated[float, About("A bucket holds what comes in so many seconds.", more_than=0, maximum=3600)] = 60.0
+    assumed_output: Annotated[int, About(
+        "Tokens charged in advance for an answer whose request sets no limit.", minimum=0, maximum=1000000)] = 256
 
     def __post_init__(self) -> None:
         for name in _FIELDS.values():

@@ -10,7 +10,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
-from typing import Final
+from typing import Annotated, Final
+
+from stayfast.settings.about import About
 
 
 class Weather(StrEnum):
@@ -26,10 +28,10 @@ class Weather(StrEnum):
 class Regime:
     """What one regime does. mean_s: of a stay. error_rate: share of requests answered as overloaded."""
 
-    mean_s: float = 60.0
-    ttft_factor: float = 1.0
-    gap_factor: float = 1.0
-    error_rate: float = 0.0
+    mean_s: Annotated[float, About("Mean length of a stay.", more_than=0, maximum=1000000000.0)] = 60.0
+    ttft_factor: Annotated[float, About("The first token takes so many times as long.", more_than=0, maximum=1000)] = 1.0
+    gap_factor: Annotated[float, About("Every gap is so many times as long.", more_than=0, maximum=1000)] = 1.0
+    error_rate: Annotated[float, About("Share of requests answered as overloaded.", minimum=0, maximum=1)] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.mean_s <= 1e9:
@@ -45,10 +47,11 @@ class Regime:
 class Regimes:
     """All four. Assumed."""
 
-    normal: Regime = field(default_factory=lambda: Regime(600.0))
-    degraded: Regime = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
-    brownout: Regime = field(default_factory=lambda: Regime(30.0, 5.0, 3.3, 0.05))
-    outage: Regime = field(default_factory=lambda: Regime(20.0, error_rate=1.0))
+    normal: Annotated[Regime, About("The good times.")] = field(default_factory=lambda: Regime(600.0))
+    degraded: Annotated[Regime, About("Slower times.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
+    brownout: Annotated[Regime, About(
+        "Much slower, with errors.")] = field(default_factory=lambda: Regime(30.0, 5.0, 3.3, 0.05))
+    outage: Annotated[Regime, About("Errors for everybody.")] = field(default_factory=lambda: Regime(20.0, error_rate=1.0))
 
     def of(self, weather: Weather) -> Regime:
         """The regime of one kind of weather."""
