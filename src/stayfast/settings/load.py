@@ -70,9 +70,9 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
     """Settings from a text. Raises SettingsError with all problems.
 
     `variables` serve references; `model` replaces the model of every embedded upstream; `check_engine` and `check_turn`
-    raise ValueError for an engine that cannot run here, and a function that cannot be served; `kinds` are upstreams that a
-    text may have beside the built-in kinds. A text with neither upstreams nor routes gets the embedded one, where it can run,
-    and one of each of `kinds`.
+    raise ValueError for an engine that cannot run here, and a function that cannot be served; `kinds` are those of
+    upstreams that a text may have and that are not built in. A text with neither upstreams nor routes gets the embedded one,
+    where it can run, and one of each of `kinds`.
     """
     tree, problems = parse(source.text, source.name)
     if "upstreams" not in tree.entries and "routes" not in tree.entries:
