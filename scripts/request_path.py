@@ -1,0 +1,146 @@
+"""Prints the files and functions of Stayfast that one streamed request runs through, from the client's bytes to its own.
+
+    .venv/bin/python scripts/request_path.py          # two cases: no policy on; cache, admission, affinity and ejection on
+    .venv/bin/python scripts/request_path.py --list   # each file with its functions, too
+
+A gateway and an upstream of a few lines run in this process, over sockets on loopback. Four requests warm everything up
+(connections, lazy imports); the fifth is counted with `sys.setprofile`, until its last byte is out and its slots are free.
+What metrics and the log make of its facts comes later, for many requests at a time, and is not counted.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from types import CodeType, FrameType
+
+import stayfast
+from stayfast.compose.system import Observers, build
+from stayfast.core.clock import SystemClock
+from stayfast.server.backend import Current
+from stayfast.server.lifecycle import Host, Server
+from stayfast.settings import Source, load
+
+PACKAGE = Path(stayfast.__file__).parent
+N_WARM = 4
+SETTLED_S = 0.02  # after the last byte: for the slots; facts are handed on a tenth of a second later
+IDLE_S = 0.3  # between warm-up and count: no facts are left to hand on
+PLAIN = """
+server: {port: 0}
+log: {level: error, requests: false}
+upstreams:
+  a: {kind: openai, base_url: "http://127.0.0.1:PORT/v1", key: k, probe: false}
+  b: {kind: openai, base_url: "http://127.0.0.1:PORT/v1", key: k, probe: false}
+routes:
+  m: {upstreams: [UPSTREAMS]ROUTE}
+"""
+FULL = ", cache: {mode: exact, ttl_s: 60}, affinity: {mode: prefix}, eject: {enabled: true}"
+ADMISSION = "admission: {max_in_flight: 100}\n"
+FIRST = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+EVENT = (b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{%b},'
+         b'"finish_reason":%b}]}\n\n')
+EVENTS = (EVENT % (b'"role":"assistant","content":"Yes"', b"null"), EVENT % (b'"content":"."', b'"stop"'), b"data: [DONE]\n\n")
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The upstream: a short stream for every request."""
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            lines = head.lower().split(b"\r\n")
+            await reader.readexactly(next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:")))
+            writer.write(FIRST)
+            for event in EVENTS:
+                writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+                await asyncio.sleep(0.005)
+            writer.write(b"0\r\n\r\n")
+    except (asyncio.IncompleteReadError, asyncio.CancelledError):  # the client has closed, or the count is over
+        writer.close()
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, n: int) -> None:
+    """One request and all of its answer. n: makes it another one than those before."""
+    body = b'{"model":"m","stream":true,"temperature":0,"messages":[{"role":"user","content":"Question %d"}]}' % n
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+                 b"content-length: %d\r\n\r\n%b" % (len(body), body))
+    text = await reader.readuntil(b"0\r\n\r\n")
+    if not text.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(text.decode())
+
+
+@asynccontextmanager
+async def gateway(text: str) -> AsyncIterator[int]:
+    """A gateway in this process; yields its port."""
+    clock = SystemClock()
+    settings = load(Source("<request path>", text), {})
+    observers = Observers(settings, clock)
+    current = Current(build(settings, observers, {}, clock, Random(0)))
+    host = Host(clock=clock, sink=observers.sink, entropy=os.urandom(8), version="0", on_error=report,
+                on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
+    server = Server(current, host)
+    await server.listen()
+    try:
+        yield server.addresses()[0][1]
+    finally:
+        server.close()
+
+
+def report(error: BaseException) -> None:
+    """What nobody expected ends the count."""
+    raise SystemExit(f"unexpected: {error!r}")
+
+
+async def count(more: str, upstreams: str, route: str) -> Counter[CodeType]:
+    """Calls of each function of the package in one warm request."""
+    calls: Counter[CodeType] = Counter()
+    upstream = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port_of = str(upstream.sockets[0].getsockname()[1])
+    text = more + PLAIN.replace("PORT", port_of).replace("UPSTREAMS", upstreams).replace("ROUTE", route)
+    package = f"{PACKAGE}{os.sep}"
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            calls[frame.f_code] += 1
+
+    async with gateway(text) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for n in range(N_WARM):
+            await ask(reader, writer, n)
+        await asyncio.sleep(IDLE_S)
+        sys.setprofile(profile)
+        await ask(reader, writer, N_WARM)
+        await asyncio.sleep(SETTLED_S)
+        sys.setprofile(None)
+        writer.close()
+    upstream.close()
+    await asyncio.sleep(SETTLED_S)
+    return calls
+
+
+def show(title: str, calls: Counter[CodeType], *, is_list: bool) -> None:
+    """One line, or all of it."""
+    files: dict[str, list[str]] = {}
+    for code in calls:
+        files.setdefault(os.path.relpath(code.co_filename, PACKAGE), []).append(code.co_qualname)
+    print(f"{title}: {len(files)} files, {len(calls)} functions, {sum(calls.values())} calls")
+    if is_list:
+        for name in sorted(files):
+            print(f"  {name}: {', '.join(sorted(files[name]))}")
+
+
+def main() -> None:
+    """Both cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="each file with its functions")
+    is_list = parser.parse_args().list
+    show("no policy on", asyncio.run(count("", "a", "")), is_list=is_list)
+    show("cache, admission, affinity, ejection on", asyncio.run(count(ADMISSION, "a, b", FULL)), is_list=is_list)
+
+
+if __name__ == "__main__":
+    main()
