@@ -44,7 +44,8 @@ ADMISSION = "admission: {max_in_flight: 100}\n"
 FIRST = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
 EVENT = (b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{%b},'
          b'"finish_reason":%b}]}\n\n')
-EVENTS = (EVENT % (b'"role":"assistant","content":"Yes"', b"null"), EVENT % (b'"content":"."', b'"stop"'), b"data: [DONE]\n\n")
+EVENTS = (EVENT % (b'"role":"assistant","content":"Yes"', b"null"), EVENT % (b'"content":"."', b'"stop"'),
+          b"data: [DONE]\n\n")
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
