@@ -6,17 +6,15 @@ What it costs a day is said after some minutes of it: before that a rate is a gu
 """
 
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import PrefixFinding, Sink
-from stayfast.policy.prefix import Shape
-from stayfast.policy.price import TOKENS_PER_PRICE
+from stayfast.policy.prefix import History, Shape
+from stayfast.policy.prefix_rules import PrefixRules
+from stayfast.policy.price import TOKENS_PER_PRICE, Price
 from stayfast.wire.layout import Laid
 from stayfast.wire.stable import difference, n_alike
-
-if TYPE_CHECKING:
-    from stayfast.pipeline.prefixing import Kind, Marker
 
 MAX_KEPT_BYTES: Final = 512 * 1024  # of one kind's instructions, all together
 MAX_APPLICATIONS: Final = 4  # whose instructions are kept, of one kind
@@ -25,6 +23,21 @@ MAX_FINDINGS, MAX_KEPT = 256, 32
 DAY_S: Final = 86_400.0
 FOUND_S: Final = 600.0  # a finding is one for so long after it was seen the last time
 LEAST_S: Final = 300.0  # of a rate that a sum is made of
+Kind = tuple[str, str, tuple[str, ...]]  # of prompts: upstream, model, set of tools
+
+
+class MarkedPrompt:
+    """What one attempt's prompt is to its provider's cache: where it goes, by which rules, and how much of it is marked."""
+
+    __slots__ = ("history", "model", "n_marked", "price", "rules", "upstream")
+
+    def __init__(self, upstream: str, model: str, price: Price | None) -> None:
+        self.upstream = upstream
+        self.model = model
+        self.price = price
+        self.history: History | None = None
+        self.rules: PrefixRules | None = None
+        self.n_marked = 0.0  # tokens of it, about
 
 
 class Findings:
@@ -40,7 +53,7 @@ class Findings:
         self._runs: dict[tuple[str, str, str], tuple[float, int]] = {}  # since when it goes on, and how many times before
         self._kept: dict[Kind, list[bytes]] = {}  # by application, the least lately seen first
 
-    def look(self, kind: "Kind", laid: Laid, shape: Shape, marker: "Marker", *, is_moving: bool) -> None:
+    def look(self, kind: Kind, laid: Laid, shape: Shape, marker: MarkedPrompt, *, is_moving: bool) -> None:
         """Keep the instructions; where they move, say how they differ from the last ones of the same application."""
         statics = [block.data for block in laid.blocks[:laid.n_static]]
         said, kept = b"".join(statics), self._kept.pop(kind, [])
@@ -59,7 +72,7 @@ class Findings:
         while len(kept) > MAX_APPLICATIONS or sum(map(len, kept)) > MAX_KEPT_BYTES:
             del kept[0]
 
-    def _compare(self, marker: "Marker", shape: Shape, laid: Laid, said: bytes, before: bytes) -> None:
+    def _compare(self, marker: MarkedPrompt, shape: Shape, laid: Laid, said: bytes, before: bytes) -> None:
         at, word = difference(before, said)
         n_same = 0
         while n_same < laid.n_static and at >= (n_bytes := len(laid.blocks[n_same].data)):
@@ -69,11 +82,11 @@ class Findings:
             n_tokens = shape.tokens[laid.n_static - 1] - (shape.tokens[n_same - 1] if n_same else 0.0)
             self._found(marker, "moves", n_tokens, laid.where(n_same), at=at, word=word)
 
-    def unread(self, marker: "Marker") -> None:
+    def unread(self, marker: MarkedPrompt) -> None:
         """What is marked is written and never read."""
         self._found(marker, "unread", marker.n_marked)
 
-    def refused(self, marker: "Marker", member: str) -> None:
+    def refused(self, marker: MarkedPrompt, member: str) -> None:
         """The upstream does not take what was added to a request."""
         self._found(marker, "refused", 0.0, member)
 
@@ -87,7 +100,7 @@ class Findings:
                 rows[upstream] = max(rows[upstream], n_tokens)
         return rows
 
-    def _found(self, marker: "Marker", what: str, n_tokens: float, where: str = "", *, at: int = 0, word: str = "") -> None:
+    def _found(self, marker: MarkedPrompt, what: str, n_tokens: float, where: str = "", *, at: int = 0, word: str = "") -> None:
         """Tell it, once as long as it goes on; and once more when it is known what it costs."""
         now, name = self._clock.now(), (marker.upstream, marker.model, where)
         seen_at, told = self.all.pop(name, (-inf, None))
@@ -106,7 +119,7 @@ class Findings:
             self._sink.emit(found)
 
 
-def _usd_a_day(marker: "Marker", n_tokens: float, n: int, in_s: float) -> float | None:
+def _usd_a_day(marker: MarkedPrompt, n_tokens: float, n: int, in_s: float) -> float | None:
     """What it costs that so many tokens of each request are computed anew, of which there were `n` in that time."""
     price, rules = marker.price, marker.rules
     if price is None or rules is None or in_s < LEAST_S or not n_tokens:

@@ -11,7 +11,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Api, Request, Usage
-from stayfast.pipeline.findings import Findings
+from stayfast.pipeline.findings import Findings, Kind, MarkedPrompt
 from stayfast.pipeline.leading import Leads
 from stayfast.policy.prefix import FLOOR_MARGIN, History, Marked, PrefixConfig, Shape
 from stayfast.policy.prefix_hot import Hot, Opening
@@ -30,7 +30,6 @@ _ANTHROPIC: Final = b'{"type":"ephemeral"}'
 _ANTHROPIC_1H: Final = b'{"type":"ephemeral","ttl":"1h"}'
 _OPENAI: Final = b'{"mode":"explicit"}'
 _BAD_REQUEST, _UNPROCESSABLE = 400, 422  # what servers say to a member that they do not know
-Kind = tuple[str, str, tuple[str, ...]]
 
 
 class Prefixing:
@@ -233,22 +232,16 @@ class Layout:
         return Marker(self, self._of, upstream, model, price)
 
 
-class Marker:
-    """One attempt's. See `upstreams.base.Marker`."""
+class Marker(MarkedPrompt):
+    """One attempt's `upstreams.base.Marker`."""
 
-    __slots__ = ("_lead", "_leads", "_of", "_refused", "history", "layout", "marked", "model", "n_bytes", "n_marked",
-                 "price", "rules", "upstream", "wrote")
+    __slots__ = ("_lead", "_leads", "_of", "_refused", "layout", "marked", "n_bytes", "wrote")
 
     def __init__(self, layout: Layout, of: Prefixing, upstream: str, model: str, price: Price | None) -> None:
+        super().__init__(upstream, model, price)
         self.layout = layout
-        self.upstream = upstream
-        self.model = model
-        self.price = price
-        self.history: History | None = None
-        self.rules: PrefixRules | None = None
         self.marked: Marked | None = None
         self.n_bytes = 0  # of the prompt
-        self.n_marked = 0.0  # tokens of it, about
         self.wrote: tuple[str, ...] = ()  # names of the members that were added
         self._refused: tuple[str, ...] = ()  # which of them a refusal has named
         self._of = of
