@@ -100,7 +100,8 @@ class Findings:
                 rows[upstream] = max(rows[upstream], n_tokens)
         return rows
 
-    def _found(self, marker: MarkedPrompt, what: str, n_tokens: float, where: str = "", *, at: int = 0, word: str = "") -> None:
+    def _found(self, marker: MarkedPrompt, what: str, n_tokens: float, where: str = "", *, at: int = 0,
+               word: str = "") -> None:
         """Tell it, once as long as it goes on; and once more when it is known what it costs."""
         now, name = self._clock.now(), (marker.upstream, marker.model, where)
         seen_at, told = self.all.pop(name, (-inf, None))
