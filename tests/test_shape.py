@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LONG_LINES, MAX_LINES = 300, 400
-MAX_FUNCTION_LINES = 50
-MAX_STORY_LINES = 60
+LONG_LINES, MAX_LINES = 350, 500
+MAX_STORY_LINES = 80
+MAX_SLOTS, MAX_COMPLEX = 16, 10
 # What there is. A change may lower a figure, never raise one.
 MAX_PER_FILE_IGNORES = 4
 MAX_IGNORES = {"src": 12, "tests": 14}
+# Attributes of the classes that still have more than MAX_SLOTS.
+WIDE: dict[str, int] = {}
 
 
 def sources(folder: str) -> list[Path]:
@@ -28,16 +30,17 @@ def n_lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Each function of a file and its lines, decorators aside."""
+def slots(path: Path) -> Iterator[tuple[str, int]]:
+    """Each class of a file that lists its attributes in `__slots__`, and how many it has."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(part, ast.Assign) and isinstance(part.value, ast.Tuple) and ast.unparse(part.targets[0]) == "__slots__":
+                assert isinstance(node, ast.ClassDef)
+                yield f"{path.relative_to(ROOT / 'src/stayfast')}: {node.name}", len(part.value.elts)
 
 
-def test_files_are_short(capsys: pytest.CaptureFixture[str]) -> None:
-    """No file has more than 400 lines; those over 300 are listed, to be split before they get there."""
+def test_files_hold_one_noun_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """No file has more than 500 lines; those over 350 are listed: which of them holds two nouns?"""
     sizes = {str(path.relative_to(ROOT)): n_lines(path) for path in [*sources("src"), *sources("tests")]}
     with capsys.disabled():
         for name, size in sizes.items():
@@ -46,14 +49,21 @@ def test_files_are_short(capsys: pytest.CaptureFixture[str]) -> None:
     assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
 
 
-def test_functions_are_short() -> None:
-    """No function has more than 50 lines."""
-    found = {name: size for path in [*sources("src"), *sources("tests")] for name, size in functions(path)}
-    assert {name: size for name, size in found.items() if size > MAX_FUNCTION_LINES} == {}
+def test_classes_hold_few_attributes() -> None:
+    """A class with more than 16 attributes is several; those that are still to be divided are listed, and only fewer."""
+    wide = {name: n for path in sources("src") for name, n in slots(path) if n > MAX_SLOTS}
+    assert {name: n for name, n in wide.items() if n > WIDE.get(name, 0)} == {}
+    assert {name: n for name, n in WIDE.items() if wide.get(name, 0) < n} == {}, "lower the figures in WIDE"
+
+
+def test_complex_functions_only_become_fewer() -> None:
+    """Complexity is at most 10 (ruff); a parser or a table that reads better in one piece says so, and is counted."""
+    n = sum(len(re.findall(r"#\s*noqa:[^\n]*C901", path.read_text(encoding="utf-8"))) for path in sources("src"))
+    assert n <= MAX_COMPLEX
 
 
 def test_the_story_fits_a_screen() -> None:
-    """pipeline/gateway.py tells a request's life in at most 60 lines."""
+    """pipeline/gateway.py tells a request's life on one page."""
     assert n_lines(ROOT / "src/stayfast/pipeline/gateway.py") <= MAX_STORY_LINES
 
 
