@@ -8,6 +8,7 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
+from stayfast.http.client.client import HttpConfig
 from stayfast.settings import (
     EmbeddedUpstream,
     HttpUpstream,
@@ -22,7 +23,6 @@ from stayfast.settings import (
     overrides,
 )
 from stayfast.settings.starter import starter
-from stayfast.upstreams.http import HttpConfig
 
 SMALLEST = """\
 upstreams: {bench: {kind: openai, base_url: "http://127.0.0.1:9100/v1", key: "sk-x"}}
