@@ -18,7 +18,7 @@ from stayfast.http.client.dial import DialedConnection, Dialer, Origin
 from stayfast.http.client.dns import Resolver
 from stayfast.http.client.h1 import H1Connection
 from stayfast.http.client.pool import Connection, Pool
-from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response
+from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, WholeResponse
 
 __all__ = ["HttpClient", "HttpConfig", "Response"]
 
@@ -165,6 +165,29 @@ class HttpClient:
             if opened is not None:
                 self._dialer.keep_session(opened)
             return response
+
+    async def fetch(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes = b"", *,
+                    timeout_s: float, max_body_bytes: int) -> WholeResponse:
+        """Send one request and read its response; what of the body is beyond `max_body_bytes` is not read. A connection that
+        closes before one byte of a response came is not replaced: whether the peer acted on the request is not known.
+
+        Raises as `send` does; also UpstreamFailed TIMEOUT when the response is not whole after `timeout_s`.
+        """
+        connect_by = self._clock.now() + timeout_s
+        template = self.template(method, path, headers)
+        parts, n_bytes = [], 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self.send(template, (), body, connect_by=connect_by, may_resend=False)
+                try:
+                    while n_bytes < max_body_bytes and (data := await response.read()):
+                        parts.append(data)
+                        n_bytes += len(data)
+                finally:
+                    response.close()
+        except TimeoutError:
+            raise UpstreamFailed(self.name, Fault.TIMEOUT, f"upstream {self.name} took more than {timeout_s:g} s") from None
+        return WholeResponse(response.status, response.headers, b"".join(parts)[:max_body_bytes])
 
     def close(self) -> None:
         """Close idle connections now, busy ones after their requests. Requests sent later open and close their own."""

@@ -6,7 +6,7 @@ unread and goes on as `drained` tells it.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stayfast.core.errors import Fault, UpstreamFailed
 
@@ -42,6 +42,14 @@ class Response(Protocol):
         connection is used again, else it is closed as by `close`. Never awaits; safe to call again.
         """
         ...
+
+
+class WholeResponse(NamedTuple):
+    """A response that was read to its end, or to the limit on its body. `headers`: as in `Response`."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class RequestTemplate:
