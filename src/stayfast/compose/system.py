@@ -52,8 +52,8 @@ from stayfast.turns.elsewhere import AskOthers
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.local import Address, Door, LocalUpstream
-from stayfast.upstreams.registry import Member, Registry
 from stayfast.upstreams.simulated import NAMED_SCRIPTS, ProviderConfig, Scripted, Simulated
+from stayfast.upstreams.state.upstream_state import Member, Registry
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 

@@ -18,7 +18,7 @@ from stayfast.core.types import Api, Outcome
 from stayfast.pipeline.attempt import Attempt
 from stayfast.policy.retry import RetryConfig, wait_before_next
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.decode import decode
 
 PROBE_ROUTE = "(probe)"
