@@ -1,4 +1,4 @@
-"""upstreams/limited: whose turn it is at a limit, what a wait there is thought to take, and that none leaves anything."""
+"""state/limiter: whose turn it is at a limit, what a wait there is thought to take, and that none leaves anything."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""upstreams/registry: what a place teaches, by how it is left."""
+"""upstreams/state: what a place teaches, by how it is left."""
 
 from random import Random
 from types import SimpleNamespace
