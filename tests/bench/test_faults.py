@@ -55,7 +55,8 @@ def test_scenarios_over_sockets() -> None:
             subjects = [(Subject("direct", sim.url, "chat", "m"), HttpConfig(f"{sim.url}/v1", AskingConfig(Api.CHAT, "m")))]
             scenarios = [BY_NAME[name] for name in ("healthy", "errors", "429", "brownout")]
             rows: list[Row] = []
-            await compare(config, scenarios, subjects, Control(sim.url), SystemClock(), say=lambda _: None,
+            clock = SystemClock()
+            await compare(config, scenarios, subjects, Control(sim.url, clock), clock, say=lambda _: None,
                           on_row=rows.append)
             return rows
 
@@ -69,7 +70,7 @@ def test_scenarios_over_sockets() -> None:
 @pytest.mark.sockets
 def test_what_is_no_simulator_is_said() -> None:
     """Nobody listens on port 9 of loopback."""
-    control = Control("http://127.0.0.1:9")
+    control = Control("http://127.0.0.1:9", SystemClock())
     with pytest.raises(NoSimulator, match="POST /_sim/reset"):
         uvloop.run(control.reset())
 

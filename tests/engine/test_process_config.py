@@ -4,45 +4,17 @@ import json
 import sys
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.engine.backoff import restart_delay_s
 from stayfast.engine.config import TINY_PATH, EngineConfig, check_runnable
 from stayfast.engine.last_words import LastWords
 from stayfast.engine.process import command, n_cores
 
 CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
-
-
-class _Dice(Random):
-    """An rng whose every draw is the given share of its range."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self._share = share
-
-    def uniform(self, a: float, b: float) -> float:
-        return a + (b - a) * self._share
-
-
-@pytest.mark.parametrize(("n_failures", "share", "delay_s"), [
-    (1, 0.0, 0.125), (1, 1.0, 0.25), (2, 0.0, 0.25), (2, 1.0, 0.5), (3, 0.5, 0.75), (7, 1.0, 16.0), (8, 1.0, 30.0),
-    (8, 0.0, 15.0), (5_000, 1.0, 30.0),
-])
-def test_restart_delay(n_failures: int, share: float, delay_s: float) -> None:
-    """Base 0.25 s doubles to the cap of 30 s; the lower half is fixed, the upper half drawn."""
-    assert restart_delay_s(n_failures, 0.25, 30.0, _Dice(share)) == delay_s
-
-
-def test_restart_delay_needs_a_failure() -> None:
-    """Counting starts at one."""
-    with pytest.raises(ValueError, match="at least 1, not 0"):
-        restart_delay_s(0, 0.25, 30.0, Random(1))
 
 
 @pytest.mark.parametrize(("field", "value", "says"), [

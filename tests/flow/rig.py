@@ -26,7 +26,7 @@ from stayfast.policy.price import Price
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.registry import Member, Registry
+from stayfast.upstreams.state.upstream_state import Member, Registry
 from stayfast.wire.decode import decode
 
 MODEL = "m"

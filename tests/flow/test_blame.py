@@ -28,7 +28,8 @@ from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, Say, Scripted, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.registry import Member, Registry
+from stayfast.upstreams.state.permit import acquire_permit
+from stayfast.upstreams.state.upstream_state import Member, Registry
 from stayfast.wire.faults import complaint_of, failed
 from tests.flow.dialects import ask
 from tests.flow.rig import chat, read
@@ -286,9 +287,9 @@ def test_long_prompts_count_as_long() -> None:
         for _ in range(60):
             await rig.ask()
         member = rig.registry["a"]
-        place = member.enter(member.usual.norm("m", 100_000, False), loop.now(), "m", 100_000)
+        place = acquire_permit(member, member.usual.norm("m", 100_000, False), loop.now(), "m", n_tokens=100_000)
         other = rig.registry["b"]
-        beside = other.enter(other.usual.norm("m", 20, False), loop.now(), "m", 20)
+        beside = acquire_permit(other, other.usual.norm("m", 20, False), loop.now(), "m", n_tokens=20)
         for up in ups:
             up.asked.clear()
         for _ in range(40):

@@ -15,7 +15,7 @@ from stayfast.policy.admission import AdmissionConfig, TenantConfig
 from stayfast.policy.limits import LimitConfig
 from stayfast.policy.priority import Tier
 from stayfast.testing import Say, Script, SimLoop, Wait, run
-from stayfast.upstreams.limited import Limited
+from stayfast.upstreams.state.limiter import Limited
 from tests.flow.rig import Rig, chat, read
 
 ONE = LimitConfig("fixed", least=1, most=1)

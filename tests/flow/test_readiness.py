@@ -8,7 +8,8 @@ from stayfast.core.events import ProbeFailed
 from stayfast.core.types import Outcome
 from stayfast.pipeline.readiness import ProbeConfig, Prober
 from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.permit import acquire_permit
+from stayfast.upstreams.state.upstream_state import Member
 
 WELL: Script = [Wait(0.1), Say("ok"), Wait(5), Say("never read")]
 
@@ -78,7 +79,7 @@ def test_unproven_again_after_many_failures() -> None:
         task = loop.create_task(prober.run())
         await asyncio.sleep(1)
         for _ in range(10):
-            member.enter(member.usual.norm("m", 1, False), loop.now()).leave(Outcome.DROPPED, loop.now())
+            acquire_permit(member, member.usual.norm("m", 1, False), loop.now()).leave(Outcome.DROPPED, loop.now())
         was_proven = member.is_proven
         await asyncio.sleep(10)
         assert (was_proven, member.is_proven, upstream.n_asked) == (False, True, 2)

@@ -191,7 +191,7 @@ def test_a_retry_that_comes_too_late_is_not_made() -> None:
     """The upstream has never brought a token within the time that is left."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [DOWN, HELLO], total_s=1.5)
-        rig.registry["up0"].quickest_s = 2.0
+        rig.registry["up0"].quickest.seconds = 2.0
         with pytest.raises(UpstreamFailed):
             await rig.serve()
         assert len(_begun(rig)) == 1

@@ -11,7 +11,7 @@ from stayfast.policy.breaker import Breaker
 from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.quota import Quota
 from stayfast.prove import leaks
-from stayfast.upstreams.limited import Limited
+from stayfast.upstreams.state.limiter import Limited
 
 N = 4000
 

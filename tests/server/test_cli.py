@@ -21,7 +21,8 @@ import pytest
 from stayfast import __version__
 from stayfast.cli import main
 from stayfast.cli.hello import hello
-from stayfast.server.lifeline import Lifeline, framed
+from stayfast.server.framing import encode_frame
+from stayfast.server.lifeline import Lifeline
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.upstreams.simulated.settings import KINDS
 
@@ -284,7 +285,7 @@ def test_workers_get_the_settings_that_the_parent_checked(monkeypatch: pytest.Mo
 
     above, below = socket.socketpair()
     with above, below:
-        above.sendall(framed(parent.briefings[0]))
+        above.sendall(encode_frame(parent.briefings[0]))
         told = serve.Told(Lifeline(below), {})
     settings = told.load()
     assert (list(settings.routes), settings.workers) == (["m"], 2)
@@ -299,7 +300,7 @@ def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPa
     above, below = socket.socketpair()
     with above, below:
         told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "folder": None, "overrides": []}
-        above.sendall(framed(json.dumps(told).encode()))
+        above.sendall(encode_frame(json.dumps(told).encode()))
         lifeline = Lifeline(below)
         monkeypatch.setattr(lifeline, "watch", lambda drain_s: None)
         monkeypatch.setattr(Lifeline, "on_standard_input", lambda: lifeline)

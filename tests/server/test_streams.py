@@ -15,7 +15,7 @@ from stayfast.core.types import Request, Stage
 from stayfast.server.config import ServerConfig
 from stayfast.server.protocol import HIGH_WATER_BYTES, LOW_WATER_BYTES
 from tests.server.fakes import CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, parse_head, post, serving
-from tests.unit.upstreams.peers import n_waiting
+from tests.unit.http.client.peers import n_waiting
 
 pytestmark = pytest.mark.sockets
 

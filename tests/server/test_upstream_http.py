@@ -10,9 +10,9 @@ import pytest
 
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused
-from stayfast.upstreams.answer import Answer
-from stayfast.upstreams.h1 import HIGH_WATER
-from tests.unit.upstreams.peers import OK, PROMPT_S, Caller, deaf, listening, n_waiting, on_sockets, until, whole
+from stayfast.http.client.h1 import HIGH_WATER
+from stayfast.http.client.response import HttpResponse
+from tests.unit.http.client.peers import OK, PROMPT_S, Caller, deaf, listening, on_sockets, until, whole
 
 pytestmark = pytest.mark.sockets
 
@@ -44,27 +44,6 @@ def test_keep_alive(loop: str) -> None:
             assert await talk.left() < PROMPT_S
 
     on_sockets(main, loop=loop)
-
-
-def test_a_request_is_sent_at_once() -> None:
-    """Not when the turn of the loop is over: what the task does after it would be time lost."""
-
-    async def main() -> None:
-        async with listening() as peer:
-            caller = Caller(peer.port)
-            talk = await caller.ask(peer)
-            ours = talk.writer.get_extra_info("socket")
-            there: list[int] = []
-            loop, turn = asyncio.get_running_loop(), asyncio.get_running_loop().time()
-            await until(lambda: loop.time() > turn)
-            caller.sink.emit = lambda fact: there.append(n_waiting(ours.fileno()))  # type: ignore[method-assign]
-            sending = caller.send(body=b"second")
-            await until(lambda: bool(there))
-            assert there[0] > len("second")
-            await caller.exchange(talk, sending)
-            caller.client.close()
-
-    on_sockets(main)
 
 
 def test_stream_as_it_comes() -> None:
@@ -236,7 +215,7 @@ def test_reader_that_stops() -> None:
             talk.say(b"HTTP/1.1 200 OK\r\nContent-Length: 60000000\r\n\r\n")
             response = await sending
             talk.say(bytes(60_000_000))
-            assert isinstance(response, Answer)
+            assert isinstance(response, HttpResponse)
             await until(lambda: response.n_unread > HIGH_WATER)
             assert response.n_unread <= HIGH_WATER + 262_144
             assert len(await whole(response)) == 60_000_000

@@ -15,7 +15,7 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from tests.unit.upstreams.peers import PROMPT_S, Caller, Peer, Talk, listening, on_sockets, until
+from tests.unit.http.client.peers import PROMPT_S, Caller, Peer, Talk, listening, on_sockets, until
 from tests.unit.wire.recorded import ROLE, STREAMS, chunk, request, sse
 
 pytestmark = pytest.mark.sockets
@@ -256,7 +256,7 @@ def test_nothing_is_left_when_an_answer_cannot_be_understood() -> None:
                 raise ValueError("no")
 
             with pytest.raises(ValueError, match="no"):
-                await caller.client.send(caller.client.preface("POST", "/v1/x", []), [], b"", may_resend=True,
+                await caller.client.send(caller.client.template("POST", "/v1/x", []), [], b"", may_resend=True,
                                          connect_by=time.monotonic() + 5, meanwhile=fail)
             assert caller.counts == (0, 0)
             assert await (await peer.accept()).left() < WAIT_S

@@ -7,8 +7,8 @@ import pytest
 
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused
-from tests.unit.upstreams.peers import OK, PROMPT_S, Caller, Talk, listening, on_sockets, until, whole
-from tests.unit.upstreams.tls_peers import Trust, caller_to, h2_server
+from tests.unit.http.client.peers import OK, PROMPT_S, Caller, Talk, listening, on_sockets, until, whole
+from tests.unit.http.client.tls_peers import Trust, caller_to, h2_server
 
 pytestmark = pytest.mark.sockets
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.upstreams.dial import Dialer
-from tests.unit.upstreams.peers import PROMPT_S, Caller, deaf, listening, n_sockets, on_sockets, until
+from stayfast.http.client.dial import Dialer
+from tests.unit.http.client.peers import PROMPT_S, Caller, deaf, listening, n_sockets, on_sockets, until
 
 pytestmark = pytest.mark.sockets
 

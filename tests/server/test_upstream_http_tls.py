@@ -6,8 +6,8 @@ import pytest
 
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused
-from tests.unit.upstreams.peers import PROMPT_S, listening, on_sockets, whole
-from tests.unit.upstreams.tls_peers import Trust, caller_to, h2_server
+from tests.unit.http.client.peers import PROMPT_S, listening, on_sockets, whole
+from tests.unit.http.client.tls_peers import Trust, caller_to, h2_server
 
 pytestmark = pytest.mark.sockets
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.server.lifeline import Lifeline, framed
+from stayfast.server.framing import encode_frame
+from stayfast.server.lifeline import Lifeline
 from stayfast.server.notify import notify
 from stayfast.server.workers import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve
 
@@ -306,10 +307,10 @@ def test_lifeline_reads_frames_however_they_come() -> None:
     """A briefing arrives whole from any split; the line's end before the first one is an error."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        for byte in framed(b"settings"):
+        for byte in encode_frame(b"settings"):
             ours.sendall(bytes([byte]))
         assert Lifeline(theirs).briefing == b"settings"
-        ours.sendall(framed(b"more")[:5])
+        ours.sendall(encode_frame(b"more")[:5])
         ours.close()
         with pytest.raises(EOFError):
             Lifeline(theirs)

@@ -8,6 +8,7 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
+from stayfast.http.client.client import HttpConfig
 from stayfast.settings import (
     EmbeddedUpstream,
     HttpUpstream,
@@ -21,7 +22,6 @@ from stayfast.settings import (
     overrides,
 )
 from stayfast.settings.starter import starter
-from stayfast.upstreams.http import HttpConfig
 from stayfast.upstreams.simulated.settings import KINDS, SimulatedUpstream
 
 SMALLEST = """\

@@ -22,9 +22,9 @@ from stayfast.bench.target import Asking
 from stayfast.core.clock import Clock
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
-from stayfast.upstreams.dial import Dialer, Origin
-from stayfast.upstreams.dns import Resolver
-from stayfast.upstreams.http import split_base_url
+from stayfast.http.client.client import split_base_url
+from stayfast.http.client.dial import Dialer, Origin
+from stayfast.http.client.dns import Resolver
 
 DNS_TTL_S = 300.0
 _OURS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)  # not the target's fault
@@ -136,11 +136,11 @@ class HttpTarget:
         async with asyncio.timeout(timeout_at - began_at) as dialing:
             self._dialing.add(dialing)
             try:
-                line = await self._dialer.open()
+                dialed = await self._dialer.open()
             finally:
                 self._dialing.discard(dialing)
-        connection = Connection(line.transport, self._clock.now, self._free, self._gone)
-        line.transport.set_protocol(connection)
+        connection = Connection(dialed.transport, self._clock.now, self._free, self._gone)
+        dialed.transport.set_protocol(connection)
         return connection, self._clock.now() - began_at
 
     def _free(self, connection: Connection) -> None:

@@ -11,7 +11,6 @@ meets more of them.
 """
 
 import asyncio
-import http.client
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +28,13 @@ from stayfast.bench.result import Result, Subject
 from stayfast.bench.schedule import Limit, Prompts, Workload, shots
 from stayfast.bench.stats import Exact
 from stayfast.core.clock import Clock
+from stayfast.core.errors import UpstreamFailed
+from stayfast.core.events import Fanout
+from stayfast.http.client.client import HttpClient
+from stayfast.http.client.client import HttpConfig as HttpClientConfig
 
 ANSWER_WITHIN_S = 10.0
+MAX_BODY_BYTES = 16 * 1024 * 1024
 N_INPUT, N_OUTPUT = 100, 32
 TAIL_SHARE: Final = 0.068
 TAIL_S: Final = (1.23, 2.03, 2.80, 3.66, 4.80, 6.60, 10.9)  # the medians of the sevenths of lognormal(3.66 s, 0.745)
@@ -128,9 +132,10 @@ class NoSimulator(Exception):
 class Control:
     """The control endpoints of a simulator."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
-        self._parts = urlsplit(url)
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+    def __init__(self, url: str, clock: Clock, key: str | None = None) -> None:
+        config = HttpClientConfig(url, max_idle=0, http="1.1")  # minutes between calls: none finds a closed connection
+        self._client = HttpClient("simulator", config, sink=Fanout(), clock=clock)
+        self._headers = [("authorization", f"Bearer {key}")] if key else []
         self._first = ""
 
     async def reset(self) -> None:
@@ -155,21 +160,15 @@ class Control:
         return sum(of["n_asked"] for of in (await self._say("GET", "/_sim/counts"))["providers"].values())
 
     async def _say(self, method: str, path: str, body: Rule | None = None) -> Any:
-        return await asyncio.to_thread(self._ask, method, path, json.dumps(body) if body is not None else None)
-
-    def _ask(self, method: str, path: str, body: str | None) -> Any:
-        connection = http.client.HTTPConnection(self._parts.hostname or "", self._parts.port, timeout=ANSWER_WITHIN_S)
+        sent = json.dumps(body).encode() if body is not None else b""
         try:
-            connection.request(method, path, body, self._headers)
-            answer = connection.getresponse()
-            said = answer.read()
+            answer = await self._client.fetch(method, path, self._headers, sent, timeout_s=ANSWER_WITHIN_S,
+                                              max_body_bytes=MAX_BODY_BYTES)
             if answer.status != 200:
                 raise NoSimulator(f"{method} {path} at the simulator answered {answer.status}: is it `stayfast sim`?")
-            return json.loads(said)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            return json.loads(answer.body)
+        except (UpstreamFailed, ValueError) as error:
             raise NoSimulator(f"{method} {path} at the simulator: {type(error).__name__}: {error}") from None
-        finally:
-            connection.close()
 
 
 async def compare(config: FaultsConfig, scenarios: Sequence[Scenario], subjects: Sequence[tuple[Subject, HttpConfig]],

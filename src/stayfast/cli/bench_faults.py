@@ -43,13 +43,14 @@ def add_fault_options(parser: argparse.ArgumentParser) -> None:
 def run_faults(given: argparse.Namespace, ready: Callable[[], None]) -> int:
     """Carry it out; returns the exit status. `ready` is called before the first socket. Raises Misused."""
     variables = environment()
-    key = None
+    key, clock = None, SystemClock()
     if given.simulator_key_env is not None and not (key := variables.get(given.simulator_key_env)):
         raise Misused(f"the environment variable {given.simulator_key_env} of --simulator-key-env is not set")
     try:
         config = FaultsConfig(given.simulator, float(given.rate), seconds_in(given.duration), seconds_in(given.warmup),
                               seconds_in(given.timeout), int(given.seed))
         targets = subjects(given, variables)
+        control = Control(given.simulator, clock, key)
     except ValueError as why:
         raise Misused(str(why)) from None
     if given.json is not None and not Path(given.json).absolute().parent.is_dir():
@@ -68,7 +69,7 @@ def run_faults(given: argparse.Namespace, ready: Callable[[], None]) -> int:
         rows.append(row)
 
     try:
-        uvloop.run(compare(config, scenarios, targets, Control(given.simulator, key), SystemClock(), say=tell, on_row=show))
+        uvloop.run(compare(config, scenarios, targets, control, clock, say=tell, on_row=show))
     except NoSimulator as why:
         say(f"stayfast bench: {why}")
         status = EXIT_BAD

@@ -3,13 +3,12 @@
 import argparse
 import sys
 from datetime import UTC, datetime
-from http.client import HTTPException
 from urllib.parse import quote
 
 import msgspec
 
 from stayfast.cli import say
-from stayfast.cli.asked import ask, reason
+from stayfast.cli.admin_client import Unreachable, error_message, send
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,13 +17,13 @@ def run(arguments: argparse.Namespace) -> int:
         say("stayfast cache inspect: say which: `stayfast explain REQUEST-ID` prints the key of its answer")
         return 2
     try:
-        status, body, _ = ask(arguments.url, "GET", f"/admin/cache/{quote(arguments.key, safe='')}",
+        status, body = send(arguments.url, "GET", f"/admin/cache/{quote(arguments.key, safe='')}",
                               key_env=arguments.key_env)
-    except (OSError, HTTPException, ValueError) as error:
+    except Unreachable as error:
         say(f"stayfast cache inspect: {arguments.url} cannot be asked: {error}")
         return 2
     if status != 200:
-        say(f"stayfast cache inspect: {reason(status, body)}")
+        say(f"stayfast cache inspect: {error_message(status, body)}")
         return 1 if status == 404 else 2
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")

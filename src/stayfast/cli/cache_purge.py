@@ -2,13 +2,12 @@
 
 import argparse
 import sys
-from http.client import HTTPException
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from stayfast.cli import EXIT_NOTHING_TO_DO, say
-from stayfast.cli.asked import ask, reason
+from stayfast.cli.admin_client import Unreachable, error_message, send
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,15 +21,15 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     where = f"/{quote(arguments.key, safe='')}" if arguments.key is not None else f"?{urlencode(wanted or {'all': 'true'})}"
     try:
-        status, body, _ = ask(arguments.url, "DELETE", f"/admin/cache{where}", key_env=arguments.key_env)
+        status, body = send(arguments.url, "DELETE", f"/admin/cache{where}", key_env=arguments.key_env)
         told = msgspec.json.decode(body) if status == 200 else {}
         is_nothing = status == 200 and not told["forgotten"] and not told["gone"]
         unknown = _unknown_route(arguments) if is_nothing and arguments.route is not None else ""
-    except (OSError, HTTPException, ValueError) as error:
+    except (Unreachable, msgspec.DecodeError) as error:
         say(f"stayfast cache purge: {arguments.url} cannot be asked: {error}")
         return 2
     if status != 200:
-        say(f"stayfast cache purge: {reason(status, body)}")
+        say(f"stayfast cache purge: {error_message(status, body)}")
         return 1
     n = told["forgotten"]
     sys.stdout.write(body.decode() + "\n" if arguments.json else f"{n} answer{'s are' if n != 1 else ' is'} forgotten\n")
@@ -52,7 +51,7 @@ def _why_nothing(key: str | None, wanted: dict[str, str]) -> str:
 
 def _unknown_route(arguments: argparse.Namespace) -> str:
     """What to say where the route has no cache; empty where it has, or nobody says so."""
-    status, body, _ = ask(arguments.url, "GET", "/admin/cache", key_env=arguments.key_env)
+    status, body = send(arguments.url, "GET", "/admin/cache", key_env=arguments.key_env)
     known = [route["route"] for route in msgspec.json.decode(body)["data"]] if status == 200 else [arguments.route]
     if arguments.route in known:
         return ""

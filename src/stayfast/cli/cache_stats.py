@@ -2,13 +2,12 @@
 
 import argparse
 import sys
-from http.client import HTTPException
 from typing import Any
 
 import msgspec
 
 from stayfast.cli import say
-from stayfast.cli.asked import ask, reason
+from stayfast.cli.admin_client import Unreachable, error_message, send
 
 NOTHING = "-"
 NO_COLUMN = ("coalesced", "stale", "bypass")
@@ -26,12 +25,12 @@ HEAD = ("ROUTE", "KIND", "HITS", "OF ASKED", "SAVED", "SAVED USD", "WRONG", "ANS
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; 1 where it is refused, 2 where the gateway cannot be asked."""
     try:
-        status, body, _ = ask(arguments.url, "GET", "/admin/cache", key_env=arguments.key_env)
-    except (OSError, HTTPException, ValueError) as error:
+        status, body = send(arguments.url, "GET", "/admin/cache", key_env=arguments.key_env)
+    except Unreachable as error:
         say(f"stayfast cache stats: {arguments.url} cannot be asked: {error}")
         return 2
     if status != 200:
-        say(f"stayfast cache stats: {reason(status, body)}")
+        say(f"stayfast cache stats: {error_message(status, body)}")
         return 1
     sys.stdout.write(body.decode() + "\n" if arguments.json else table(msgspec.json.decode(body)["data"]))
     return 0

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,17 @@ import msgspec
 
 from stayfast.bench.durations import seconds_in
 from stayfast.cli import EXIT_NOTHING_TO_DO, say
-from stayfast.cli.asked import Answer, ask, reason
+from stayfast.cli.admin_client import BAD_URL, authorization, error_message
 from stayfast.cli.warm_round import Pace, Round
 from stayfast.core.clock import Clock, SystemClock
+from stayfast.core.errors import UpstreamFailed
+from stayfast.core.events import Fanout
+from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.http.client.response import WholeResponse
 from stayfast.policy.cron import Cron, read_cron
 
 TIMEOUT_S = 600.0
+MAX_BODY_BYTES = 16 * 1024 * 1024
 PATHS = {"messages": "/v1/chat/completions", "input": "/v1/embeddings", "prompt": "/v1/completions"}
 THERE = frozenset(("hit", "semantic", "coalesced"))
 WHY_NOT = {  # in more words than `x-cache` has
@@ -175,38 +179,61 @@ def _until(cron: Cron, clock: Clock) -> float:
 async def ask_all(questions: list[Question], way: Way) -> Round:
     """All of them, once."""
     came, pace = Round(), way.pace
+    try:
+        headers = _headers(way)
+        client = _client(way.url)
+    except ValueError as error:
+        came.failed(f"{way.url} cannot be asked: {error}")
+        came.n_failed = len(questions)
+        return came
     places = asyncio.Semaphore(pace.n_at_once)
-    async with asyncio.TaskGroup() as group:
-        for number, question in enumerate(questions):
-            if number:
-                await asyncio.sleep(1 / pace.per_s)
-            await places.acquire()
-            if way.n_tokens is not None and came.n_tokens >= way.n_tokens:
-                came.n_left_out = len(questions) - number
-                return came
-            task = group.create_task(_one(question, way, came))
-            task.add_done_callback(lambda _: places.release())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number, question in enumerate(questions):
+                if number:
+                    await asyncio.sleep(1 / pace.per_s)
+                await places.acquire()
+                if way.n_tokens is not None and came.n_tokens >= way.n_tokens:
+                    came.n_left_out = len(questions) - number
+                    break
+                task = group.create_task(_one(question, way.url, client, headers, came))
+                task.add_done_callback(lambda _: places.release())
+    finally:
+        client.close()
     return came
 
 
-async def _one(question: Question, way: Way, came: Round) -> None:
-    headers = {"x-stayfast-priority": "batch"}
+def _client(url: str) -> HttpClient:
+    try:
+        config = HttpConfig(url, max_connections=0, http="1.1")
+    except ValueError:
+        raise ValueError(BAD_URL) from None
+    return HttpClient("gateway", config, sink=Fanout(), clock=SystemClock())
+
+
+def _headers(way: Way) -> list[tuple[str, str]]:
+    headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization(way.key_env)}
     if way.pace.fresh_for_s is not None:
         headers["cache-control"] = f"max-age={way.pace.fresh_for_s:.0f}"
+    return list(headers.items())
+
+
+async def _one(question: Question, url: str, client: HttpClient, headers: list[tuple[str, str]], came: Round) -> None:
     try:
-        answer = await asyncio.to_thread(ask, way.url, "POST", question.path, key_env=way.key_env, body=question.body,
-                                         headers=headers, timeout_s=TIMEOUT_S)
-    except (OSError, HTTPException, ValueError) as error:
-        came.failed(f"{way.url} cannot be asked: {error}")
+        answer = await client.fetch("POST", client.base_path + question.path, headers, question.body, timeout_s=TIMEOUT_S,
+                                    max_body_bytes=MAX_BODY_BYTES)
+    except UpstreamFailed as error:
+        came.failed(f"{url} cannot be asked: {error}")
         return
     if answer.status != 200:
-        came.failed(reason(answer.status, answer.body))
+        came.failed(error_message(answer.status, answer.body))
         return
     _answered(answer, came)
 
 
-def _answered(answer: Answer, came: Round) -> None:
-    result = answer.cache.split(";")[0]
+def _answered(answer: WholeResponse, came: Round) -> None:
+    cache = answer.headers.get("x-cache", "")
+    result = cache.split(";")[0]
     if result in THERE:
         came.n_there += 1
         return
@@ -216,5 +243,5 @@ def _answered(answer: Answer, came: Round) -> None:
         came.n_made += 1
     else:
         came.n_kept_out += 1
-        why = answer.cache.partition("why=")[2]
+        why = cache.partition("why=")[2]
         came.tell(f"no cache keeps this: {WHY_NOT.get(why, f'{why} (docs/concepts/cache.md, never answered from a cache)')}")

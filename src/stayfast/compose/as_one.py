@@ -28,9 +28,9 @@ from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.rate import Bucket, CommonBucket
 from stayfast.server.board import Board, BoardFull
 from stayfast.server.siblings import Siblings
-from stayfast.upstreams.health import Health
-from stayfast.upstreams.limited import Limited
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.health import Health
+from stayfast.upstreams.state.limiter import Limited
+from stayfast.upstreams.state.upstream_state import Member
 
 LOOK_EVERY_S = 0.05
 LATE_S = 0.5  # without a sign of life: is its process there?

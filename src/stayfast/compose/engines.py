@@ -13,7 +13,7 @@ from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import Engine
 from stayfast.settings import Settings
 from stayfast.upstreams.local import Address
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 
 _LOOK_EVERY_S = 0.1
 

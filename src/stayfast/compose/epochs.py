@@ -14,6 +14,7 @@ from hashlib import sha256
 
 from stayfast.compose.stores import Stores
 from stayfast.observe.log import LogSink
+from stayfast.policy.backoff import backoff_s
 from stayfast.settings import Settings
 from stayfast.stores.base import Store, StoreGone
 from stayfast.stores.shared import Shared
@@ -43,11 +44,11 @@ async def leave_behind(settings: Settings, stores: Stores, old: Settings | None,
 
 async def again(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
     """Until it is done. tried: is set when it was tried once."""
-    pause_s, done = FIRST_S, set[str]()
+    n_failed, done = 0, set[str]()
     while not await leave_behind(settings, stores, old, log, done):
         tried.set()
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_S)
+        n_failed += 1
+        await asyncio.sleep(backoff_s(n_failed, FIRST_S, LONGEST_S))
     tried.set()
 
 

@@ -5,7 +5,7 @@ from stayfast.observe.totals import Rows
 from stayfast.pipeline.places import Asked, Places
 from stayfast.pipeline.stages.route import ANY_MODEL, Router
 from stayfast.policy.predict import Predictor
-from stayfast.upstreams.registry import Registry
+from stayfast.upstreams.state.upstream_state import Registry
 
 
 def foresee(places: Places, router: Router, registry: Registry) -> None:

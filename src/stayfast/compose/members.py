@@ -6,7 +6,7 @@ from stayfast.pipeline.handoffs import Route, Target
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.balance import Backlog
 from stayfast.policy.extra import ExtraBudget
-from stayfast.upstreams.registry import Member, Registry
+from stayfast.upstreams.state.upstream_state import Member, Registry
 
 
 def introduce(registry: Registry, routes: Mapping[str, Route], lanes: Sequence[str] = ()) -> None:

@@ -15,7 +15,7 @@ from stayfast.pipeline.warming import Warmer
 from stayfast.policy.affinity import AffinityConfig
 from stayfast.settings import Route as RouteSettings
 from stayfast.settings import Settings
-from stayfast.upstreams.registry import Registry
+from stayfast.upstreams.state.upstream_state import Registry
 
 
 def prefixing(name: str, its: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> Prefixing | None:

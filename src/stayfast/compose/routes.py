@@ -23,7 +23,7 @@ from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings
 from stayfast.settings import Route as RouteSettings
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
-from stayfast.upstreams.registry import Registry
+from stayfast.upstreams.state.upstream_state import Registry
 
 
 def routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *, clock: Clock,

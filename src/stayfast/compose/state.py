@@ -13,7 +13,7 @@ from stayfast.observe.totals import Rows
 from stayfast.pipeline.handoffs import Route
 from stayfast.pipeline.stages.admit import Admission, Admit
 from stayfast.policy.breaker import State
-from stayfast.upstreams.registry import Member, Registry
+from stayfast.upstreams.state.upstream_state import Member, Registry
 
 _NUMBER = {State.CLOSED: 0.0, State.HALF_OPEN: 1.0, State.OPEN: 2.0}
 MAX_TENANTS = 100  # the newest

@@ -20,6 +20,7 @@ from stayfast.compose.turns import served, settle_turns, thread_gauges
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.types import Api
+from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.observe.batch import Batch, Listener
 from stayfast.observe.families import RETRY_BUDGET
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
@@ -50,9 +51,8 @@ from stayfast.stores.embed import Embedding
 from stayfast.turns.elsewhere import AskOthers
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.http import HttpClient, HttpConfig
 from stayfast.upstreams.local import Address, Door, LocalUpstream
-from stayfast.upstreams.registry import Member, Registry
+from stayfast.upstreams.state.upstream_state import Member, Registry
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 

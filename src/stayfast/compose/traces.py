@@ -7,12 +7,12 @@ from random import Random
 from typing import cast
 
 from stayfast import __version__
+from stayfast.http.client.client import split_base_url
 from stayfast.observe.log import LogSink
 from stayfast.observe.trace.config import TraceConfig
 from stayfast.observe.trace.names import Peer, provider_of
 from stayfast.observe.trace.sink import Exporter, Tracing
 from stayfast.settings import HttpUpstream, Settings
-from stayfast.upstreams.http import split_base_url
 
 
 def tracing(settings: Settings, log: LogSink) -> Tracing | None:

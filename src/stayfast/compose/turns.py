@@ -11,7 +11,7 @@ from stayfast.turns import threads
 from stayfast.turns.elsewhere import AskOthers, Heard, Sought
 from stayfast.turns.find import find
 from stayfast.turns.served import Served
-from stayfast.upstreams.registry import Registry
+from stayfast.upstreams.state.upstream_state import Registry
 
 
 class Turns:

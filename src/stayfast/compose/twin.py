@@ -14,15 +14,15 @@ import msgspec
 from stayfast.compose.system import Observers, build
 from stayfast.core.clock import Clock
 from stayfast.core.types import Api
+from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.http.client.dial import ConnectProtocol, DialedConnection, Dialer
 from stayfast.server.backend import Current
 from stayfast.server.edge import Edge, Message, Scope
 from stayfast.server.lifecycle import as_it_came
 from stayfast.server.protocol import Connection
 from stayfast.server.tasks import Tasks
 from stayfast.settings import Log, Route, Settings
-from stayfast.upstreams.dial import Landing, Line
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.http import HttpClient, HttpConfig
 from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 _MODEL: Final = "twin"
@@ -97,18 +97,18 @@ class Wire(asyncio.Transport):
         self.protocol = protocol
 
 
-class Canned:
+class Canned(Dialer):
     """Dials nobody: every request gets the same two chunks, each in its own turn of the loop, as from a socket."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    async def open(self) -> Line:
+    async def open(self) -> DialedConnection:
         """A new connection."""
         wire = Wire(self._loop, lambda asked: self._answer(wire) if asked else None)
-        return Line(wire, Landing(), 0.0)
+        return DialedConnection(wire, ConnectProtocol(), 0.0)
 
-    def keep_session(self, line: Line) -> None:
+    def keep_session(self, dialed: DialedConnection) -> None:
         """There is no TLS."""
 
     def _answer(self, wire: Wire) -> None:

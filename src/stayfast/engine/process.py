@@ -17,13 +17,14 @@ from random import Random
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import EngineState, Sink
-from stayfast.engine.backoff import restart_delay_s
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.engine.last_words import LastWords
 from stayfast.engine.ports import HOST, can_listen, choose_port
 from stayfast.engine.probe import ProbeFailed, generate_token
+from stayfast.policy.backoff import backoff_s
 
 _STOP_GRACE_S = 2.0  # a clean end takes milliseconds; a child that loads or hangs is killed
+RESTART_JITTER = 0.5  # half is drawn, so that gateways on one machine do not load in step; half is a pause in any case
 
 
 class State(StrEnum):
@@ -33,7 +34,6 @@ class State(StrEnum):
     READY = "ready"
     BACKING_OFF = "backing_off"  # it crashed or did not get ready, and waits for its next start
     STOPPED = "stopped"
-
 
 
 def n_cores() -> int:
@@ -154,7 +154,8 @@ class Engine:
                 self._enter(State.BACKING_OFF, detail)
                 self._pid = None
                 config = self._config
-                await asyncio.sleep(restart_delay_s(n_failures, config.restart_base_s, config.restart_cap_s, self._rng))
+                await asyncio.sleep(backoff_s(n_failures, config.restart_base_s, config.restart_cap_s, self._rng,
+                                              jitter=RESTART_JITTER))
         except Exception as error:
             self._enter(State.STOPPED, f"supervision ended by {type(error).__name__}")
             self._settled.set()

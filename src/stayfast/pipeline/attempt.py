@@ -13,7 +13,8 @@ from stayfast.pipeline.picking import Aim
 from stayfast.policy.hedge import FirstTokens
 from stayfast.policy.price import Price
 from stayfast.upstreams.base import Call, Marker, Stream
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.permit import acquire_permit
+from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.prompt import asked_by
 
 SUCCESS, DROPPED, IGNORED = Outcome
@@ -56,7 +57,7 @@ class Attempt:
         norm = member.usual.norm(call.model, n_tokens, not is_incremental)
         predictor = member.predictor
         self._guess = predictor.began(n_tokens) if predictor is not None and is_incremental else None
-        self._place = member.enter(norm, self.began_at, call.model, n_tokens, lane)
+        self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, Stream]:
         """See `Upstream.open`. What was added for a provider's prompt cache and is refused by name is left out, once."""

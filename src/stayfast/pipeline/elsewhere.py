@@ -15,7 +15,7 @@ from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
 from stayfast.policy.price import price_of
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.continuation import Continuation
 
 DROPPED = Outcome.DROPPED

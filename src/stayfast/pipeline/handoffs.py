@@ -18,7 +18,7 @@ from stayfast.policy.price import Prices, dearest
 from stayfast.policy.retry import RetryConfig
 from stayfast.policy.size import SizeConfig
 from stayfast.upstreams.base import Stream
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
 

@@ -17,7 +17,7 @@ from stayfast.policy.affinity import BYTES_A_TOKEN, MAX_BLOCKS, AffinityConfig, 
 from stayfast.policy.balance import Load, in_turn
 from stayfast.policy.eject import EjectConfig, Outliers
 from stayfast.policy.pick import choose, weighted
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.prompt import Asked, asked, asked_by
 
 MAX_RESPONSES = 20_000  # whose upstream is remembered: a response can be gone on from only where it is stored

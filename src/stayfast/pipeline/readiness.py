@@ -16,9 +16,9 @@ from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import ProbeFailed, Sink
 from stayfast.core.types import Api, Outcome
 from stayfast.pipeline.attempt import Attempt
-from stayfast.policy.retry import RetryConfig, wait_before_next
+from stayfast.policy.backoff import backoff_s
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.decode import decode
 
 PROBE_ROUTE = "(probe)"
@@ -63,16 +63,14 @@ class Prober:
                 group.create_task(self._keep_proven(member, model))
 
     async def _keep_proven(self, member: Member, model: str) -> None:
-        backoff = RetryConfig(max_attempts=10, base_s=self._config.base_s, cap_s=self._config.cap_s)
         n_failed = 0
         while True:
             if member.is_proven or await self._ask(member, model):
                 n_failed = 0
                 await asyncio.sleep(self._config.look_every_s)
                 continue
-            n_failed = min(n_failed + 1, 9)
-            wait_s = wait_before_next(backoff, n_failed, float("inf"), self._rng)
-            await asyncio.sleep(wait_s if wait_s is not None else self._config.cap_s)
+            n_failed += 1
+            await asyncio.sleep(backoff_s(n_failed, self._config.base_s, self._config.cap_s, self._rng))
 
     async def _ask(self, member: Member, model: str) -> bool:
         body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})

@@ -13,7 +13,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Target
 from stayfast.policy.extra import weight_of
 from stayfast.policy.retry import wait_before_next
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 
 
 class Retrying:

@@ -13,7 +13,7 @@ from stayfast.pipeline.following import follow
 from stayfast.pipeline.handoffs import Target
 from stayfast.pipeline.prefixing import Layout
 from stayfast.policy.limits import TOLERANCE
-from stayfast.upstreams.limited import Choice, Limited, Turn
+from stayfast.upstreams.state.limiter import Choice, Limited, Turn
 
 
 def must_wait(ex: Exchange, target: Target, layout: Layout | None) -> bool:
@@ -76,7 +76,7 @@ async def _wait(ex: Exchange, targets: Mapping[Limited, Target], ends_at: float,
     tenant, weight = (ex.arrival.tenant or "", 1.0) if share is None else (share.name, share.weight)
     try:
         called = await Turn(clock, ends_at, band, tenant, weight).wait(
-            [Choice(limited, target.member, _first_s(ex, target)) for limited, target in targets.items()])
+            [Choice(limited, _first_s(ex, target)) for limited, target in targets.items()])
     except Shed as shed:
         is_away = True
         ex.notes.append(f"turned away, no place in time at {' nor at '.join(were_full.values())}; to come again in "

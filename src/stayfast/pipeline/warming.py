@@ -13,7 +13,7 @@ from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.prefixing import Prefixing
 from stayfast.policy.prefix_hot import Hot, Opening
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 
 WARM_ROUTE: Final = "(warm)"
 LOOK_EVERY_S: Final = 15.0

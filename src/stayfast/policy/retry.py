@@ -23,6 +23,8 @@ When wrong: if all upstreams fail together, even jittered retries multiply the l
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stayfast.policy.backoff import backoff_s
+
 if TYPE_CHECKING:
     from random import Random
 
@@ -58,9 +60,5 @@ def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: 
     """
     if n_made >= config.max_attempts:
         return None
-    if is_fresh:
-        wait_s = 0.0
-    else:
-        ceiling_s = min(config.cap_s, config.base_s * 2.0 ** (n_made - 1))
-        wait_s = max(rng.uniform(0.0, ceiling_s), alone_s)
+    wait_s = 0.0 if is_fresh else max(backoff_s(n_made, config.base_s, config.cap_s, rng), alone_s)
     return wait_s if wait_s + max(config.min_left_s, least_s) <= remaining_s else None

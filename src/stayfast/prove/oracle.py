@@ -37,7 +37,7 @@ from stayfast.stores.embed import HOW_TO, Embedding
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.transcode import recite, transcoder
 
 if TYPE_CHECKING:

@@ -1,24 +1,19 @@
 """The line between a parent and one worker process, on the worker's standard input.
 
 Problem: a worker must never outlive its parent, must start from the very settings that the parent has checked (the file
-may have changed since), and must say when it serves. Rule: a socket pair carries all three. Down come briefings, each as
-its length (4 bytes, big-endian) and its bytes; up goes one line, `ready`. The end of the line is the end of the parent,
-even one that was killed: the worker drains as for SIGTERM. A briefing after the first one is a reload: it raises SIGHUP.
+may have changed since), and must say when it serves. Rule: a socket pair carries all three. Down come briefings, each a
+frame (server/framing.py); up goes one line, `ready`. The end of the line is the end of the parent, even one that was
+killed: the worker drains as for SIGTERM. A briefing after the first one is a reload: it raises SIGHUP.
 """
 
 import os
 import signal
 import socket
-import struct
 import threading
 
+from stayfast.server.framing import receive_frame
+
 READY = b"ready\n"
-_LENGTH = struct.Struct(">I")
-
-
-def framed(briefing: bytes) -> bytes:
-    """A briefing as it goes over the line."""
-    return _LENGTH.pack(len(briefing)) + briefing
 
 
 class Lifeline:
@@ -27,7 +22,7 @@ class Lifeline:
     def __init__(self, line: socket.socket) -> None:
         """Wait for the first briefing. Raises EOFError when the parent is gone before it came."""
         self._line = line
-        first = self._receive()
+        first = receive_frame(self._line)
         if first is None:
             raise EOFError("the parent process ended before it said what to serve")
         self.briefing = first
@@ -46,25 +41,9 @@ class Lifeline:
         self._line.sendall(READY)
 
     def _watch(self, drain_s: float) -> None:
-        while (briefing := self._receive()) is not None:
+        while (briefing := receive_frame(self._line)) is not None:
             self.briefing = briefing
             os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(drain_s)
         os._exit(1)  # the drain hangs, and nobody is left to see it
-
-    def _receive(self) -> bytes | None:
-        head = self._exactly(_LENGTH.size)
-        return None if head is None else self._exactly(_LENGTH.unpack(head)[0])
-
-    def _exactly(self, n_bytes: int) -> bytes | None:
-        parts = bytearray()
-        while len(parts) < n_bytes:
-            try:
-                part = self._line.recv(n_bytes - len(parts))
-            except ConnectionError:
-                return None
-            if not part:
-                return None
-            parts += part
-        return bytes(parts)

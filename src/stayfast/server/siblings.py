@@ -2,12 +2,11 @@
 
 Problem: a client reaches one worker by chance, but asks about all of them. Rule: each worker listens on a socket of its own
 in a folder that only their user can enter; whoever is asked something asks the others, all at once, and waits for them no
-longer than `patience_s`. Both ways a message is its length (4 bytes, big-endian) and its bytes. One that does not answer is
-left out, never waited for.
+longer than `patience_s`. Both ways a message is a frame (server/framing.py). One that does not answer is left out, never
+waited for.
 """
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,8 +14,8 @@ from shutil import rmtree
 from tempfile import mkdtemp
 
 from stayfast.server import board
+from stayfast.server.framing import encode_frame, read_frame
 
-_LENGTH = struct.Struct(">I")
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
@@ -59,9 +58,9 @@ class Siblings:
             try:
                 with suppress(OSError, TimeoutError):  # it went away, or has stopped waiting
                     async with asyncio.timeout(self._patience_s):
-                        question = await _receive(reader, MAX_QUESTION_BYTES)
+                        question = await read_frame(reader, MAX_QUESTION_BYTES)
                         if question is not None:
-                            _send(writer, await answer(question))
+                            writer.write(encode_frame(await answer(question)))
                             await writer.drain()
             finally:
                 writer.close()
@@ -86,8 +85,8 @@ class Siblings:
             async with asyncio.timeout(self._patience_s):
                 reader, writer = await asyncio.open_unix_connection(self._socket(other))
                 try:
-                    _send(writer, question)
-                    return await _receive(reader, MAX_ANSWER_BYTES)
+                    writer.write(encode_frame(question))
+                    return await read_frame(reader, MAX_ANSWER_BYTES)
                 finally:
                     writer.close()
         except (OSError, TimeoutError):
@@ -96,16 +95,3 @@ class Siblings:
     def _socket(self, n: int) -> str:
         assert self.folder is not None
         return str(self.folder / f"{n}.sock")
-
-
-def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
-    writer.write(_LENGTH.pack(len(message)) + message)
-
-
-async def _receive(reader: asyncio.StreamReader, max_bytes: int) -> bytes | None:
-    """One message; None for one that breaks off or is too long to be one."""
-    try:
-        (n_bytes,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        return await reader.readexactly(n_bytes) if n_bytes <= max_bytes else None
-    except asyncio.IncompleteReadError:
-        return None

@@ -16,7 +16,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
-from stayfast.server.lifeline import READY, framed
+from stayfast.policy.backoff import backoff_s
+from stayfast.server.framing import encode_frame
+from stayfast.server.lifeline import READY
 
 EXIT_PORT_IN_USE = 3
 EXIT_WORKERS_FAIL = 4
@@ -59,7 +61,7 @@ class Restarts:
         if not was_ready and (status in _HOPELESS or self._n_failed_starts >= self._config.max_failed_starts):
             return None
         self._n_crashes = 1 if was_ready and lived_s >= self._config.healthy_after_s else self._n_crashes + 1
-        return min(self._config.restart_cap_s, self._config.restart_base_s * 2.0 ** min(self._n_crashes - 1, 30))
+        return backoff_s(self._n_crashes, self._config.restart_base_s, self._config.restart_cap_s)
 
 
 class Worker:
@@ -109,7 +111,7 @@ class Worker:
 
     def _send(self, briefing: bytes) -> None:
         self._sent = briefing
-        self._writer.write(framed(briefing))
+        self._writer.write(encode_frame(briefing))
 
 
 class Supervisor:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked
+from stayfast.policy.backoff import backoff_s
 from stayfast.stores.base import StoreGone
 from stayfast.stores.door import Door
 
@@ -87,15 +88,15 @@ class Journal:
             self._task.cancel()
 
     async def _run(self, over: "asyncio.Future[None]", hear: Hear) -> None:
-        pause_s = SOON_S
+        n_failed = 0  # in a row
         while True:
             is_last = over.done()
             is_well = await self._tried("tell", self._say())
             if is_last:
                 return
             is_well = await self._tried("hear", self._listen(hear)) and is_well  # a full server tells, and is not to be told
-            pause_s = SOON_S if is_well else min(2 * pause_s, LONGEST_S)
-            await asyncio.wait((over,), timeout=pause_s)
+            n_failed = 0 if is_well else n_failed + 1
+            await asyncio.wait((over,), timeout=backoff_s(n_failed + 1, SOON_S, LONGEST_S))
 
     async def _tried(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
         began_at = self._clock.now()

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked, StoreChanged
+from stayfast.policy.backoff import backoff_s
 from stayfast.policy.breaker import Breaker, BreakerConfig, State
 from stayfast.policy.s3fifo import S3Fifo
 from stayfast.stores.base import Kept, StoreGone, StoreStats
@@ -205,10 +206,10 @@ class Shared:
     async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
         """What another process makes of `key`."""
         began_at = self._clock.now()
-        until, pause_s, is_led, kept = min(until, began_at + self._config.wait_s), FIRST_LOOK_S, True, None
+        until, n_looks, is_led, kept = min(until, began_at + self._config.wait_s), 0, True, None
         while kept is None and is_led and (left_s := until - self._clock.now()) > 0:
-            await asyncio.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, LAST_LOOK_S)
+            n_looks += 1
+            await asyncio.sleep(min(backoff_s(n_looks, FIRST_LOOK_S, LAST_LOOK_S, factor=1.5), left_s))
             is_led = await self._ask(IsLed(key), until) is True  # before the look: what it made is there before it says so
             reply = await self._ask(Get(key), until)
             found = None if isinstance(reply, Lost) else self._read(key, reply)[0]

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk, Sight
-from stayfast.upstreams.answer import Preface
+from stayfast.http.client.client import HttpClient, Response
+from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.http import HttpClient, Response
 from stayfast.wire.continuation import going_on
 from stayfast.wire.encode import encode
 from stayfast.wire.errors import from_response
@@ -55,7 +55,8 @@ class DialectUpstream:
         self._clock = clock
         self._headers = (*_key_headers(config), *config.headers)
         self._secrets = Secrets([config.key or "", *(value for _, value in config.headers)])
-        self._prefaces = {(api, streams): self._preface(api, streams=streams) for api in PATHS for streams in (False, True)}
+        self._templates = {(api, streams): self._template(api, streams=streams)
+                           for api in PATHS for streams in (False, True)}
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
     def can_serve(self, api: Api) -> bool:
@@ -86,7 +87,7 @@ class DialectUpstream:
                                     created_at=int(self._clock.wall()))
 
         response = await self._client.send(
-            self._prefaces[spoken, streams], self._headers_for(call), body,
+            self._templates[spoken, streams], self._headers_for(call), body,
             connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
             meanwhile=expect)
         try:
@@ -109,10 +110,10 @@ class DialectUpstream:
         """Close idle connections."""
         self._client.close()
 
-    def _preface(self, spoken: Api, *, streams: bool) -> Preface:
+    def _template(self, spoken: Api, *, streams: bool) -> RequestTemplate:
         fields = (("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
                   ("accept-encoding", "identity"), *self._headers)
-        return self._client.preface("POST", self._client.base_path + PATHS[spoken], fields)
+        return self._client.template("POST", self._client.base_path + PATHS[spoken], fields)
 
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
         """The fields of one call, behind those that all have."""

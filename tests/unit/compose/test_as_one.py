@@ -13,7 +13,8 @@ from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.limits import LimitConfig
 from stayfast.server.board import Board, prepare
 from stayfast.testing import Say, Scripted, SimLoop
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.permit import acquire_permit
+from stayfast.upstreams.state.upstream_state import Member
 
 
 class Worker:
@@ -31,7 +32,7 @@ class Worker:
         """An attempt, to its end."""
         self.loop.stall(0.001)
         now = self.loop.now()
-        place = self.member.enter(self.member.usual.norm("m", 1, False), now)
+        place = acquire_permit(self.member, self.member.usual.norm("m", 1, False), now)
         if outcome is Outcome.SUCCESS:
             place.answered(now)
         place.leave(outcome, now)
@@ -108,7 +109,7 @@ def test_one_learns_the_limit_and_all_have_it(folder: Path) -> None:
     """The busy one leads; when it has had nothing for two seconds, another does."""
     workers = _workers(folder, 3, LimitConfig("gradient", 2, 100))
     norm = workers[1].member.usual.norm("m", 1, False)
-    place = workers[1].member.enter(norm, workers[1].loop.now())
+    place = acquire_permit(workers[1].member, norm, workers[1].loop.now())
     workers.pass_time(0.1)
     workers[1].member.limit.follow(40.0)
     workers.pass_time(0.1)
@@ -118,7 +119,7 @@ def test_one_learns_the_limit_and_all_have_it(folder: Path) -> None:
     assert [worker.member.limit.value for worker in workers] == [40.0] * 3
     place.leave(Outcome.IGNORED, workers[1].loop.now())
     workers.pass_time(3.0)
-    workers[2].member.enter(norm, workers[2].loop.now())
+    acquire_permit(workers[2].member, norm, workers[2].loop.now())
     workers.pass_time(0.1)
     workers[2].member.limit.follow(20.0)
     workers.pass_time(0.1)
@@ -153,7 +154,7 @@ def test_what_a_dead_or_stuck_worker_held_is_free(folder: Path, monkeypatch: pyt
     """A process that is gone: half a second later; one that says nothing: after five; and it is back when it looks."""
     workers = _workers(folder, 2)
     member = workers[0].member
-    places = [workers[1].member.enter(member.usual.norm("m", 1, False), workers[1].loop.now()) for _ in range(10)]
+    places = [acquire_permit(workers[1].member, member.usual.norm("m", 1, False), workers[1].loop.now()) for _ in range(10)]
     common = member.whole.common
     assert common is not None
     assert common.n_seen(0, 10) == 10
@@ -178,7 +179,7 @@ def test_a_reload_goes_on_with_what_is_the_same(folder: Path) -> None:
     one, two = _workers(folder, 2)
     now = one.loop.now()
     norm = one.member.usual.norm("m", 1, False)
-    one.member.enter(norm, now)
+    acquire_permit(one.member, norm, now)
     one.as_one.attach([("up", one.member)], [("m", one.budget)])
     two.as_one.look()
     common = two.member.whole.common
@@ -216,15 +217,15 @@ def test_one_probe_of_all_workers(folder: Path) -> None:
     now = workers[0].loop.now()
     assert all(worker.member.load(now).wants_probe for worker in workers)
     one = workers[1].member
-    place = one.enter(one.usual.norm("m", 1, False), now)
+    place = acquire_permit(one, one.usual.norm("m", 1, False), now)
     assert not any(worker.member.load(now).wants_probe for worker in workers)
     place.leave(Outcome.IGNORED, now)
     assert all(worker.member.load(now).wants_probe for worker in workers)
-    one.enter(one.usual.norm("m", 1, False), now)
+    acquire_permit(one, one.usual.norm("m", 1, False), now)
     workers.pass_time(STUCK_S + 0.2, 1)
     assert workers[0].member.load(workers[0].loop.now()).wants_probe
     two = workers[2].member
-    two.enter(two.usual.norm("m", 1, False), now)
+    acquire_permit(two, two.usual.norm("m", 1, False), now)
     assert not workers[0].member.load(workers[0].loop.now()).wants_probe
     Worker(folder, 2, 3, workers[0].loop, LimitConfig("fixed", 1, 10))  # in the place of one that died
     assert workers[0].member.load(workers[0].loop.now()).wants_probe
@@ -240,7 +241,7 @@ def test_breakers_of_models_are_one_for_all_workers(folder: Path) -> None:
     for model in ("x", "z"):
         for _ in range(3):
             now = workers[0].loop.now()
-            workers[0].member.enter(norm, now, model).leave(Outcome.DROPPED, now)
+            acquire_permit(workers[0].member, norm, now, model).leave(Outcome.DROPPED, now)
             workers.pass_time(0.05)
     found = [[worker.member.health(model).breaker.state for model in ("x", "y", "z")] for worker in workers]
     assert found == [[State.OPEN, State.CLOSED, State.OPEN], [State.OPEN, State.CLOSED, State.CLOSED]]
@@ -276,13 +277,13 @@ def test_a_lane_has_one_limit_for_all(folder: Path) -> None:
         worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
     one, two = (worker.member for worker in workers)
     norm = one.usual.norm("m", 1, False)
-    one.enter(norm, workers[0].loop.now(), lane="long")
+    acquire_permit(one, norm, workers[0].loop.now(), lane="long")
     workers.pass_time(0.1)
     one.limited("long").limit.follow(2.0)
     workers.pass_time(0.1)
     assert [member.limited("long").limit.value for member in (one, two)] == [2.0, 2.0]
     assert [member.limited("short").limit.value for member in (one, two)] == [100.0, 100.0]
-    two.enter(norm, workers[0].loop.now(), lane="long")
+    acquire_permit(two, norm, workers[0].loop.now(), lane="long")
     assert not two.limited("long").has_room
     assert two.limited("short").has_room
     one.divide(())

@@ -1,3 +1,4 @@
+
 """compose.state: limits and breakers as metrics and as text; and the settings that they come from."""
 
 import json
@@ -15,6 +16,7 @@ from stayfast.policy.limits import LimitConfig
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.simulated.settings import KINDS
+from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.wire.decode import decode
 
 TEXT = """
@@ -34,7 +36,7 @@ def system() -> System:
     loop.close()
     for member in built.registry:
         for _ in range(2):
-            member.enter(member.usual.norm("m", 1, False), 0.0).leave(Outcome.DROPPED, 0.0)
+            acquire_permit(member, member.usual.norm("m", 1, False), 0.0).leave(Outcome.DROPPED, 0.0)
     return built
 
 

@@ -1,4 +1,4 @@
-"""upstreams/registry: a healthy upstream is let alone, however it is asked; a sick one is not."""
+"""upstreams/state: a healthy upstream is let alone, however it is asked; a sick one is not."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
@@ -19,9 +19,9 @@ from stayfast.policy.breaker import BreakerConfig, State
 from stayfast.policy.limits import LimitConfig
 from stayfast.testing import RecordingSink
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.place import Place
-from stayfast.upstreams.registry import Member
 from stayfast.upstreams.simulated import PRESETS, Mixture
+from stayfast.upstreams.state.permit import Place, acquire_permit
+from stayfast.upstreams.state.upstream_state import Member
 
 ARRIVALS = ("poisson@3", "poisson@250", "gamma:0.006@30", "gamma:0.006@250", "mmpp:5:20s,400:5s", "mmpp:2:5s,1000:2s",
             "mmpp:0.2:60s,60:10s", "ramp:1..400:30s,0.5:30s,400:5s,0.1:60s,300:10s", "bursts")
@@ -65,7 +65,7 @@ def play(arrivals: Iterable[float], draw: Draw, seed: int, *, after_s: float = 2
         n += 1
         if member.breaker.state is not State.CLOSED:
             opened_at = min(opened_at, at)
-        place = member.enter(member.usual.norm("m", 20, False), at)
+        place = acquire_permit(member, member.usual.norm("m", 20, False), at)
         seconds = draw(rng, at, member.n_in_flight)
         if seconds is None:
             place.leave(Outcome.DROPPED, at, is_endpoint=False)

@@ -1,10 +1,8 @@
-"""upstreams/limited: whose turn it is at a limit, what a wait there is thought to take, and that none leaves anything."""
+"""state/limiter: whose turn it is at a limit, what a wait there is thought to take, and that none leaves anything."""
 
 import asyncio
 from collections.abc import Sequence
 from random import Random
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +12,7 @@ from stayfast.core.errors import Shed
 from stayfast.policy.common import Common
 from stayfast.policy.limits import LimitConfig
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.limited import Choice, Limited, Turn
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.limiter import Choice, Limited, Turn
 
 
 def limited(name: str = "up", most: int = 1, max_waiting: int = 100) -> Limited:
@@ -28,8 +25,9 @@ def limited(name: str = "up", most: int = 1, max_waiting: int = 100) -> Limited:
 
 def choices(*limits: Limited, quickest_s: float = 0.0) -> list[Choice]:
     """To wait at these."""
-    member = cast("Member", SimpleNamespace(quickest_s=quickest_s))
-    return [Choice(one, member, quickest_s) for one in limits]
+    for one in limits:
+        one.quickest.seconds = quickest_s
+    return [Choice(one, quickest_s) for one in limits]
 
 
 def empty(of: Limited, n_in_flight: int = 0) -> None:
@@ -152,11 +150,10 @@ def test_a_place_is_for_who_can_still_use_it() -> None:
     """Half a second is left when its turn comes, and nobody ever answered in less than one: the next one goes."""
     async def main(loop: SimLoop) -> None:
         one = limited()
-        member = SimpleNamespace(quickest_s=0.0)
-        at = [Choice(one, cast("Member", member), 0.0)]
+        at = choices(one)
         late, next_one = loop.create_task(Turn(loop, 1.5).wait(at)), loop.create_task(Turn(loop, 9.0).wait(at))
         await asyncio.sleep(1.0)
-        member.quickest_s = 1.0
+        one.quickest.seconds = 1.0
         one.left(1.0)
         with pytest.raises(Shed, match=r"when its turn came there was less time left than the 1 s that the quickest"):
             await late

@@ -11,7 +11,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.upstreams.base import Call, Upstream
 from stayfast.upstreams.local import Address, Elsewhere, LocalUpstream, path_of_media
-from tests.unit.upstreams.fakes import SetClock
+from tests.unit.http.client.fakes import SetClock
 
 URL = "data:image/png;base64,AAAA"
 

@@ -1,4 +1,4 @@
-"""upstreams/registry: what a place teaches, by how it is left."""
+"""upstreams/state: what a place teaches, by how it is left."""
 
 from random import Random
 from types import SimpleNamespace
@@ -10,8 +10,8 @@ from stayfast.policy.breaker import State
 from stayfast.policy.common import Common
 from stayfast.policy.limits import LimitConfig
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.place import Place
-from stayfast.upstreams.registry import Member
+from stayfast.upstreams.state.permit import Place, acquire_permit
+from stayfast.upstreams.state.upstream_state import Member
 
 
 def member(limit: LimitConfig | None = None) -> Member:
@@ -27,7 +27,7 @@ def member(limit: LimitConfig | None = None) -> Member:
 
 def enter(of: Member, now: float) -> Place:
     """A call begins."""
-    return of.enter(of.usual.norm("m", 20, False), now)
+    return acquire_permit(of, of.usual.norm("m", 20, False), now)
 
 
 def test_who_leaves_before_it_is_slow_says_nothing() -> None:
@@ -86,9 +86,9 @@ def test_a_long_prompt_is_before_others_until_it_is_read() -> None:
         made.backlog = Backlog()
         norm = made.usual.norm("m", 20, False)
         for _ in range(20):
-            made.enter(norm, 100.0, "m", 20).leave(Outcome.IGNORED, 100.0)
+            acquire_permit(made, norm, 100.0, "m", n_tokens=20).leave(Outcome.IGNORED, 100.0)
         before = made.load(100.0).seconds
-        place = made.enter(norm, 100.0, "m", 2000)
+        place = acquire_permit(made, norm, 100.0, "m", n_tokens=2000)
         assert made.load(100.0).seconds > 50 * before
         if end == "answered":
             place.answered(101.0)
@@ -147,8 +147,8 @@ def test_each_lane_learns_of_its_own_calls() -> None:
     norm, now = made.usual.norm("m", 20, False), 101.0
     for _ in range(400):
         now += 0.02
-        quick = made.enter(norm, now, lane="short")
-        made.enter(norm, now, lane="long").leave(Outcome.DROPPED, now, is_endpoint=False)
+        quick = acquire_permit(made, norm, now, lane="short")
+        acquire_permit(made, norm, now, lane="long").leave(Outcome.DROPPED, now, is_endpoint=False)
         quick.answered(now)
         quick.leave(Outcome.SUCCESS, now)
     assert made.lanes["long"].limit.value < 100

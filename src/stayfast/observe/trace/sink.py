@@ -15,6 +15,7 @@ import msgspec
 from stayfast.core.events import Fact, RequestDone, Trace
 from stayfast.observe.trace.config import TraceConfig
 from stayfast.observe.trace.names import Peer
+from stayfast.policy.backoff import backoff_s
 from stayfast.wire.trace_context import begun, below
 
 N_AT_A_TIME = 8  # requests encoded before the thread lets go: about half a millisecond
@@ -137,7 +138,7 @@ class Tracing:
 
     def _deliver(self, exporter: Exporter, body: bytes) -> Verdict:
         """Send until it is taken or refused for good; when closing, once. A collector that is down is told of once."""
-        wait_s = RETRY_BASE_S
+        n_failed = 0
         is_told = False
         while True:
             verdict = exporter.send(body)
@@ -148,5 +149,6 @@ class Tracing:
             if not is_told:
                 is_told = True
                 self._news = "warning", "traces_not_taken", verdict.reason
-            self._wake.wait(min(verdict.retry_after_s or wait_s, RETRY_CAP_S))
-            wait_s = min(wait_s * 2, RETRY_CAP_S)
+            n_failed += 1
+            wait_s = verdict.retry_after_s or backoff_s(n_failed, RETRY_BASE_S, RETRY_CAP_S)
+            self._wake.wait(min(wait_s, RETRY_CAP_S))

@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from stayfast.upstreams.simulated.ask import Ask
-from stayfast.upstreams.simulated.engine import Full, Sequence
+from stayfast.upstreams.simulated.call_state import CallState
+from stayfast.upstreams.simulated.engine import Full
 from stayfast.upstreams.simulated.faults import BEFORE_BODY, Broke, FaultRule, Kind
 from stayfast.upstreams.simulated.nap import Nap
 from stayfast.upstreams.simulated.plan import NEVER, Pace, chunks_until, plan, rest_s
-from stayfast.upstreams.simulated.prompt_cache import Looked
-from stayfast.upstreams.simulated.quota import Charge
+from stayfast.upstreams.simulated.provider_state import ProviderState
 from stayfast.upstreams.simulated.speech import tokens_of
 from stayfast.upstreams.simulated.vendor import (
     JSON,
@@ -27,9 +27,6 @@ from stayfast.upstreams.simulated.vendor import (
 )
 from stayfast.upstreams.simulated.writing import Answer, whole_body
 
-if TYPE_CHECKING:
-    from stayfast.upstreams.simulated.provider import Provider
-
 _NO_FAULT = FaultRule(Kind.SLOW, factor=1.0)
 _CUT_SHORT = frozenset({Kind.RESET_MID, Kind.CUT, Kind.TRUNCATED})
 _IN_STREAM = _CUT_SHORT | {Kind.IN_BAND, Kind.MALFORMED, Kind.SILENT}
@@ -43,7 +40,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     body: bytes | None = None
 
 
-class Answering:
+class Answering(CallState):
     """`begin` once, then `next` until None; `close` at any time. One task owns it; made by `Provider.ask`.
 
     Either may raise Broke where the connection fails, and never returns where the provider hangs: cancel it, and close.
@@ -51,26 +48,15 @@ class Answering:
 
     __slots__ = (
         "_answer", "_break_at", "_due_at", "_is_left", "_loop", "_n_chunks", "_n_said", "_name", "_opening", "_pace",
-        "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at",
-        "charge", "ended_at", "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "remembers",
-        "sequence")
+        "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "fault", "on_end")
 
-    def __init__(self, provider: "Provider", ask: Ask, number: int, asked_at: float) -> None:
-        self.ask = ask
-        self.number = number
-        self.asked_at = asked_at
-        self.ended_at: float | None = None
-        self.outcome: str | None = None  # None: running
+    def __init__(self, provider: ProviderState, ask: Ask, number: int, asked_at: float) -> None:
+        self._name = f"{provider.tag}{number:08x}"
+        super().__init__(ask, number, f"req_{self._name}", asked_at)
         self.fault = _NO_FAULT  # what strikes it
-        self.n_generated = 0  # tokens of all choices, told when it is over
-        self.n_after_hangup = 0  # of those, the ones that came into being after the caller had gone
         self.on_end: Callable[[], None] | None = None  # called when it is over, which may be long after `close`
-        self.charge: Charge | None = None  # what the quota was charged in advance
-        self.remembers: Looked | None = None  # what its prompt leaves in the provider's cache
-        self.sequence: Sequence | None = None  # its place in the engine
         self._provider = provider
         self._loop = asyncio.get_running_loop()
-        self._name = f"{provider.tag}{number:08x}"
         self._pace: Pace | None = None
         self._rng = provider.dice.of_request(number)
         self._answer: Answer
@@ -88,11 +74,6 @@ class Answering:
     def n_unread(self) -> int:
         """Tokens that came into being for a caller that left before the end; 0 until it is over."""
         return self.n_generated if self.outcome == "cancelled" else 0
-
-    @property
-    def request_id(self) -> str:
-        """What the provider calls it, in headers and errors."""
-        return f"req_{self._name}"
 
     async def begin(self) -> Head:
         """Wait as the provider would, up to the head of its answer."""

@@ -84,7 +84,7 @@ class Simulated:
 
 
 class _Body:
-    """The body of an answering, as an `upstreams.answer.Response`. One task reads it."""
+    """The body of an answering, as an `http.client.response.Response`. One task reads it."""
 
     __slots__ = ("_answering", "_name", "_whole", "headers", "status")
 

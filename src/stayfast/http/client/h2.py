@@ -27,8 +27,8 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from stayfast.core.errors import Fault
-from stayfast.upstreams.answer import Answer, Outgoing
-from stayfast.upstreams.pool import Pool
+from stayfast.http.client.pool import Connection, Pool
+from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 STREAM_WINDOW = 262_144  # bytes; 2.5 MB/s at a round trip of 100 ms, and what a reader that stops can hold
 CONNECTION_WINDOW = 16_777_216
@@ -50,19 +50,20 @@ class GracefulMachine(Machine):
 class Stream:
     """One request's bookkeeping."""
 
-    __slots__ = ("answer", "n_unacknowledged", "unsent")
+    __slots__ = ("n_unacknowledged", "response", "unsent")
 
-    def __init__(self, answer: Answer, body: bytes) -> None:
-        self.answer = answer
+    def __init__(self, response: HttpResponse, body: bytes) -> None:
+        self.response = response
         self.unsent = memoryview(body)
         self.n_unacknowledged = 0  # bytes read (or padding) that the stream's window does not know of yet
 
 
-class H2Connection(asyncio.Protocol):
+class H2Connection(Connection):
     """A connection and the streams in progress on it."""
 
     def __init__(self, name: str, authority: str, transport: asyncio.Transport, pool: Pool, *, max_head_bytes: int,
                  loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._name = name
         self._authority = authority
         self._scheme = "http" if transport.get_extra_info("ssl_object") is None else "https"
@@ -82,9 +83,6 @@ class H2Connection(asyncio.Protocol):
         self._n_unacknowledged = 0
         self._is_greeted = False  # the peer's settings came
         self._is_leaving = False  # takes no more requests; those it has go on
-        self.is_listed = False
-        self.idle_since = 0.0
-        self.n_active = 0
         self._on: dict[type[Event], Callable[[Any], None]] = {
             ResponseReceived: self._on_head,
             DataReceived: self._on_data,
@@ -99,62 +97,56 @@ class H2Connection(asyncio.Protocol):
         self._flush()
 
     def reserve(self) -> bool:
-        """See `pool.Connection`."""
         self.n_active += 1
         return self.n_active < self._n_max
 
-    def unreserve(self) -> None:
-        """See `pool.Connection`."""
-        self.n_active -= 1
-
-    def request(self, outgoing: Outgoing) -> Answer:
+    def request(self, request: EncodedRequest) -> HttpResponse:
         """Open a stream on the held place and send as much of the body as the windows allow."""
-        answer = Answer(self, self._name, self._loop)
+        response = HttpResponse(self, self._name, self._loop)
         if self._is_leaving or self._transport.is_closing():
-            answer.was_refused = True
-            answer.fail(Fault.RESET, "the connection closed before the request was sent")
+            response.was_refused = True
+            response.fail(Fault.RESET, "the connection closed before the request was sent")
             self._free()
-            return answer
+            return response
         machine = self._machine
-        stream_id = answer.stream_id = machine.get_next_available_stream_id()
-        fields = [(":method", outgoing.method), (":scheme", self._scheme), (":authority", self._authority),
-                  (":path", outgoing.path)]
-        if outgoing.body:
-            fields.append(("content-length", str(len(outgoing.body))))
-        fields += [(name.lower(), value) for name, value in outgoing.headers]
-        stream = self._streams[stream_id] = Stream(answer, outgoing.body)
+        stream_id = response.stream_id = machine.get_next_available_stream_id()
+        fields = [(":method", request.method), (":scheme", self._scheme), (":authority", self._authority),
+                  (":path", request.path)]
+        if request.body:
+            fields.append(("content-length", str(len(request.body))))
+        fields += [(name.lower(), value) for name, value in request.headers]
+        stream = self._streams[stream_id] = Stream(response, request.body)
         try:
-            machine.send_headers(stream_id, fields, end_stream=not outgoing.body)
+            machine.send_headers(stream_id, fields, end_stream=not request.body)
         except ProtocolError:  # the limit on streams was lowered after the place was held
             self._refuse(stream_id, stream)
-            return answer
-        if outgoing.body:
+            return response
+        if request.body:
             self._send_body(stream_id, stream)
         self._flush()
         if stream_id >= LAST_STREAM_ID:
             self._leave()
-        return answer
+        return response
 
     def abort(self) -> None:
-        """See `pool.Connection`."""
         self._transport.abort()
         self._leave()
 
-    def drained(self, answer: Answer, n_bytes: int) -> None:
-        """See `answer.Carrier`: the stream's window opens again, in few large steps."""
-        stream = self._streams.get(answer.stream_id)
+    def drained(self, response: HttpResponse, n_bytes: int) -> None:
+        """Open the stream's window again, in few large steps."""
+        stream = self._streams.get(response.stream_id)
         if stream is None:
             return
         stream.n_unacknowledged += n_bytes
         if stream.n_unacknowledged >= STREAM_WINDOW // 2:
-            self._machine.increment_flow_control_window(stream.n_unacknowledged, answer.stream_id)
+            self._machine.increment_flow_control_window(stream.n_unacknowledged, response.stream_id)
             stream.n_unacknowledged = 0
             self._flush()
 
-    def abandon(self, answer: Answer) -> None:
-        """See `answer.Carrier`: reset the stream, keep the connection."""
-        if self._streams.pop(answer.stream_id, None) is not None:
-            self._machine.reset_stream(answer.stream_id, ErrorCodes.CANCEL)
+    def abandon(self, response: HttpResponse) -> None:
+        """Reset the stream, keep the connection."""
+        if self._streams.pop(response.stream_id, None) is not None:
+            self._machine.reset_stream(response.stream_id, ErrorCodes.CANCEL)
             self._flush()
             self._free()
 
@@ -175,7 +167,7 @@ class H2Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """All answers in progress are broken."""
+        """All responses in progress are broken."""
         self._leave()
         self._fail_all(Fault.RESET, "the connection closed before the answer was whole")
 
@@ -189,7 +181,7 @@ class H2Connection(asyncio.Protocol):
             status = int(headers.pop(":status"))
             if status < 200:
                 raise ValueError("a final answer with an interim status")
-            stream.answer.begin(status, headers)
+            stream.response.begin(status, headers)
 
     def _on_data(self, event: DataReceived) -> None:
         n_bytes = event.flow_controlled_length
@@ -201,21 +193,21 @@ class H2Connection(asyncio.Protocol):
         if stream is not None:
             stream.n_unacknowledged += n_bytes - len(event.data)
             if event.data:
-                stream.answer.feed(event.data)
+                stream.response.feed(event.data)
 
     def _on_end(self, event: StreamEnded) -> None:
         stream = self._streams.pop(event.stream_id, None)
         if stream is not None:
             if stream.unsent:  # answered before it had read everything
                 self._machine.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)
-            stream.answer.finish()
+            stream.response.finish()
             self._free()
 
     def _on_reset(self, event: StreamReset) -> None:
         stream = self._streams.pop(event.stream_id, None)
         if stream is not None:
-            stream.answer.was_refused = event.error_code == ErrorCodes.REFUSED_STREAM
-            stream.answer.fail(Fault.RESET, f"the upstream reset the stream with HTTP/2 error {event.error_code:d}")
+            stream.response.was_refused = event.error_code == ErrorCodes.REFUSED_STREAM
+            stream.response.fail(Fault.RESET, f"the upstream reset the stream with HTTP/2 error {event.error_code:d}")
             self._free()
 
     def _on_window(self, event: WindowUpdated) -> None:
@@ -259,8 +251,8 @@ class H2Connection(asyncio.Protocol):
 
     def _refuse(self, stream_id: int, stream: Stream) -> None:
         del self._streams[stream_id]
-        stream.answer.was_refused = True
-        stream.answer.fail(Fault.RESET, "the upstream did not take the request on this connection")
+        stream.response.was_refused = True
+        stream.response.fail(Fault.RESET, "the upstream did not take the request on this connection")
         self._free()
 
     def _free(self) -> None:
@@ -280,8 +272,8 @@ class H2Connection(asyncio.Protocol):
         streams, self._streams = self._streams, {}
         self.n_active -= len(streams)
         for stream in streams.values():
-            stream.answer.was_untouched = not stream.answer.status
-            stream.answer.fail(fault, message)
+            stream.response.was_untouched = not stream.response.status
+            stream.response.fail(fault, message)
 
     def _flush(self) -> None:
         data = self._machine.data_to_send()

@@ -13,24 +13,31 @@ from stayfast.policy.extra import Pool
 from stayfast.policy.limits import Limit, LimitConfig
 from stayfast.policy.predict import Predictor
 from stayfast.policy.stall import Flow
-from stayfast.policy.usual import Norm, Usual, log_of
-from stayfast.policy.verdicts import FAILED, JUDGED, REFUSED, UNKNOWN_JUDGED_AFTER_S, Tally, Wheel, of_mark, tally
+from stayfast.policy.usual import Usual, log_of
+from stayfast.policy.verdicts import FAILED, JUDGED, REFUSED, UNKNOWN_JUDGED_AFTER_S, Call, Tally, Wheel, of_mark, tally
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.health import Health, Models
-from stayfast.upstreams.limited import MAX_RETRY_AFTER_S, Limited
-from stayfast.upstreams.place import Place
+from stayfast.upstreams.state.health import Health, Models
+from stayfast.upstreams.state.limiter import MAX_RETRY_AFTER_S, Limited, QuickestTtft
 
 N_FAILED_IN_ROW_UNPROVEN = 10
-QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
 REFUSED_S = 60.0  # for which others go before one that refused its key, or does not know a model
+
+
+class RunningCall(Call):
+    """A call at an upstream, with what lets it run there and what is told of its end."""
+
+    __slots__ = ("health", "limited")
+
+    health: Health
+    limited: Limited
 
 
 class Member:
     """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
     __slots__ = ("_alone_until", "_breaker_config", "_judged_after_s", "_limit_config", "_n_refused", "_pace", "_rng",
-                 "_sink", "_slow_factor", "_unjudged", "backlog", "extra", "flow", "has_news", "is_once", "is_proven",
-                 "lanes", "models", "n_in_flight", "own", "pending", "predictor", "quickest_s", "upstream", "usual", "whole")
+                 "_sink", "_unjudged", "backlog", "extra", "flow", "has_news", "is_once", "is_proven", "lanes", "models",
+                 "n_in_flight", "own", "pending", "predictor", "quickest", "slow_factor", "upstream", "usual", "whole")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None) -> None:
@@ -48,16 +55,16 @@ class Member:
         self.n_in_flight = 0
         self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
         self.predictor: Predictor | None = None  # None: nobody asks what a first token will take
-        self.quickest_s = 0.0  # about the shortest of its recent times to a first token; 0: none is known
+        self.quickest = QuickestTtft()
         self._sink = sink or Fanout()
-        self._slow_factor = breaker.slow_factor
+        self.slow_factor = breaker.slow_factor
         self._rng = rng = rng or Random(upstream.name)
-        self.whole = Limited(upstream.name, limit, rng=rng)
+        self.whole = Limited(upstream.name, limit, rng=rng, quickest=self.quickest)
         self._breaker_config = breaker
         self._pace = Pace()
         self.own = Health(upstream.name, None, Breaker(breaker, self._rng), self._sink)  # of whatever it is asked for
-        self.pending: dict[Place, None] = {}  # without a first token, oldest first
-        self._unjudged: Wheel[Place] = Wheel()
+        self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
+        self._unjudged: Wheel[RunningCall] = Wheel()
         self._judged_after_s = limit.bad_s if limit.mode == "aimd" else 0.0  # at the earliest
         self._alone_until = float("-inf")  # whatever the model: its key was refused
         self._n_refused = 0  # keys, in a row
@@ -80,7 +87,8 @@ class Member:
         if before == wanted:
             return
         waiting = self.all_limited
-        self.lanes = {lane: Limited(self.upstream.name, self._limit_config, lane, self._rng) for lane in wanted} or None
+        self.lanes = {lane: Limited(self.upstream.name, self._limit_config, lane, self._rng, self.quickest)
+                      for lane in wanted} or None
         for limited in waiting:
             limited.send_on()
 
@@ -102,6 +110,11 @@ class Member:
     def has_room(self) -> bool:
         """Whether an attempt that is in no lane may begin at once."""
         return self.whole.has_room
+
+    @property
+    def quickest_s(self) -> float:
+        """About the shortest of its recent times to a first token; 0: none is known."""
+        return self.quickest.seconds
 
     @property
     def limit(self) -> Limit:
@@ -164,56 +177,47 @@ class Member:
         self.has_news = now < max(self._alone_until, *[one.alone_until for one in self.healths])
         return health.why_alone if now < health.alone_until or now < self._alone_until else ""
 
-    def enter(self, norm: Norm, now: float, model: str = "", n_tokens: float = 0.0, lane: str = "") -> Place:
-        """An attempt begins, of this class of `usual`, for this model, with about so many tokens to read. Whether there is
-        room is asked before.
-        """
+    def started(self, call: RunningCall, now: float) -> None:
+        """An attempt begins that has its place."""
         self.n_in_flight += 1
-        limited = self.whole if self.lanes is None else self.lanes.get(lane, self.whole)
-        n = limited.take()
-        slow_at = judged_at = now + norm.after_s(self._slow_factor)
-        if slow_at == inf:
-            norm.n_unknown += 1
+        judged_at = call.slow_at
+        if judged_at == inf:
+            call.norm.n_unknown += 1
             judged_at = now + UNKNOWN_JUDGED_AFTER_S
-        work = self.backlog.began(n_tokens) if self.backlog is not None else 0.0
-        health = self.own if self.models is None else self.health(model)
-        place = Place(self, limited, health, norm, n, work=work, began_at=now, slow_at=slow_at)
-        self.pending[place] = None
+        self.pending[call] = None
         unjudged = self._unjudged
-        unjudged.add(place, max(judged_at, now + self._judged_after_s) if self._judged_after_s else judged_at)
+        unjudged.add(call, max(judged_at, now + self._judged_after_s) if self._judged_after_s else judged_at)
         if now >= unjudged.next_at:
             self._judge(now)
-        return place
 
     def succeeded(self) -> None:
         """It works: a real token came."""
         self.is_proven = True
 
-    def answered(self, place: Place, now: float) -> None:
+    def answered(self, call: RunningCall, now: float) -> None:
         """Its first token came."""
-        usual, norm, ttft_s = self.usual, place.real or place.norm, place.took_s or 0.0
-        if place.slow_at == inf:
-            place.norm.n_unknown -= 1
+        usual, norm, ttft_s = self.usual, call.real or call.norm, call.took_s or 0.0
+        if call.slow_at == inf:
+            call.norm.n_unknown -= 1
             log_s = log_of(ttft_s)
-            usual.learn(place.norm, log_s)
-            if norm is not place.norm:
+            usual.learn(call.norm, log_s)
+            if norm is not call.norm:
                 norm.learn(log_s)
         self.is_proven = True
         self._n_refused = 0
-        forgiven_s = self.quickest_s * QUICKEST_GROWS
-        self.quickest_s = ttft_s if ttft_s < forgiven_s or not forgiven_s else forgiven_s
-        place.health.breaker.succeeded(place.mark, now, is_slow=now >= place.slow_at)
+        self.quickest.learn(ttft_s)
+        call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at)
         usual_s, ratio = usual.all.usual_s, norm.ratio(ttft_s)
         self._pace.took(ratio * usual_s if ratio is not None else ttft_s, usual_s, now)
-        place.health.tell()
+        call.health.tell()
 
-    def outlasted(self, place: Place, ratio: float, now: float, *, is_slow: bool) -> None:
+    def outlasted(self, call: RunningCall, ratio: float, now: float, *, is_slow: bool) -> None:
         """An attempt was given up for a quicker one, after so many times its usual time."""
         usual_s = self.usual.all.usual_s
         self._pace.outlasted(ratio * usual_s, usual_s, now)
         if is_slow:
-            place.health.breaker.outlasted(place.mark, now)
-            place.health.tell()
+            call.health.breaker.outlasted(call.mark, now)
+            call.health.tell()
 
     def learned_nothing(self, now: float) -> None:
         """A call ended without a first token, by nobody's fault here."""
@@ -231,24 +235,24 @@ class Member:
         if self._n_refused >= N_FAILED_IN_ROW_UNPROVEN:
             self.is_proven = False
 
-    def dropped(self, place: Place, now: float, *, is_endpoint: bool, retry_after_s: float | None) -> None:
+    def dropped(self, call: RunningCall, now: float, *, is_endpoint: bool, retry_after_s: float | None) -> None:
         """An attempt was refused, or failed by the endpoint's fault."""
-        health, is_waiting = place.health, place.took_s is None
+        health, is_waiting = call.health, call.took_s is None
         breaker = health.breaker
         if is_endpoint:
-            breaker.failed(place.mark if is_waiting else breaker.began(), now)
+            breaker.failed(call.mark if is_waiting else breaker.began(), now)
             if breaker.n_failed_in_row >= N_FAILED_IN_ROW_UNPROVEN:
                 self.is_proven = False
         elif is_waiting:
-            breaker.forgotten(place.mark)
+            breaker.forgotten(call.mark)
         if retry_after_s:
             self.has_news = True
             health.leave_alone(now + min(retry_after_s, MAX_RETRY_AFTER_S),
                                f"it asked to be left alone for {retry_after_s:.3g} s")
         self._pace.failed(self.usual.all.usual_s, now)
-        if place.became is JUDGED:
-            self._unjudged.add(place, now)
-        place.became = FAILED if is_endpoint else REFUSED
+        if call.became is JUDGED:
+            self._unjudged.add(call, now)
+        call.became = FAILED if is_endpoint else REFUSED
         health.tell()
 
     def learned(self) -> None:
@@ -260,11 +264,11 @@ class Member:
 
     def _judge(self, now: float) -> None:
         """Learn from the calls of which it is known by now whether they were slow."""
-        for at, places in self._unjudged.due(now):
+        for at, calls in self._unjudged.due(now):
             if self.models is not None:
-                self._judge_models(places, now)
+                self._judge_models(calls, now)
             n_slow = n_quick = 0
-            for limited, of_it in self._by_limit(places):
+            for limited, of_it in self._by_limit(calls):
                 judged = self._judge_limited(limited, of_it, at)
                 n_slow, n_quick = n_slow + judged.n_slow, n_quick + judged.n_quick
             if self.models is None:
@@ -273,17 +277,17 @@ class Member:
         for limited in self.all_limited:
             limited.call_up()
 
-    def _by_limit(self, places: Sequence[Place]) -> Iterable[tuple[Limited, Sequence[Place]]]:
+    def _by_limit(self, calls: Sequence[RunningCall]) -> Iterable[tuple[Limited, Sequence[RunningCall]]]:
         """All of these, each with those that it let run."""
         if self.lanes is None:
-            return ((self.whole, places),)
-        return [(limited, [place for place in places if place.limited is limited])
-                for limited in dict.fromkeys([place.limited for place in places])]
+            return ((self.whole, calls),)
+        return [(limited, [call for call in calls if call.limited is limited])
+                for limited in dict.fromkeys([call.limited for call in calls])]
 
-    def _judge_limited(self, limited: Limited, places: Sequence[Place], at: float) -> Tally:
+    def _judge_limited(self, limited: Limited, calls: Sequence[RunningCall], at: float) -> Tally:
         limit, common = limited.limit, limited.common
         usual = None if limited.n_due else self.usual  # what the limit has not mended yet would become usual
-        judged = tally(places, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
+        judged = tally(calls, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
         if limit.learns and judged.n:
             samples, n_peak = judged.samples, judged.n_peak
             if common is not None:
@@ -292,10 +296,10 @@ class Member:
             limit.judged(samples, judged.n, judged.n_dropped, n_peak, at)
         return judged
 
-    def _judge_models(self, places: Sequence[Place], now: float) -> None:
-        for health in dict.fromkeys([place.health for place in places]):
+    def _judge_models(self, calls: Sequence[RunningCall], now: float) -> None:
+        for health in dict.fromkeys([call.health for call in calls]):
             breaker = health.breaker
-            breaker.judged(*of_mark([place for place in places if place.health is health], breaker.mark), now)
+            breaker.judged(*of_mark([call for call in calls if call.health is health], breaker.mark), now)
             health.tell()
 
     def __repr__(self) -> str:

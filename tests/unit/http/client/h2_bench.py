@@ -9,10 +9,10 @@ from h2.connection import H2Connection as Machine
 from h2.events import Event
 from h2.settings import SettingCodes, Settings
 
-from stayfast.upstreams.answer import Answer, Outgoing, Preface
-from stayfast.upstreams.h2 import H2Connection
-from stayfast.upstreams.pool import Pool
-from tests.unit.upstreams.fakes import FakeTransport, SetClock
+from stayfast.http.client.h2 import H2Connection
+from stayfast.http.client.pool import Pool
+from stayfast.http.client.response import EncodedRequest, HttpResponse, RequestTemplate
+from tests.unit.http.client.fakes import FakeTransport, SetClock
 
 HEAD = [(":status", "200"), ("content-type", "text/event-stream"), ("x-a", "1"), ("x-a", "2")]
 
@@ -36,11 +36,11 @@ class Bench:
         self.connection.unreserve()
         self.events: list[Event] = []
 
-    def request(self, body: bytes = b"{}", headers: list[tuple[str, str]] | None = None) -> Answer:
+    def request(self, body: bytes = b"{}", headers: list[tuple[str, str]] | None = None) -> HttpResponse:
         """Take a place and send."""
         assert self.pool.take() is self.connection
-        return self.connection.request(Outgoing(
-            Preface("POST", "/v1/x", [], upstream="up", authority="host:1"), headers or [("A", "b")], body))
+        return self.connection.request(EncodedRequest(
+            RequestTemplate("POST", "/v1/x", [], upstream="up", authority="host:1"), headers or [("A", "b")], body))
 
     def pump(self) -> None:
         """Exchange bytes until neither side has any."""
@@ -65,7 +65,7 @@ class Bench:
         self.pump()
 
 
-async def whole(answer: Answer) -> bytes:
+async def whole(answer: HttpResponse) -> bytes:
     """The body to its end."""
     parts = []
     while data := await answer.read():

@@ -1,16 +1,15 @@
 """One HTTP/1.1 connection: every way a good answer can come."""
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.upstreams.answer import Outgoing, Preface
-from stayfast.upstreams.h1 import HIGH_WATER
-from tests.unit.upstreams.h1_bench import CHUNKED, INTERIM, PLAIN, Bench, on_bench, outgoing
+from stayfast.http.client.h1 import HIGH_WATER
+from stayfast.http.client.response import EncodedRequest, RequestTemplate
+from tests.unit.http.client.h1_bench import CHUNKED, INTERIM, PLAIN, Bench, on_bench, request
 
 
 def test_request_as_written() -> None:
@@ -19,26 +18,8 @@ def test_request_as_written() -> None:
     async def check() -> None:
         bench = Bench()
         assert bench.transport.written == b"POST /v1/x HTTP/1.1\r\nhost: host:1\r\ncontent-length: 2\r\n\r\n{}"
-        written = outgoing("GET", [("a", "b"), ("c", "d")], b"").head
+        written = request("GET", [("a", "b"), ("c", "d")], b"").head
         assert written == b"GET /v1/x HTTP/1.1\r\nhost: host:1\r\na: b\r\nc: d\r\n\r\n"
-
-    on_bench(check)
-
-
-def test_the_first_of_a_turn_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those after it in the same turn of the loop go together, when it is over."""
-
-    async def check() -> None:
-        turns = [7.0, 7.0, 8.0]
-        bench = Bench()
-        monkeypatch.setattr(bench.connection, "_loop", SimpleNamespace(time=lambda: turns.pop(0), create_future=None))
-        bench.transport.limits.clear()
-        while turns:
-            bench.feed(PLAIN)
-            bench.connection.reserve()
-            bench.connection.request(outgoing())
-        assert bench.transport.limits == [0, None, 0]
-        assert bench.transport.limit is None
 
     on_bench(check)
 
@@ -47,18 +28,19 @@ def test_the_first_of_a_turn_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_header_that_smuggles(value: str) -> None:
     """A value that would end its line or has no place in HTTP is refused, and not quoted."""
     with pytest.raises(UpstreamFailed) as failed:
-        outgoing(headers=[("authorization", value)])
+        request(headers=[("authorization", value)])
     assert failed.value.fault is Fault.MALFORMED
     assert failed.value.is_final
     assert value not in str(failed.value)
+    template = RequestTemplate("POST", "/v1/x", [("a", "b"), ("authorization", value)], upstream="up", authority="h")
     with pytest.raises(UpstreamFailed):
-        Outgoing(Preface("POST", "/v1/x", [("a", "b"), ("authorization", value)], upstream="up", authority="h"), [], b"")
+        EncodedRequest(template, [], b"")
 
 
 def test_a_preface_is_part_of_every_request() -> None:
     """Its fields go first, over HTTP/1.1 as over HTTP/2; what one request says besides is its own."""
-    preface = Preface("POST", "/v1/x", [("a", "b")], upstream="up", authority="host:1")
-    first, second = Outgoing(preface, [("c", "d")], b"{}"), Outgoing(preface, [], b"")
+    template = RequestTemplate("POST", "/v1/x", [("a", "b")], upstream="up", authority="host:1")
+    first, second = EncodedRequest(template, [("c", "d")], b"{}"), EncodedRequest(template, [], b"")
     assert first.head == b"POST /v1/x HTTP/1.1\r\nhost: host:1\r\na: b\r\ncontent-length: 2\r\nc: d\r\n\r\n"
     assert second.head == b"POST /v1/x HTTP/1.1\r\nhost: host:1\r\na: b\r\ncontent-length: 0\r\n\r\n"
     assert (first.headers, second.headers) == ([("a", "b"), ("c", "d")], [("a", "b")])
@@ -198,7 +180,7 @@ def test_large_body_is_written_whole() -> None:
         bench.transport.written = b""
         body = bytes(range(256)) * 1024
         assert bench.pool.take() is bench.connection
-        bench.connection.request(outgoing(body=body))
+        bench.connection.request(request(body=body))
         assert bench.transport.written.endswith(b"\r\n\r\n" + body)
 
     on_bench(check)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from stayfast.upstreams.pool import Pool
+from stayfast.http.client.pool import Pool
 
 
 class SetClock:
@@ -34,13 +34,10 @@ class FakeTransport(asyncio.Transport):
         self.is_paused = False
         self.is_aborted = False
         self.n_unwritten = 0
-        self.limit: int | None = None  # None: the loop's own
-        self.limits: list[int | None] = []  # at each write
 
     def write(self, data: Any) -> None:
         """Take bytes."""
         self.written += bytes(data)
-        self.limits.append(self.limit)
 
     def is_closing(self) -> bool:
         """Whether it was aborted."""
@@ -61,10 +58,6 @@ class FakeTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         """Bytes that the peer has not taken."""
         return self.n_unwritten
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Remember it."""
-        self.limit = high
 
 
 def new_pool(max_connections: int = 0, *, max_idle: int = 100, keepalive_s: float = 50.0, is_shared: bool = False,

@@ -2,6 +2,8 @@
 
 Two families of addresses are raced (RFC 8305, in short): the second starts when the first has failed or has taken
 `HEAD_START_S`, so that a broken IPv6 path costs a quarter of a second, not the time-out.
+TLS offers the session of the last connection, so that a reconnect skips the certificates. asyncio and uvloop pass no session
+on, so it is set where both create the TLS object (`ResumingContext.wrap_bio`).
 """
 
 import asyncio
@@ -10,12 +12,10 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.upstreams.dns import Address, Resolver
-from stayfast.upstreams.tls import ResumingContext, client_context
+from stayfast.http.client.dns import Address, Resolver
 
 HEAD_START_S = 0.25
 KEEPALIVE_PROBES = 3
@@ -34,8 +34,34 @@ class Origin:
     tcp_keepalive_s: float = 30.0
 
 
-class Landing(asyncio.Protocol):
-    """Holds what comes between the connection and its real protocol."""
+class ResumingContext(ssl.SSLContext):
+    """A client's context for one origin that offers `session`, the last one seen there."""
+
+    session: ssl.SSLSession | None = None
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, server_side: bool = False,
+                 server_hostname: str | bytes | None = None, session: ssl.SSLSession | None = None) -> ssl.SSLObject:
+        """As in `ssl.SSLContext`, with the kept session where none is given."""
+        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session or self.session)
+
+
+def client_context(ca_file: str | None, *, verify: bool, protocols: Sequence[str]) -> ResumingContext:
+    """Trust the system's certificates, or those in `ca_file` only. Reads files; OSError when one cannot be used."""
+    context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif ca_file is not None:
+        context.load_verify_locations(ca_file)
+    else:
+        context.load_default_certs()
+    context.set_alpn_protocols(list(protocols))
+    return context
+
+
+class ConnectProtocol(asyncio.Protocol):
+    """Buffers what arrives before the connection has its HTTP protocol."""
 
     def __init__(self) -> None:
         self.early = b""
@@ -51,11 +77,11 @@ class Landing(asyncio.Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DialedConnection:
     """A connection, ready for `transport.set_protocol`; then `early` is to be fed first."""
 
     transport: asyncio.Transport
-    landing: Landing
+    connect_protocol: ConnectProtocol
     handshake_s: float
 
     @property
@@ -70,18 +96,6 @@ class Line:
         return self.tls.selected_alpn_protocol() if self.tls is not None else None
 
 
-class Dials(Protocol):
-    """Whoever opens connections to one origin."""
-
-    async def open(self) -> Line:
-        """Connect. Raises UpstreamFailed CONNECT; cancelled, it leaves no socket behind."""
-        ...
-
-    def keep_session(self, line: Line) -> None:
-        """Offer this connection's TLS session to the next one."""
-        ...
-
-
 class Dialer:
     """Opens connections to one origin. Used on one event loop only."""
 
@@ -93,17 +107,17 @@ class Dialer:
         self._clock = clock
         self._context: ResumingContext | None = None
 
-    async def open(self) -> Line:
+    async def open(self) -> DialedConnection:
         """Connect. Raises UpstreamFailed CONNECT; cancelled, it leaves no socket behind."""
         context = await self._trust() if self._origin.protocols else None
         addresses = await self._resolve()
         began_at = self._clock.now()
-        transport, landing = await self._reach(addresses)
+        transport, connect_protocol = await self._reach(addresses)
         try:
             self._tune(transport)
             if context is not None:
-                transport = await self._secure(transport, landing, context)
-            if landing.is_lost or transport.is_closing():
+                transport = await self._secure(transport, connect_protocol, context)
+            if connect_protocol.is_lost or transport.is_closing():
                 raise self._failure("closed the connection at once")
         except OSError as error:  # a connection already reset takes no options on some systems
             transport.abort()
@@ -111,12 +125,12 @@ class Dialer:
         except BaseException:
             transport.abort()
             raise
-        return Line(transport, landing, self._clock.now() - began_at)
+        return DialedConnection(transport, connect_protocol, self._clock.now() - began_at)
 
-    def keep_session(self, line: Line) -> None:
+    def keep_session(self, dialed: DialedConnection) -> None:
         """Offer this connection's TLS session to the next one. TLS 1.3 sends it with or before the first answer."""
-        if self._context is not None and line.tls is not None and line.tls.context is self._context:
-            self._context.session = line.tls.session
+        if self._context is not None and dialed.tls is not None and dialed.tls.context is self._context:
+            self._context.session = dialed.tls.session
 
     async def _trust(self) -> ResumingContext:
         if self._context is None:  # reads the system's certificates: milliseconds that the loop cannot spare
@@ -137,7 +151,7 @@ class Dialer:
         except OSError as error:
             raise self._failure(f"cannot be resolved: {error.strerror or type(error).__name__}") from error
 
-    async def _reach(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, Landing]:
+    async def _reach(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         first = [address for address in addresses if address[0] == addresses[0][0]]
         second = [address for address in addresses if address[0] != addresses[0][0]]
         try:
@@ -146,20 +160,20 @@ class Dialer:
             self._resolver.forget()
             raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}") from error
 
-    async def _try_each(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, Landing]:
+    async def _try_each(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
         failure = OSError("no address")
         for family, ip in addresses:
             try:
-                return await loop.create_connection(Landing, ip, self._origin.port, family=family)
+                return await loop.create_connection(ConnectProtocol, ip, self._origin.port, family=family)
             except OSError as error:
                 failure = error
         raise failure
 
-    async def _race(self, first: Sequence[Address], second: Sequence[Address]) -> tuple[asyncio.Transport, Landing]:
+    async def _race(self, first: Sequence[Address], second: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
         racing = {loop.create_task(self._try_each(first))}
-        winner: asyncio.Task[tuple[asyncio.Transport, Landing]] | None = None
+        winner: asyncio.Task[tuple[asyncio.Transport, ConnectProtocol]] | None = None
         try:
             done, _ = await asyncio.wait(racing, timeout=HEAD_START_S)
             if not any(task.exception() is None for task in done):
@@ -176,13 +190,13 @@ class Dialer:
                 task.cancel()
                 task.add_done_callback(abort_loser)
 
-    async def _secure(self, transport: asyncio.Transport, landing: Landing,
+    async def _secure(self, transport: asyncio.Transport, connect_protocol: ConnectProtocol,
                       context: ResumingContext) -> asyncio.Transport:
-        if landing.early:  # would be taken for a part of what TLS protects
+        if connect_protocol.early:  # would be taken for a part of what TLS protects
             raise self._failure("does not speak TLS")
         loop = asyncio.get_running_loop()
         try:
-            secured = await loop.start_tls(transport, landing, context, server_hostname=self._origin.host)
+            secured = await loop.start_tls(transport, connect_protocol, context, server_hostname=self._origin.host)
         except ssl.SSLCertVerificationError as error:
             raise self._failure(f"has a certificate that is not trusted: {error.verify_message}") from error
         except ssl.SSLError as error:
@@ -208,7 +222,7 @@ class Dialer:
         return UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
 
 
-def abort_loser(task: asyncio.Task[tuple[asyncio.Transport, Landing]]) -> None:
+def abort_loser(task: asyncio.Task[tuple[asyncio.Transport, ConnectProtocol]]) -> None:
     """Close what a race no longer needs; its failure, if any, is not news."""
     if not task.cancelled() and task.exception() is None:
         task.result()[0].abort()

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.upstreams.answer import Answer, Outgoing, Preface
-from stayfast.upstreams.h1 import H1Connection
-from stayfast.upstreams.pool import Pool
-from tests.unit.upstreams.fakes import FakeTransport, new_pool
+from stayfast.http.client.h1 import H1Connection
+from stayfast.http.client.pool import Pool
+from stayfast.http.client.response import EncodedRequest, HttpResponse, RequestTemplate
+from tests.unit.http.client.fakes import FakeTransport, new_pool
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Request-Id: a1\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;ext=1\r\nllo\r\n0\r\nX-Trailer: 1\r\n\r\n"
@@ -23,7 +23,7 @@ class Bench:
         self.connection = H1Connection("up", self.transport, self.pool, max_head_bytes, asyncio.get_running_loop())
         self.pool._n_dialing = 1
         self.pool.dialed(self.connection)
-        self.answer: Answer = self.connection.request(outgoing(method))
+        self.answer: HttpResponse = self.connection.request(request(method))
 
     def feed(self, *parts: bytes) -> None:
         """Bytes from the peer, one call for each read of the socket."""
@@ -47,9 +47,9 @@ class Bench:
         return None
 
 
-def outgoing(method: str = "POST", headers: list[tuple[str, str]] | None = None, body: bytes = b"{}") -> Outgoing:
+def request(method: str = "POST", headers: list[tuple[str, str]] | None = None, body: bytes = b"{}") -> EncodedRequest:
     """A request."""
-    return Outgoing(Preface(method, "/v1/x", [], upstream="up", authority="host:1"), headers or [], body)
+    return EncodedRequest(RequestTemplate(method, "/v1/x", [], upstream="up", authority="host:1"), headers or [], body)
 
 
 def on_bench(check: Callable[[], object]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stayfast.upstreams.dns import RETRY_AFTER_S, STALE_FOR_S, Resolver
-from tests.unit.upstreams.fakes import SetClock
+from stayfast.http.client.dns import RETRY_AFTER_S, STALE_FOR_S, Resolver
+from tests.unit.http.client.fakes import SetClock
 
 
 class Names:

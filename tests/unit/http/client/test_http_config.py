@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from stayfast.core.clock import SystemClock
+from stayfast.http.client.client import BaseUrl, HttpClient, HttpConfig, split_base_url
 from stayfast.testing import RecordingSink
-from stayfast.upstreams.http import BaseUrl, HttpClient, HttpConfig, split_base_url
 
 
 @pytest.mark.parametrize(("text", "base"), [

@@ -1,4 +1,4 @@
-"""The pooled HTTP client that upstreams are called with: one per origin, HTTP/1.1 and, where chosen, HTTP/2.
+"""The pooled HTTP client: one per origin, HTTP/1.1 and, where chosen, HTTP/2.
 
 Why our own: nothing on the shelf closes the socket at once when a request is cancelled before its head, bounds memory when a
 reader stops, and costs around ten microseconds a request (docs/decisions names what was weighed).
@@ -7,20 +7,18 @@ reader stops, and costs around ten microseconds a request (docs/decisions names 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import Literal
 from urllib.parse import urlsplit
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused, Sink
-from stayfast.upstreams.answer import Outgoing, Preface, Response
-from stayfast.upstreams.dial import Dialer, Dials, Line, Origin
-from stayfast.upstreams.dns import Resolver
-from stayfast.upstreams.h1 import H1Connection
-from stayfast.upstreams.pool import Connection, Pool
-
-if TYPE_CHECKING:
-    from stayfast.upstreams.h2 import H2Connection
+from stayfast.http.client.dial import DialedConnection, Dialer, Origin
+from stayfast.http.client.dns import Resolver
+from stayfast.http.client.h1 import H1Connection
+from stayfast.http.client.pool import Connection, Pool
+from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, WholeResponse
 
 __all__ = ["HttpClient", "HttpConfig", "Response"]
 
@@ -92,7 +90,7 @@ def split_base_url(text: str) -> BaseUrl:
 class HttpClient:
     """All requests to one origin. Used on one event loop, by any number of tasks."""
 
-    def __init__(self, name: str, config: HttpConfig, *, sink: Sink, clock: Clock, dialer: Dials | None = None) -> None:
+    def __init__(self, name: str, config: HttpConfig, *, sink: Sink, clock: Clock, dialer: Dialer | None = None) -> None:
         base = split_base_url(config.base_url)
         self.name = name
         self.base_path = base.path
@@ -103,12 +101,13 @@ class HttpClient:
         protocols = {"auto": ("h2", "http/1.1"), "1.1": ("http/1.1",), "2": ("h2",)}[config.http] if base.is_tls else ()
         self._resolver = Resolver(base.host, config.dns_ttl_s, clock)
         origin = Origin(name, base.host, base.port, protocols, config.ca_file, config.verify, config.tcp_keepalive_s)
-        self._dialer: Dials = dialer or Dialer(origin, self._resolver, clock)
+        self._dialer = dialer or Dialer(origin, self._resolver, clock)
         self._reused = ConnectionReused(name)
         self._version = "-"
         self._pool = Pool(config.max_connections, config.max_idle, config.keepalive_s,
                           is_shared=config.http == "2" or "h2" in protocols, clock=clock)
-        self._h2 = _h2() if self._pool.is_shared else None  # here, not at the first connection: a request waits for that
+        if self._pool.is_shared:
+            import_module("stayfast.http.client.h2")  # 75 ms: here, not at the first connection, which a request waits for
 
     @property
     def n_idle(self) -> int:
@@ -120,19 +119,19 @@ class HttpClient:
         """Open connections with at least one request, those that a GOAWAY has retired not counted."""
         return self._pool.n_busy
 
-    def preface(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Preface:
+    def template(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> RequestTemplate:
         """What requests of one kind have in common. path: the whole request target, `base_path` included. headers:
         without host, content-length and connection.
         """
-        return Preface(method, path, headers, upstream=self.name, authority=self._authority)
+        return RequestTemplate(method, path, headers, upstream=self.name, authority=self._authority)
 
-    async def send(self, preface: Preface, headers: Sequence[tuple[str, str]], body: bytes, *,
+    async def send(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes, *,
                    connect_by: float, may_resend: bool, meanwhile: Callable[[], None] | None = None) -> Response:
-        """Send one request and return when the head of its answer is in.
+        """Send one request and return when the head of its response is in.
 
-        headers: what the preface does not say already.
+        headers: what the template does not say already.
         connect_by: instant by which a connection must be there; waiting for a free one counts.
-        may_resend: a pooled connection that closes before one byte of an answer came is replaced, once. A request that
+        may_resend: a pooled connection that closes before one byte of a response came is replaced, once. A request that
         the peer certainly did not process is sent again, once, in any case.
         meanwhile: called once the request is written, and again should it be sent again: what can be done while its peer
         works costs nobody time. What it raises, this raises.
@@ -140,38 +139,61 @@ class HttpClient:
         connection came free by connect_by, which is the gateway's own limit. Cancelled, it has closed its socket (h2:
         reset its stream) before the cancellation leaves it.
         """
-        outgoing = Outgoing(preface, headers, body)
+        request = EncodedRequest(template, headers, body)
         is_fresh = False
         while True:
             opened = None
             connection = None if is_fresh else self._pool.take()
             if connection is None:
                 connection, opened = await self._obtain(connect_by, is_fresh=is_fresh)
-            answer = connection.request(outgoing)
+            response = connection.request(request)
             if opened is None:  # told while the upstream works, which costs nobody time
                 self._sink.emit(self._reused)
             try:
                 if meanwhile is not None:
                     meanwhile()
-                await answer.wait_head()
+                await response.wait_head()
             except UpstreamFailed:
-                is_stale = answer.was_untouched and opened is None and may_resend
-                if is_fresh or not (is_stale or answer.was_refused) or self._clock.now() >= connect_by:
+                is_stale = response.was_untouched and opened is None and may_resend
+                if is_fresh or not (is_stale or response.was_refused) or self._clock.now() >= connect_by:
                     raise
                 is_fresh = True
                 continue
             except BaseException:
-                answer.close()
+                response.close()
                 raise
             if opened is not None:
                 self._dialer.keep_session(opened)
-            return answer
+            return response
+
+    async def fetch(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes = b"", *,
+                    timeout_s: float, max_body_bytes: int) -> WholeResponse:
+        """Send one request and read its response; what of the body is beyond `max_body_bytes` is not read. A connection that
+        closes before one byte of a response came is not replaced: whether the peer acted on the request is not known.
+
+        Raises as `send` does; also UpstreamFailed TIMEOUT when the response is not whole after `timeout_s`.
+        """
+        connect_by = self._clock.now() + timeout_s
+        template = self.template(method, path, headers)
+        parts, n_bytes = [], 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self.send(template, (), body, connect_by=connect_by, may_resend=False)
+                try:
+                    while n_bytes < max_body_bytes and (data := await response.read()):
+                        parts.append(data)
+                        n_bytes += len(data)
+                finally:
+                    response.close()
+        except TimeoutError:
+            raise UpstreamFailed(self.name, Fault.TIMEOUT, f"upstream {self.name} took more than {timeout_s:g} s") from None
+        return WholeResponse(response.status, response.headers, b"".join(parts)[:max_body_bytes])
 
     def close(self) -> None:
         """Close idle connections now, busy ones after their requests. Requests sent later open and close their own."""
         self._pool.close()
 
-    async def _obtain(self, connect_by: float, *, is_fresh: bool) -> tuple[Connection, Line | None]:
+    async def _obtain(self, connect_by: float, *, is_fresh: bool) -> tuple[Connection, DialedConnection | None]:
         waiting_for = "a free connection"
         try:
             async with asyncio.timeout_at(connect_by):
@@ -186,45 +208,40 @@ class HttpClient:
                            code="upstream_pool_full", retry_after_s=POOL_FULL_RETRY_S) from None
             raise UpstreamFailed(self.name, Fault.TIMEOUT, f"timed out waiting for {waiting_for}") from None
 
-    async def _dial(self) -> tuple[Connection, Line]:
+    async def _dial(self) -> tuple[Connection, DialedConnection]:
         try:
-            line = await self._dialer.open()
-            connection = self._adopt(line)
+            dialed = await self._dialer.open()
+            connection = self._adopt(dialed)
         except BaseException:
             self._pool.dial_failed()
             raise
         self._pool.dialed(connection)
-        if line.landing.early:
-            connection.data_received(line.landing.early)
-        return connection, line
+        if dialed.connect_protocol.early:
+            connection.data_received(dialed.connect_protocol.early)
+        return connection, dialed
 
-    def _adopt(self, line: Line) -> "H1Connection | H2Connection":
+    def _adopt(self, dialed: DialedConnection) -> Connection:
         config = self._config
         loop = asyncio.get_running_loop()
-        is_h2 = line.protocol == "h2" or (config.http == "2" and line.tls is None)
+        is_h2 = dialed.protocol == "h2" or (config.http == "2" and dialed.tls is None)
         if config.http == "2" and not is_h2:
-            line.transport.abort()
+            dialed.transport.abort()
             raise UpstreamFailed(self.name, Fault.CONNECT, f"upstream {self.name} does not offer HTTP/2")
-        connection: H1Connection | H2Connection
+        connection: Connection
         if is_h2:
-            assert self._h2 is not None
-            connection = self._h2(self.name, self._authority, line.transport, self._pool,
+            from stayfast.http.client.h2 import H2Connection  # noqa: PLC0415 - plain HTTP/1.1 does not need it
+
+            connection = H2Connection(self.name, self._authority, dialed.transport, self._pool,
                                       max_head_bytes=config.max_head_bytes, loop=loop)
         else:
-            connection = H1Connection(self.name, line.transport, self._pool, config.max_head_bytes, loop)
-        line.transport.set_protocol(connection)
+            connection = H1Connection(self.name, dialed.transport, self._pool, config.max_head_bytes, loop)
+        dialed.transport.set_protocol(connection)
         self._pool.is_shared = is_h2
         self._version = "2" if is_h2 else "1.1"
-        tls = line.tls
-        self._sink.emit(ConnectionOpened(self.name, line.handshake_s, self._version, tls is not None,
+        tls = dialed.tls
+        self._sink.emit(ConnectionOpened(self.name, dialed.handshake_s, self._version, tls is not None,
                                          tls is not None and bool(tls.session_reused)))
         return connection
 
     def __repr__(self) -> str:
         return f"<HttpClient {self.name}: {self.n_busy} busy, {self.n_idle} idle, h{self._version.removesuffix('.1')}>"
-
-
-def _h2() -> "type[H2Connection]":
-    from stayfast.upstreams.h2 import H2Connection  # noqa: PLC0415 - 75 ms of import that plain HTTP/1.1 does not need
-
-    return H2Connection

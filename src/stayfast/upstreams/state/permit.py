@@ -1,27 +1,24 @@
 """One attempt's place at one upstream: what it teaches depends on when and how it is left."""
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from stayfast.core.types import Outcome
 from stayfast.policy.usual import Norm
-from stayfast.policy.verdicts import ANSWERED, LOST, NOTHING, WAITING, Call
-from stayfast.upstreams.health import Health
-from stayfast.upstreams.limited import Limited
-
-if TYPE_CHECKING:
-    from stayfast.upstreams.registry import Member
+from stayfast.policy.verdicts import ANSWERED, LOST, NOTHING, WAITING
+from stayfast.upstreams.state.health import Health
+from stayfast.upstreams.state.limiter import Limited
+from stayfast.upstreams.state.upstream_state import Member, RunningCall
 
 _DROPPED = Outcome.DROPPED
 LOST_IS_SLOW = 1.5  # times its usual time, after which a call is given up for a quicker one: few are, unless most are slow
 
 
-class Place(Call):
+class Place(RunningCall):
     """One attempt's place at one upstream, from its start to its one end. Nothing here awaits."""
 
-    __slots__ = ("_is_left", "_member", "_work", "health", "limited")
+    __slots__ = ("_is_left", "_member", "_work")
 
-    def __init__(self, member: "Member", limited: Limited, health: Health, norm: Norm, n_beside: int, *, work: float,
+    def __init__(self, member: Member, limited: Limited, health: Health, norm: Norm, n_beside: int, *, work: float,
                  began_at: float, slow_at: float) -> None:
         self._member = member
         self.limited = limited
@@ -104,3 +101,16 @@ class Place(Call):
                 self.became = NOTHING
         member.n_in_flight -= 1
         self.limited.left(now - self.began_at, has_answered=self.took_s is not None)
+
+
+def acquire_permit(member: Member, norm: Norm, now: float, model: str = "", *, n_tokens: float = 0.0,
+                   lane: str = "") -> Place:
+    """Start an attempt, of this class of `usual`, for this model, with about so many tokens to read. Whether there is room
+    is checked before.
+    """
+    limited, backlog = member.limited(lane), member.backlog
+    place = Place(member, limited, member.health(model), norm, limited.take(),
+                  work=backlog.began(n_tokens) if backlog is not None else 0.0, began_at=now,
+                  slow_at=now + norm.after_s(member.slow_factor))
+    member.started(place, now)
+    return place

@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection, one request at a time.
 
 What a peer sends cannot grow memory: `_n_quiet` counts the bytes that came since the last body byte, so heads, trailers,
-chunk extensions and interim answers are all bounded by `max_head_bytes`; the body by pausing the socket above `HIGH_WATER`.
-A connection goes back to the pool when its answer is whole, whether or not the reader has caught up.
+chunk extensions and interim responses are all bounded by `max_head_bytes`; the body by pausing the socket at `HIGH_WATER`.
+A connection goes back to the pool when its response is whole, whether or not the reader has caught up.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import httptools
 
 from stayfast.core.errors import Fault
-from stayfast.upstreams.answer import Answer, Outgoing
-from stayfast.upstreams.pool import Pool
+from stayfast.http.client.pool import Connection, Pool
+from stayfast.http.client.response import EncodedRequest, HttpResponse
 
-HIGH_WATER = 65_536  # unread bytes; with libuv's read size of 256 KiB an answer holds at most 320 KiB
+HIGH_WATER = 65_536  # unread bytes; with libuv's read size of 256 KiB a response holds at most 320 KiB
 MAX_NAMES = 128  # header names remembered on one connection
 JOIN_BELOW = 65_536  # bytes; a copy of less is cheaper than a second buffer or TLS record
 
@@ -23,24 +23,40 @@ class NotOurs(Exception):
     """What comes is not wanted: the connection must not be used again."""
 
 
-class H1Connection(asyncio.Protocol):
-    """A connection, the parser of its answers and the answer in progress."""
+class H1Connection(Connection):
+    """A connection, the parser of its responses and the response in progress."""
 
-    __slots__ = ("_answer", "_can_reuse", "_headers", "_is_done", "_is_gone", "_is_head", "_is_interim", "_is_paused",
-                 "_loop", "_max_head_bytes", "_n_quiet", "_name", "_names", "_parser", "_pool", "_transport",
-                 "idle_since", "is_listed", "n_active")
+    __slots__ = (
+        "_can_reuse",
+        "_headers",
+        "_is_done",
+        "_is_gone",
+        "_is_head",
+        "_is_interim",
+        "_is_paused",
+        "_loop",
+        "_max_head_bytes",
+        "_n_quiet",
+        "_name",
+        "_names",
+        "_parser",
+        "_pool",
+        "_response",
+        "_transport",
+    )
 
     def __init__(self, name: str, transport: asyncio.Transport, pool: Pool, max_head_bytes: int,
                  loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._name = name
         self._transport = transport
         self._pool = pool
         self._max_head_bytes = max_head_bytes
         self._loop = loop
         self._parser = httptools.HttpResponseParser(self)
-        self._answer: Answer | None = None
+        self._response: HttpResponse | None = None
         self._headers: dict[str, str] = {}
-        self._names: dict[bytes, str] = {}  # a peer writes the same names in every answer
+        self._names: dict[bytes, str] = {}  # a peer writes the same names in every response
         self._n_quiet = 0
         self._is_head = False
         self._is_interim = False
@@ -48,62 +64,46 @@ class H1Connection(asyncio.Protocol):
         self._can_reuse = False
         self._is_paused = False
         self._is_gone = False
-        self.is_listed = False
-        self.idle_since = 0.0
-        self.n_active = 0
 
     def reserve(self) -> bool:
-        """See `pool.Connection`: one request at a time."""
         self.n_active = 1
-        return False
+        return False  # one request at a time
 
-    def unreserve(self) -> None:
-        """See `pool.Connection`."""
-        self.n_active = 0
-
-    def request(self, outgoing: Outgoing) -> Answer:
-        """Write the request; the answer fills as bytes come."""
-        answer = Answer(self, self._name, self._loop)
+    def request(self, request: EncodedRequest) -> HttpResponse:
+        """Write the request; the response fills as bytes come."""
+        response = HttpResponse(self, self._name, self._loop)
         if self._is_gone or self._transport.is_closing():
-            answer.was_refused = True
-            answer.fail(Fault.RESET, "the connection closed before the request was sent")
+            response.was_refused = True
+            response.fail(Fault.RESET, "the connection closed before the request was sent")
             self.abort()
-            return answer
-        self._answer = answer
-        self._is_head = outgoing.method == "HEAD"
+            return response
+        self._response = response
+        self._is_head = request.method == "HEAD"
         self._n_quiet = 0
         transport = self._transport
-        is_first = self._pool.turn.is_first(self._loop.time())
-        if is_first:
-            transport.set_write_buffer_limits(high=0)  # uvloop then sends it now, where there is no TLS, not after the turn
-        if len(outgoing.body) < JOIN_BELOW:
-            transport.write(outgoing.head + outgoing.body)
+        if len(request.body) < JOIN_BELOW:
+            transport.write(request.head + request.body)
         else:
-            transport.writelines((outgoing.head, outgoing.body))
-        if is_first:
-            transport.set_write_buffer_limits()
-        return answer
+            transport.writelines((request.head, request.body))
+        return response
 
     def abort(self) -> None:
-        """See `pool.Connection`."""
-        self._answer = None
+        self._response = None
         self._transport.abort()
         self._leave()
 
-    def drained(self, answer: Answer, n_bytes: int) -> None:
-        """See `answer.Carrier`."""
+    def drained(self, response: HttpResponse, n_bytes: int) -> None:
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
 
-    def abandon(self, answer: Answer) -> None:
-        """See `answer.Carrier`."""
-        if answer is self._answer:
+    def abandon(self, response: HttpResponse) -> None:
+        if response is self._response:
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; end the exchange when the answer is whole, broken or too big."""
-        if self._answer is None:
+        """Feed the parser; end the exchange when the response is whole, broken or too big."""
+        if self._response is None:
             self.abort()  # an idle peer has nothing to say but that it is closing
             return
         self._n_quiet += len(data)
@@ -120,16 +120,16 @@ class H1Connection(asyncio.Protocol):
             self._fail(f"more than {self._max_head_bytes} bytes of head or trailers")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A body without a length ends here; any other answer is broken."""
-        answer, self._answer = self._answer, None
+        """A body without a length ends here; any other response is broken."""
+        response, self._response = self._response, None
         self._leave()
-        if answer is None:
+        if response is None:
             return
-        if exc is None and answer.status and is_until_close(answer.headers):
-            answer.finish()
+        if exc is None and response.status and is_until_close(response.headers):
+            response.finish()
             return
-        answer.was_untouched = not answer.status and not self._n_quiet
-        answer.fail(Fault.RESET, "the connection closed before the answer was whole")
+        response.was_untouched = not response.status and not self._n_quiet
+        response.fail(Fault.RESET, "the connection closed before the answer was whole")
 
     def on_message_begin(self) -> None:
         """httptools: the first byte of a message."""
@@ -153,21 +153,21 @@ class H1Connection(asyncio.Protocol):
         if self._n_quiet > self._max_head_bytes and n_bytes_of(headers) > self._max_head_bytes:
             raise NotOurs
         self._n_quiet = 0
-        answer = self._answer
-        assert answer is not None
-        answer.begin(status, headers)
+        response = self._response
+        assert response is not None
+        response.begin(status, headers)
         if self._is_head:
             self._is_done = True
-            answer.finish()
+            response.finish()
             raise NotOurs  # the parser would wait for a body that never comes
 
     def on_body(self, data: bytes) -> None:
         """httptools: a part of the body, within one read of the socket."""
         self._n_quiet = 0
-        answer = self._answer
-        assert answer is not None
-        answer.feed(data)
-        if answer.n_unread > HIGH_WATER and not self._is_paused:
+        response = self._response
+        assert response is not None
+        response.feed(data)
+        if response.n_unread > HIGH_WATER and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
 
@@ -177,13 +177,13 @@ class H1Connection(asyncio.Protocol):
             return
         self._is_done = True
         self._can_reuse = self._parser.should_keep_alive()
-        answer = self._answer
-        assert answer is not None
-        answer.finish()
+        response = self._response
+        assert response is not None
+        response.finish()
 
     def _end(self) -> None:
         self._is_done = False
-        self._answer = None
+        self._response = None
         self.n_active = 0
         if not self._can_reuse or self._transport.get_write_buffer_size():
             self.abort()
@@ -200,10 +200,10 @@ class H1Connection(asyncio.Protocol):
         return key
 
     def _fail(self, message: str) -> None:
-        answer = self._answer
+        response = self._response
         self.abort()
-        assert answer is not None
-        answer.fail(Fault.MALFORMED, message)
+        assert response is not None
+        response.fail(Fault.MALFORMED, message)
 
     def _leave(self) -> None:
         if not self._is_gone:
@@ -212,7 +212,7 @@ class H1Connection(asyncio.Protocol):
 
 
 def is_until_close(headers: Mapping[str, str]) -> bool:
-    """Whether the body of an answer with these headers ends with the connection (RFC 9112 6.3)."""
+    """Whether the body of a response with these headers ends with the connection (RFC 9112 6.3)."""
     if "transfer-encoding" in headers:
         return not headers["transfer-encoding"].lower().endswith("chunked")
     return "content-length" not in headers

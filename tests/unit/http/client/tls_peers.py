@@ -13,7 +13,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection as Machine
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 
-from tests.unit.upstreams.peers import Caller
+from tests.unit.http.client.peers import Caller
 
 
 class Trust:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from math import ceil
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed
@@ -17,9 +17,7 @@ from stayfast.policy.fair import Share
 from stayfast.policy.limits import Limit, LimitConfig
 from stayfast.policy.queue import Queue, QueueConfig, Waiting
 
-if TYPE_CHECKING:
-    from stayfast.upstreams.registry import Member
-
+QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
 HELD_WEIGHT = 0.1  # of the newest in the mean time that a place is held
 MAX_RETRY_AFTER_S = 60.0
 _OPEN, _FULL = QueueConfig(max_queue=100_000), QueueConfig(max_queue=0)  # in a full one somebody has to go
@@ -27,21 +25,33 @@ _ROUNDING: Final = 1e-6  # of parts, in sum
 _LEAST_PART: Final = 1e-3
 
 
+class QuickestTtft:
+    """About the shortest of an upstream's recent times to a first token. All its limits share one."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # 0: none is known
+
+    def learn(self, ttft_s: float) -> None:
+        """An answer began after so long."""
+        forgiven_s = self.seconds * QUICKEST_GROWS
+        self.seconds = ttft_s if ttft_s < forgiven_s or not forgiven_s else forgiven_s
+
+
 class Choice(NamedTuple):
     """One limit at which a request may wait. `first_s` must be left for its first token there; 0: not known."""
 
     limited: "Limited"
-    member: "Member"
     first_s: float
 
 
 class _Stand:
     """One turn in one queue."""
 
-    __slots__ = ("member", "part", "waiting")
+    __slots__ = ("part", "waiting")
 
-    def __init__(self, member: "Member", part: float, waiting: "Waiting[Turn]") -> None:
-        self.member = member
+    def __init__(self, part: float, waiting: "Waiting[Turn]") -> None:
         self.part = part  # of the request that is this limit's to serve, by its speed; 1 in sum over all where it waits
         self.waiting = waiting
 
@@ -73,7 +83,7 @@ class Turn:
         parts = _parts(choices)
         waits_s = [choice.limited.wait_s(self, part) for choice, part in zip(choices, parts, strict=True)]
         soonest = min(range(len(choices)), key=lambda n: waits_s[n] + choices[n].first_s)
-        limited, _, first_s = choices[soonest]
+        limited, first_s = choices[soonest]
         if self._clock.now() + waits_s[soonest] + first_s > self.ends_at:
             raise limited.shed(f"a wait of {waits_s[soonest]:.2g} s for a place and up to {first_s:.2g} s for a first token "
                                "are more than there is time for", waits_s[soonest])
@@ -81,7 +91,7 @@ class Turn:
         for choice, part in zip(choices, parts, strict=True):
             if self._told.done():
                 break
-            its = choice.limited.line_up(self, choice.member, part)
+            its = choice.limited.line_up(self, part)
             if its is not None and (shed is None or (its.retry_after_s or 0) < (shed.retry_after_s or 0)):
                 shed = its
         if shed is not None and not self._stands and not self._told.done():
@@ -106,9 +116,9 @@ class Turn:
         """Whether it was called or turned away, or whoever waited has left and does not know it yet."""
         return self._told.done()
 
-    def is_late(self, member: "Member") -> bool:
+    def is_late(self, quickest_s: float) -> bool:
         """Whether not even the quickest answer would come in time."""
-        return self._clock.now() + member.quickest_s > self.ends_at
+        return self._clock.now() + quickest_s > self.ends_at
 
     def called(self, by: "Limited | None") -> None:
         """A place is its; None: it has to choose again. It waits nowhere any more."""
@@ -147,12 +157,14 @@ class Limited:
     """One limit's places. Changed only on the event loop; nothing here awaits."""
 
     __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "common", "lane", "limit", "max_waiting",
-                 "n_due", "n_in_flight")
+                 "n_due", "n_in_flight", "quickest")
 
-    def __init__(self, name: str, config: LimitConfig, lane: str = "", rng: Random | None = None) -> None:
+    def __init__(self, name: str, config: LimitConfig, lane: str = "", rng: Random | None = None,
+                 quickest: QuickestTtft | None = None) -> None:
         self.lane = lane  # empty: all
         self.limit = Limit(config)
         self.common: Common | None = None  # the limit is shared with other processes
+        self.quickest = quickest or QuickestTtft()
         self.max_waiting = config.max_waiting
         self.n_in_flight = 0
         self.n_due = 0.0  # who waits, by parts; 0: nobody
@@ -195,7 +207,7 @@ class Limited:
         n_ahead = queue.n_ahead(turn.band, self._share(turn)) * self.n_due / queue.n if queue.n else 0.0
         return (n_ahead + part) / per_s
 
-    def line_up(self, turn: Turn, member: "Member", part: float) -> Shed | None:
+    def line_up(self, turn: Turn, part: float) -> Shed | None:
         """Let it wait; the least deserving goes where too many do. Returns why it may not."""
         share = self._share(turn)
         if not share.n_waiting:
@@ -209,7 +221,7 @@ class Limited:
                              self.wait_s(turn, part))
         self._shares[turn.tenant] = share
         self.n_due += part
-        turn.stands(self, _Stand(member, part, waiting))
+        turn.stands(self, _Stand(part, waiting))
         if gone is not None:
             self._turn_away(gone, f"{n_others} waiting, which is as many as may, and others go first")
         if self.common is not None and not self.common.is_watched:
@@ -258,8 +270,8 @@ class Limited:
             self._lighten(stand)
             if turn.is_over:
                 continue
-            if turn.is_late(stand.member):
-                turn.refused(self._shed_late(turn, stand))
+            if turn.is_late(self.quickest.seconds):
+                turn.refused(self._shed_late(turn))
                 continue
             self._n_promised += 1
             turn.called(self)
@@ -275,8 +287,8 @@ class Limited:
     def _share(self, turn: Turn) -> Share:
         return self._shares.get(turn.tenant) or Share(turn.tenant, turn.weight)
 
-    def _shed_late(self, turn: Turn, stand: _Stand) -> Shed:
-        return self.shed(f"when its turn came there was less time left than the {stand.member.quickest_s:.2g} s that the "
+    def _shed_late(self, turn: Turn) -> Shed:
+        return self.shed(f"when its turn came there was less time left than the {self.quickest.seconds:.2g} s that the "
                          "quickest answer takes", self.wait_s(turn))
 
     def _turn_away(self, gone: "Waiting[Turn]", why: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from tests.unit.upstreams.h1_bench import CHUNKED, PLAIN, Bench, on_bench, outgoing
+from tests.unit.http.client.h1_bench import CHUNKED, PLAIN, Bench, on_bench, request
 
 
 @settings(max_examples=200, deadline=None)
@@ -174,7 +174,7 @@ def test_request_on_a_lost_connection() -> None:
         bench.feed(PLAIN)
         assert bench.pool.take() is bench.connection
         bench.connection.connection_lost(None)
-        answer = bench.connection.request(outgoing())
+        answer = bench.connection.request(request())
         assert answer.was_refused
         with pytest.raises(UpstreamFailed):
             await answer.wait_head()

@@ -1,12 +1,12 @@
-"""One answer on its way: h1 and h2 write into it, the caller reads from it. One task reads; anybody may close.
+"""One response on its way: h1 and h2 write into it, the caller reads from it. One task reads; anybody may close.
 
-Reading costs no suspension while bytes are there, and memory is bounded by the carrier: it stops its peer when much is
+Reading costs no suspension while bytes are there, and memory is bounded by the transport: it stops its peer when much is
 unread and goes on as `drained` tells it.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stayfast.core.errors import Fault, UpstreamFailed
 
@@ -34,66 +34,74 @@ class Response(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go: an unfinished answer's socket is aborted (h2: its stream reset). Never awaits; safe to call again."""
+        """Let go: an unfinished response's socket is aborted (h2: its stream reset). Never awaits; safe to call again."""
         ...
 
     def release(self) -> None:
-        """Let go of an answer that is whole by its protocol: should the end of its body follow within GRACE_S, its
+        """Let go of a response that is whole by its protocol: should the end of its body follow within GRACE_S, its
         connection is used again, else it is closed as by `close`. Never awaits; safe to call again.
         """
         ...
 
 
-class Preface:
+class WholeResponse(NamedTuple):
+    """A response that was read to its end, or to the limit on its body. `headers`: as in `Response`."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class RequestTemplate:
     """What requests of one kind begin with, rendered once: method, path, and the fields that they have in common."""
 
-    __slots__ = ("headers", "is_bodied", "method", "n_lines", "path", "text", "upstream")
+    __slots__ = ("has_body", "headers", "method", "n_lines", "path", "text", "upstream")
 
     def __init__(self, method: str, path: str, headers: Sequence[tuple[str, str]], *, upstream: str, authority: str) -> None:
         self.method = method
         self.path = path
         self.headers = headers
         self.upstream = upstream
-        self.is_bodied = method not in ("GET", "HEAD")
+        self.has_body = method not in ("GET", "HEAD")
         fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
         self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
         self.n_lines = len(headers) + 2  # an honest one has no more: whether it is honest, is seen when it is sent
 
 
-class Outgoing:
+class EncodedRequest:
     """One request as given. `head` is its HTTP/1.1 form; rendering it proves that no field can smuggle a line."""
 
-    __slots__ = ("_more", "_preface", "body", "head", "method")
+    __slots__ = ("_more", "_template", "body", "head", "method")
 
-    def __init__(self, preface: Preface, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+    def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Raise UpstreamFailed MALFORMED when a field cannot be said in HTTP; the message names no value."""
-        n_lines = preface.n_lines + len(headers) + 1
+        n_lines = template.n_lines + len(headers) + 1
         length = ""
-        if body or preface.is_bodied:
+        if body or template.has_body:
             length = f"content-length: {len(body)}\r\n"
             n_lines += 1
         fields = "\r\n".join([*map(": ".join, headers), ""]) if headers else ""
-        text = f"{preface.text}{length}{fields}\r\n"
+        text = f"{template.text}{length}{fields}\r\n"
         if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
-            raise unspeakable(preface.upstream)
+            raise unspeakable(template.upstream)
         try:
             self.head = text.encode("latin-1")
         except UnicodeEncodeError:
-            raise unspeakable(preface.upstream) from None
-        self.method = preface.method
+            raise unspeakable(template.upstream) from None
+        self.method = template.method
         self.body = body
-        self._preface = preface
+        self._template = template
         self._more = headers
 
     @property
     def path(self) -> str:
         """The request target."""
-        return self._preface.path
+        return self._template.path
 
     @property
     def headers(self) -> list[tuple[str, str]]:
         """All fields, but for host and content-length."""
-        return [*self._preface.headers, *self._more]
+        return [*self._template.headers, *self._more]
 
 
 def unspeakable(upstream: str) -> UpstreamFailed:
@@ -102,33 +110,46 @@ def unspeakable(upstream: str) -> UpstreamFailed:
                           is_final=True)
 
 
-class Carrier(Protocol):
-    """What an answer needs of its connection."""
+class Transport(Protocol):
+    """What a response needs of its connection."""
 
-    def drained(self, answer: "Answer", n_bytes: int) -> None:
+    def drained(self, response: "HttpResponse", n_bytes: int) -> None:
         """The reader took everything: `n_bytes` of body."""
         ...
 
-    def abandon(self, answer: "Answer") -> None:
+    def abandon(self, response: "HttpResponse") -> None:
         """Nobody wants the rest."""
         ...
 
 
-class Answer:
+class HttpResponse:
     """A `Response` in the making. `status` is 0 until the head is in."""
 
-    __slots__ = ("_body", "_carrier", "_failure", "_is_whole", "_loop", "_waiter", "headers", "n_unread", "status",
-                 "stream_id", "upstream", "was_refused", "was_untouched")
+    __slots__ = (
+        "_body",
+        "_failure",
+        "_is_whole",
+        "_loop",
+        "_transport",
+        "_waiter",
+        "headers",
+        "n_unread",
+        "status",
+        "stream_id",
+        "upstream",
+        "was_refused",
+        "was_untouched",
+    )
 
-    def __init__(self, carrier: Carrier, upstream: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: Transport, upstream: str, loop: asyncio.AbstractEventLoop) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.n_unread = 0
         self.upstream = upstream
         self.stream_id = 0  # h2 only
-        self.was_untouched = False  # the connection ended before one byte of an answer
+        self.was_untouched = False  # the connection ended before one byte of a response
         self.was_refused = False  # the peer certainly did not process the request
-        self._carrier: Carrier | None = carrier
+        self._transport: Transport | None = transport
         self._loop = loop
         self._body: list[bytes] = []
         self._is_whole = False
@@ -144,7 +165,6 @@ class Answer:
             await self._waiter
 
     async def read(self) -> bytes:
-        """See `Response.read`."""
         while not (body := self._body):
             if self._is_whole:
                 return b""
@@ -155,21 +175,21 @@ class Answer:
         data = body[0] if len(body) == 1 else b"".join(body)
         self._body = []
         self.n_unread = 0
-        if self._carrier is not None:
-            self._carrier.drained(self, len(data))
+        if self._transport is not None:
+            self._transport.drained(self, len(data))
         return data
 
     def close(self) -> None:
-        """See `Response.close`. A reader that waits is woken with a failure."""
-        carrier = self._carrier
-        if carrier is not None:
+        """Let go of the response; a reader that waits is woken with a failure."""
+        transport = self._transport
+        if transport is not None:
             self.fail(Fault.RESET, "closed by the gateway")
             self._body = []
-            carrier.abandon(self)
+            transport.abandon(self)
 
     def release(self) -> None:
-        """See `Response.release`. What still comes is bounded as for a reader that stops."""
-        if self._carrier is not None:
+        """Let go of a whole response; what still comes is bounded as for a reader that stops."""
+        if self._transport is not None:
             self._loop.call_later(GRACE_S, self.close)  # does nothing when the end has come by then
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
@@ -187,16 +207,16 @@ class Answer:
             self._waiter.set_result(None)
 
     def finish(self) -> None:
-        """The body is whole; the carrier is free of this answer."""
+        """The body is whole; the transport is free of this response."""
         self._is_whole = True
-        self._carrier = None
+        self._transport = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def fail(self, fault: Fault, message: str) -> None:
         """No more will come."""
         self._failure = UpstreamFailed(self.upstream, fault, message)
-        self._carrier = None
+        self._transport = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

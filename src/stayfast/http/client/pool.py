@@ -6,41 +6,43 @@ at a time: the others would all have fitted on it. Everything but `obtain` is sy
 """
 
 import asyncio
-from typing import Protocol
 
-from stayfast.core.clock import Clock, Turn
-from stayfast.upstreams.answer import Answer, Outgoing
+from stayfast.core.clock import Clock
+from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 
-class Connection(Protocol):
-    """What the pool keeps. It calls `released` and `lost` of its pool."""
+class Connection(asyncio.Protocol):
+    """A connection in a pool: HTTP/1.1 or HTTP/2. It calls `released` and `lost` of its pool."""
 
-    is_listed: bool  # the pool's own mark: among those with room
-    idle_since: float
-    n_active: int  # requests on it, places held for one included
+    __slots__ = ("idle_since", "is_listed", "n_active")
+
+    def __init__(self) -> None:
+        self.is_listed = False  # the pool's own mark: among those with room
+        self.idle_since = 0.0
+        self.n_active = 0  # requests on it, places held for one included
 
     def reserve(self) -> bool:
         """Hold a place for one request; whether there is room for another."""
-        ...
+        raise NotImplementedError
 
     def unreserve(self) -> None:
         """Give a held place back unused."""
-        ...
+        self.n_active -= 1
 
-    def request(self, outgoing: Outgoing) -> Answer:
-        """Use the held place. Never raises: a connection that is gone gives a refused answer."""
-        ...
+    def request(self, request: EncodedRequest) -> HttpResponse:
+        """Use the held place. Never raises: a connection that is gone gives a refused response."""
+        raise NotImplementedError
 
     def abort(self) -> None:
         """Close at once; `lost` has been called when this returns."""
-        ...
+        raise NotImplementedError
 
 
 class Pool:
     """All connections to one origin. Used on one event loop only."""
 
     __slots__ = ("_clock", "_is_closed", "_keepalive_s", "_max_connections", "_max_idle", "_n_dialing", "_open", "_ready",
-                 "_timer", "_waiters", "is_shared", "turn")
+                 "_timer", "_waiters", "is_shared")
 
     def __init__(self, max_connections: int, max_idle: int, keepalive_s: float, is_shared: bool, clock: Clock) -> None:
         self._max_connections = max_connections  # 0: no limit
@@ -54,7 +56,6 @@ class Pool:
         self._n_dialing = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self.turn = Turn()
 
     @property
     def n_idle(self) -> int:

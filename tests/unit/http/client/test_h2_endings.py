@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.upstreams.answer import Outgoing, Preface
-from tests.unit.upstreams.h2_bench import HEAD, Bench, on_loop, whole
+from stayfast.http.client.response import EncodedRequest, RequestTemplate
+from tests.unit.http.client.h2_bench import HEAD, Bench, on_loop, whole
 
 
 @settings(max_examples=100, deadline=None)
@@ -189,7 +189,8 @@ def test_place_held_over_a_goaway() -> None:
         assert bench.pool.take() is bench.connection
         bench.server.close_connection()
         bench.pump()
-        answer = bench.connection.request(Outgoing(Preface("GET", "/", [], upstream="up", authority="h"), [], b""))
+        template = RequestTemplate("GET", "/", [], upstream="up", authority="h")
+        answer = bench.connection.request(EncodedRequest(template, [], b""))
         assert answer.was_refused
 
     on_loop(check)

@@ -8,21 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stayfast.http.client.pool import Connection, Pool
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.answer import Answer, Outgoing
-from stayfast.upstreams.pool import Connection, Pool
-from tests.unit.upstreams.fakes import SetClock, new_pool
+from tests.unit.http.client.fakes import SetClock, new_pool
 
 
-class Wire:
+class Wire(Connection):
     """A connection with `n_places` (1: HTTP/1.1)."""
 
     def __init__(self, pool: Pool, n_places: int = 1) -> None:
+        super().__init__()
         self.pool = pool
         self.n_places = n_places
-        self.is_listed = False
-        self.idle_since = 0.0
-        self.n_active = 0
         self.is_open = True
 
     def reserve(self) -> bool:
@@ -30,12 +27,6 @@ class Wire:
         self.n_active += 1
         assert self.n_active <= self.n_places
         return self.n_active < self.n_places
-
-    def unreserve(self) -> None:
-        self.n_active -= 1
-
-    def request(self, outgoing: Outgoing) -> Answer:
-        raise NotImplementedError
 
     def abort(self) -> None:
         self.is_open = False

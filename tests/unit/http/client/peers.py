@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from stayfast.core.clock import SystemClock
+from stayfast.http.client.client import HttpClient, HttpConfig, Response
 from stayfast.testing import RecordingSink
-from stayfast.upstreams.http import HttpClient, HttpConfig, Response
 
 T = TypeVar("T")
 PROMPT_S = 0.05  # the promise: a peer sees us leave within this
@@ -133,7 +133,7 @@ class Caller:
     def send(self, *, body: bytes = b"{}", may_resend: bool = True, within_s: float = 5.0) -> asyncio.Task[Response]:
         """Send in a task."""
         return asyncio.get_running_loop().create_task(self.client.send(
-            self.client.preface("POST", "/v1/x", []), [("a", "b")], body, connect_by=time.monotonic() + within_s,
+            self.client.template("POST", "/v1/x", []), [("a", "b")], body, connect_by=time.monotonic() + within_s,
             may_resend=may_resend))
 
     async def ask(self, peer: Peer, answer: bytes = OK) -> Talk:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from stayfast.upstreams.h1 import H1Connection
-from tests.unit.upstreams.fakes import FakeTransport, new_pool
+from stayfast.http.client.h1 import H1Connection
+from tests.unit.http.client.fakes import FakeTransport, new_pool
 
 
 @pytest.mark.parametrize(("max_connections", "is_shared", "is_full"), [

@@ -6,9 +6,9 @@ from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.upstreams.answer import Outgoing, Preface
-from stayfast.upstreams.h2 import N_STREAMS_UNTOLD, STREAM_WINDOW
-from tests.unit.upstreams.h2_bench import HEAD, Bench, on_loop, whole
+from stayfast.http.client.h2 import N_STREAMS_UNTOLD, STREAM_WINDOW
+from stayfast.http.client.response import EncodedRequest, RequestTemplate
+from tests.unit.http.client.h2_bench import HEAD, Bench, on_loop, whole
 
 
 def test_one_exchange() -> None:
@@ -215,9 +215,9 @@ def test_limit_before_settings() -> None:
         for _ in range(N_STREAMS_UNTOLD):
             assert bench.pool.take() is bench.connection
         assert bench.pool.take() is None
-        outgoing = Outgoing(Preface("GET", "/", [], upstream="up", authority="h"), [], b"")
+        request = EncodedRequest(RequestTemplate("GET", "/", [], upstream="up", authority="h"), [], b"")
         bench.connection.data_received(bench.server.data_to_send())
-        first, second = bench.connection.request(outgoing), bench.connection.request(outgoing)
+        first, second = bench.connection.request(request), bench.connection.request(request)
         assert (first.was_refused, second.was_refused) == (False, True)
         for _ in range(N_STREAMS_UNTOLD - 2):
             bench.connection.unreserve()

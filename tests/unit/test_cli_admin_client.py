@@ -2,7 +2,7 @@
 
 import pytest
 
-from stayfast.cli.asked import reason
+from stayfast.cli.admin_client import error_message
 
 
 @pytest.mark.parametrize(("status", "body", "said"), [
@@ -13,4 +13,4 @@ from stayfast.cli.asked import reason
     (200, b"[]", "it answered with status 200; is it a Stayfast gateway?")])
 def test_the_reason_is_the_gateways_own_and_what_to_do(status: int, body: bytes, said: str) -> None:
     """Its words, and how a key is given where that is what is missing."""
-    assert reason(status, body) == said
+    assert error_message(status, body) == said
