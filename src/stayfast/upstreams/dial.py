@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
@@ -68,18 +67,6 @@ class Line:
     def protocol(self) -> str | None:
         """What ALPN chose."""
         return self.tls.selected_alpn_protocol() if self.tls is not None else None
-
-
-class Dials(Protocol):
-    """Whoever opens connections to one origin."""
-
-    async def open(self) -> Line:
-        """Connect. Raises UpstreamFailed CONNECT; cancelled, it leaves no socket behind."""
-        ...
-
-    def keep_session(self, line: Line) -> None:
-        """Offer this connection's TLS session to the next one."""
-        ...
 
 
 class Dialer:
