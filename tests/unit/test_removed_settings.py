@@ -20,9 +20,9 @@ def complaints(text: str, *overrides: Override) -> list[str]:
 def test_a_removed_key_is_explained_at_its_line() -> None:
     """In place of `unknown setting`, whatever its value is."""
     for value in ("300", "0", "[x]", "{y: 1}", ""):
-        assert complaints(f"{BASE}server:\n  keep_warm_per_s: {value}") == [
-            "f.yaml:4:3: server.keep_warm_per_s: removed: the gateway no longer sends itself made-up requests. "
-            "Delete this line"]
+        [line] = complaints(f"{BASE}server:\n  keep_warm_per_s: {value}")
+        assert line == ("f.yaml:4:3: server.keep_warm_per_s: removed: the gateway no longer sends itself made-up requests. "
+                        "Delete this line")
 
 
 def test_other_problems_are_found_beside_it() -> None:

@@ -37,8 +37,6 @@ def complaints(text: str, variables: dict[str, str] | None = None, *given: Overr
     ("server: {prot: 1}", "server.prot: unknown setting, did you mean port?"),
     ("server: {max-body-bytes: 1}", "server.max-body-bytes: unknown setting, did you mean max_body_bytes?"),
     ("server: {xyzzy: 1}", "server.xyzzy: unknown setting"),
-    ("server: {keep_warm_per_s: 0}", ("server.keep_warm_per_s: removed: the gateway no longer sends itself made-up requests. "
-                                      "Delete this line")),
     ("server: 5", "server: must be a mapping"),
     ("server: {auth: of}", 'server.auth: must be one of auto, off, required, not "of", did you mean off?'),
     ("server: {auth: required}", "server.auth: is required, but keys is empty: add one (`stayfast key` makes one)"),

@@ -9,7 +9,6 @@ import msgspec
 from stayfast.upstreams.simulated.ask import Ask
 from stayfast.upstreams.simulated.engine import Full, Sequence
 from stayfast.upstreams.simulated.faults import BEFORE_BODY, Broke, FaultRule, Kind
-from stayfast.upstreams.simulated.nap import Nap
 from stayfast.upstreams.simulated.plan import NEVER, Pace, chunks_until, plan, rest_s
 from stayfast.upstreams.simulated.prompt_cache import Looked
 from stayfast.upstreams.simulated.quota import Charge
@@ -50,10 +49,9 @@ class Answering:
     """
 
     __slots__ = (
-        "_answer", "_break_at", "_due_at", "_is_left", "_loop", "_n_chunks", "_n_said", "_name", "_opening", "_pace",
-        "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at",
-        "charge", "ended_at", "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "remembers",
-        "sequence")
+        "_answer", "_break_at", "_due_at", "_is_left", "_n_chunks", "_n_said", "_name", "_opening", "_pace", "_pieces",
+        "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "ask", "asked_at", "charge", "ended_at",
+        "fault", "n_after_hangup", "n_generated", "number", "on_end", "outcome", "remembers", "sequence")
 
     def __init__(self, provider: "Provider", ask: Ask, number: int, asked_at: float) -> None:
         self.ask = ask
@@ -69,7 +67,6 @@ class Answering:
         self.remembers: Looked | None = None  # what its prompt leaves in the provider's cache
         self.sequence: Sequence | None = None  # its place in the engine
         self._provider = provider
-        self._loop = asyncio.get_running_loop()
         self._name = f"{provider.tag}{number:08x}"
         self._pace: Pace | None = None
         self._rng = provider.dice.of_request(number)
@@ -360,10 +357,9 @@ class Answering:
             self.on_end()
 
     async def _sleep_until(self, at: float) -> None:
-        """`asyncio.sleep`, without asking which loop this is at every chunk."""
         delay_s = at - self._provider.clock.now()
         if delay_s > 0:
-            await Nap(delay_s, self._loop)
+            await asyncio.sleep(delay_s)
 
     async def _for_ever(self) -> None:
         """Until the caller's task is cancelled."""
