@@ -14,7 +14,6 @@ from stayfast.core.errors import Shed
 from stayfast.core.types import Request
 from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig
-from stayfast.server.edge import Edge
 from stayfast.server.lifecycle import CUT_OFF, DRAINED, Server, run
 from stayfast.testing import RecordingSink
 from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, eventually, get, host, post, serving
@@ -102,23 +101,6 @@ def test_what_has_no_token_yet_is_told_why_it_ends() -> None:
     uvloop.run(main())
 
 
-def test_only_what_is_let_in_counts_as_asked() -> None:
-    """Health checks, scrapes, and what the edge refuses by itself keep nothing warm."""
-
-    async def main() -> None:
-        async with serving(FakeBackend(QUICK, FakeGateway())) as running:
-            client = await running.connect()
-            for asked in (get("/livez"), get("/healthz"), get("/nowhere"), post(b"{}"), post(b"\xff")):
-                client.send(asked)
-                await client.answer()
-            assert running.server.edge.n_served == 0
-            client.send(post(CHAT))
-            await client.answer()
-            assert running.server.edge.n_served == 1
-
-    uvloop.run(main())
-
-
 def test_a_second_stop_does_not_wait() -> None:
     """An operator in a hurry presses Ctrl-C twice."""
 
@@ -183,26 +165,6 @@ def test_signals_reload_and_drain(number: signal.Signals) -> None:
 
     assert uvloop.run(main()) == DRAINED
     assert told == ["listening", "reload", "draining"]
-
-
-def test_what_runs_beside_the_edge_ends_with_it() -> None:
-    """It gets the edge that takes the requests, and is cancelled once the last of them is done."""
-    told: list[object] = []
-
-    async def main() -> int:
-        async def beside(edge: Edge) -> None:
-            told.append(edge.current.backend)
-            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                told.append("ended")
-
-        return await run(Current(backend), replace(host(RecordingSink(), []), beside=beside))
-
-    backend = FakeBackend(replace(QUICK, drain_grace_s=0))
-    assert uvloop.run(main()) == DRAINED
-    assert told == [backend, "ended"]
 
 
 def test_a_reload_lets_a_stream_end_with_the_system_it_began_with() -> None:

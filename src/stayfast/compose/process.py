@@ -6,9 +6,8 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any
 
 import uvloop
 
@@ -17,12 +16,9 @@ from stayfast.compose.engines import Engines, retire
 from stayfast.compose.epochs import again, has_changed
 from stayfast.compose.semantic import load, logs, missing, restore
 from stayfast.compose.system import Observers, System, build, log_config
-from stayfast.compose.twin import Twin
-from stayfast.compose.warming import Warming
 from stayfast.core.clock import SystemClock
 from stayfast.observe.lag import watch_loop
 from stayfast.server.backend import Current
-from stayfast.server.edge import Edge
 from stayfast.server.lifecycle import Host, as_it_came, run
 from stayfast.server.siblings import Siblings
 from stayfast.server.tasks import Tasks
@@ -77,8 +73,7 @@ class Process:
         tracing = self._observers.tracing
         return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, beside=self._keep_warm,
-                    place=tracing.place if tracing is not None else as_it_came)
+                    on_reload=self._on_reload, place=tracing.place if tracing is not None else as_it_came)
 
     async def stop(self) -> None:
         """End probes, turns and engines."""
@@ -99,9 +94,6 @@ class Process:
         where = "".join(traceback.format_tb(error.__traceback__))
         sys.stderr.write(f"stayfast: unexpected {type(error).__name__}\n{where}")
         self._observers.log.say("unexpected_error", level="error", kind=type(error).__name__)
-
-    def _keep_warm(self, edge: Edge) -> Coroutine[Any, Any, None]:
-        return Warming(edge, self._clock, lambda: Twin(self._clock, Random(0), self.report)).run()
 
     def _on_reload(self) -> None:
         self._tasks.spawn(self._reload())

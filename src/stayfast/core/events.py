@@ -334,15 +334,9 @@ class LoopLag(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
-class PathWarmed(msgspec.Struct, frozen=True, gc=False):
-    """The path of a request was run for nobody, so that the next one finds it in the core's caches."""
-
-    n_passes: int
-
-
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
         | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreAsked | StoreChanged
-        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed | PathWarmed)
+        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed)
 
 
 def stands(spent: float, budget: float) -> str:

@@ -110,8 +110,6 @@ STORE_SECONDS = Family("stayfast_cache_store_seconds", "histogram", "Waits of re
 LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "How late a timer of the event loop ran, sampled.", (),
                   OWN_BOUNDS_S)
 
-WARMED = _counter("warming_passes", "Times that the path was run for nobody, to keep it in the core's caches.")
-
 IN_FLIGHT = _gauge("in_flight", "Requests in flight by upstream.", "upstream")
 QUEUE_DEPTH = _gauge("queue_depth", "Requests that wait for a place.", "upstream", "lane")
 LIMIT = _gauge("limit", "Requests that may run at an upstream at a time; all workers share it.", "upstream", "lane")
@@ -142,7 +140,7 @@ FAMILIES = (
     EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED,
     TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, CACHE_SAVED_S, CACHE_SAVED_USD,
     CACHE_RENEWALS, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE,
-    PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, WARMED, LOST,
+    PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, LOST,
     TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS,
     HANDSHAKE, STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR,

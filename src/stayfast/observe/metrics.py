@@ -15,7 +15,6 @@ from stayfast.core.events import (
     GapsSeen,
     Hedged,
     LoopLag,
-    PathWarmed,
     Renewed,
     RequestDone,
     RequestRefused,
@@ -155,8 +154,6 @@ class Metrics:
             count[known.CACHE_RENEWALS.name][fact.route, fact.result] += 1
         elif isinstance(fact, RequestRefused):
             count[known.REFUSED.name][str(fact.status), fact.code] += 1
-        elif isinstance(fact, PathWarmed):
-            count[known.WARMED.name][()] += fact.n_passes
         elif isinstance(fact, EngineState):
             count[known.ENGINE_STATES.name][(fact.state,)] += 1
 

@@ -4,7 +4,6 @@ always add up to the whole and no time is lost between stages.
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import StageDone
@@ -16,8 +15,8 @@ from stayfast.policy.budget import Budget
 class Ledger:
     """The stages of one request, in the order they ran. One task owns it."""
 
-    __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "_n_told", "_told",
-                 "ends_at", "entered_at", "is_shared_out", "over_stage", "stage")
+    __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "ends_at",
+                 "entered_at", "is_shared_out", "over_stage", "stage")
 
     def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: Budget) -> None:
         self._clock = clock
@@ -27,8 +26,6 @@ class Ledger:
         self._done: list[StageDone] = []
         self._began_at = accepted_at  # the first stage pays for the wait between accept and its own start
         self._allowance_s = 0.0
-        self._told = ""  # of the first `_n_told` stages
-        self._n_told = 0
         self.is_shared_out = bool(budget.parts_s or budget.reserve_s)
         self.ends_at = deadline_at  # of the running stage: when it must be over
         self.entered_at: float | None = None  # when the first stage looked at the request
@@ -69,24 +66,11 @@ class Ledger:
         The description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`. Where nothing is shared
         out, each may use all that is left, and only the first says how much that is.
         """
-        fresh = self._done[self._n_told:] if self._n_told else self._done
-        if fresh:
-            is_first, figures_ms = not self._n_told, [(done.ended_at - done.began_at) * 1e3 for done in fresh]
-            if self.is_shared_out:
-                figures_ms = [figure for ms, done in zip(figures_ms, fresh, strict=True)
-                              for figure in (ms, done.allowance_s * 1e3)]
-            elif is_first:
-                figures_ms.insert(1, fresh[0].allowance_s * 1e3)
-            form = _timing_format(is_first, self.is_shared_out, *[done.stage for done in fresh])
-            self._told += form % tuple(figures_ms)
-            self._n_told += len(fresh)
-        if self.stage is None:
-            return self._told[:-2]
-        spent_ms = (self._clock.now() - self._began_at) * 1e3
-        form = _timing_format(not self._n_told, self.is_shared_out, self.stage)[:-2]
-        if self.is_shared_out or not self._n_told:
-            return self._told + form % (spent_ms, self._allowance_s * 1e3)
-        return self._told + form % spent_ms
+        stages = self._done
+        if self.stage is not None:
+            stages = [*stages, StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s)]
+        return ", ".join([_timing(stage, has_allowance=self.is_shared_out or number == 0)
+                          for number, stage in enumerate(stages)])
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"
@@ -102,8 +86,6 @@ def steps_timing(steps: Sequence[StepDone]) -> str:
                     f'desc="{step.how} of {step.allowance_s * 1e3:.0f}"' for step in steps[:_MAX_STEPS_TOLD]])
 
 
-@lru_cache(maxsize=64)  # the ways through the stages are few, and one % is a third of the cost of a join
-def _timing_format(is_first: bool, is_shared_out: bool, *stages: Stage) -> str:
-    said = [f'{stage.value};dur=%.2f;desc="of %.0f", ' if is_shared_out or (is_first and not number)
-            else f"{stage.value};dur=%.2f, " for number, stage in enumerate(stages)]
-    return "".join(said)
+def _timing(done: StageDone, *, has_allowance: bool) -> str:
+    spent = f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}"
+    return f'{spent};desc="of {done.allowance_s * 1e3:.0f}"' if has_allowance else spent

@@ -35,7 +35,6 @@ class ServerConfig:
     keepalive_s: float = 15.0  # silence before the first token that a comment ends; 0: no comments
     drain_grace_s: float = 0.5  # how long the listener stays open, answering 503, while balancers look away
     drain_s: float = 30.0  # what running answers get to finish
-    keep_warm_per_s: int = 300  # how often the path is run for nobody while requests come, but fewer than that; 0: never
     auth: str = "auto"
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     admins: tuple[str, ...] = ()  # tenants that may look at everybody's recent requests; all others at their own
@@ -62,7 +61,6 @@ class ServerConfig:
             ("max_headers", 8, 1000), ("max_depth", 8, MAX_DEPTH), ("max_connections", 1, 1_000_000),
             ("head_timeout_s", 0.01, 600), ("body_timeout_s", 0.01, 3600), ("idle_timeout_s", 0.01, 3600),
             ("write_stall_s", 0.01, 3600), ("keepalive_s", 0, 600), ("drain_grace_s", 0, 600), ("drain_s", 0, 86_400),
-            ("keep_warm_per_s", 0, 1000),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

@@ -26,8 +26,8 @@ AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message],
 class Edge:
     """The running system, the cold application, and everything that connections have in common. One loop's."""
 
-    __slots__ = ("clock", "cold", "connections", "current", "date", "heads", "ids", "is_draining", "is_empty", "n_served",
-                 "place", "sink", "tasks", "turn")
+    __slots__ = ("clock", "cold", "connections", "current", "date", "heads", "ids", "is_draining", "is_empty", "place",
+                 "sink", "tasks", "turn")
 
     def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
                  place: Place) -> None:
@@ -41,7 +41,6 @@ class Edge:
         self.ids = RequestIds(entropy)
         self.date = DateLine(clock)
         self.connections: set[Connection] = set()
-        self.n_served = 0  # requests that the gateway was asked so far
         self.turn = Turn()
         self.is_draining = False
         self.is_empty = asyncio.Event()  # the last connection has gone; whoever waits for it clears it first

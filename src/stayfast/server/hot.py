@@ -85,7 +85,6 @@ class Answer:
                 keepalive_s = min(keepalive_s, arrival.silence_s / 2)
             self._line.comment_every(self.comment, inbound.accepted_at + keepalive_s, keepalive_s)
         self._is_served = True
-        self._edge.n_served += 1
         reply = await current.backend.gateway.serve(request, arrival)
         try:
             self._sight = reply.sight

@@ -9,9 +9,8 @@ off at once.
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, Trace
@@ -24,7 +23,6 @@ from stayfast.server.routes import shutting_down
 from stayfast.server.tasks import Tasks
 
 BACKLOG = 4096
-Beside = Callable[[Edge], Coroutine[Any, Any, None]]
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _FAREWELL_S = 1.0  # for cancelled Tasks and closing sockets to go
 
@@ -48,7 +46,6 @@ class Host:
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
     cold: AsgiApp | None = None  # in place of the built-in cold endpoints
     place: Place = as_it_came
-    beside: Beside | None = None  # runs for as long as the edge does
 
 
 class Server:
@@ -133,12 +130,9 @@ async def run(current: Current, host: Host, *, sock: socket.socket | None = None
     handlers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGHUP: host.on_reload}
     for number, act in handlers.items():
         loop.add_signal_handler(number, act)
-    beside = Tasks(host.on_error).spawn(host.beside(server.edge)) if host.beside is not None else None
     try:
         return await server.serve()
     finally:
-        if beside is not None:
-            beside.cancel()
         for number in handlers:
             loop.remove_signal_handler(number)
 

@@ -24,6 +24,7 @@ from stayfast.settings.declare import (
 from stayfast.settings.nodes import Entry, Listing, Mapping, Node, Scalar, place_of
 from stayfast.settings.problems import Path, Place, Problem, did_you_mean, quoted
 from stayfast.settings.references import expand, has_reference
+from stayfast.settings.removed import explain_removed
 from stayfast.settings.secret import Secret
 
 BAD: Any = object()  # stands for a value that has been complained of
@@ -121,7 +122,8 @@ class Decoder:
             return self._complain(node.place, path, "must be a mapping")
         known = {setting.name: setting for setting in settings_of(Record(cls))}
         for name in node.entries.keys() - known.keys():
-            self._complain(node.entries[name].place, (*path, name), f"unknown setting{did_you_mean(name, known)}")
+            message = explain_removed((*path, name)) or f"unknown setting{did_you_mean(name, known)}"
+            self._complain(node.entries[name].place, (*path, name), message)
         values = {name: self._given(setting, node, path, self._bases.get(cls)) for name, setting in known.items()}
         return BAD if BAD in values.values() else self._built(cls, known, values, node, path)
 

@@ -142,8 +142,6 @@ SERVER = {
     "drain_grace_s": About("At the stop, how long new requests get 503 while load balancers look away.",
                            minimum=0, maximum=600),
     "drain_s": About("At the stop, how long running answers may take to finish.", minimum=0, maximum=_DAY_S),
-    "keep_warm_per_s": About("While requests come, but fewer a second than this, the gateway runs its path so often for "
-                             "nobody, so that it stays in the processor's caches; 0: never.", minimum=0, maximum=1000),
     "auth": About("auto: keys are asked for wherever there are any, and without any only loopback addresses are served. "
                   "off: nobody is asked. required: everybody is.", words=("auto", "off", "required")),
     "keys": About("Client keys: a tenant's name and the digest of its key; `stayfast key` makes both.",

@@ -10,7 +10,6 @@ from stayfast.core.events import (
     ConnectionReused,
     GapsSeen,
     LoopLag,
-    PathWarmed,
     RequestDone,
     StageDone,
     Stall,
@@ -170,15 +169,13 @@ def test_budgets_broken_and_lesser_answers() -> None:
 def test_connections_gaps_and_lag() -> None:
     """Handshakes paid and saved; every gap of a batch; the loop's lateness."""
     metrics = counting(ConnectionOpened("u", 0.01, "1.1", tls=True, tls_resumed=True), ConnectionOpened("u", 0.01, "2"),
-                       ConnectionReused("u"), GapsSeen("m", "u", [0.3, 0.0005, 5.0]), LoopLag(0.2), PathWarmed(70),
-                       PathWarmed(5))
+                       ConnectionReused("u"), GapsSeen("m", "u", [0.3, 0.0005, 5.0]), LoopLag(0.2))
     assert counted(metrics, known.OPENED) == {("u", "1.1", "resumed"): 1, ("u", "2", "none"): 1}
     assert counted(metrics, known.REUSED) == {("u",): 1}
     gaps = metrics.totals.histograms[known.GAP.name]["m", "u"]
     assert (sum(gaps.counts), gaps.counts[0], gaps.counts[-1]) == (3, 1, 1)
     assert gaps.sum_s == pytest.approx(5.3005)
     assert counted(metrics, known.LOOP_LAG) == {(): 1}
-    assert counted(metrics, known.WARMED) == {(): 75}
 
 
 def test_promises_get_exact_buckets() -> None:

@@ -90,7 +90,7 @@ def split_base_url(text: str) -> BaseUrl:
 class HttpClient:
     """All requests to one origin. Used on one event loop, by any number of tasks."""
 
-    def __init__(self, name: str, config: HttpConfig, *, sink: Sink, clock: Clock, dialer: Dialer | None = None) -> None:
+    def __init__(self, name: str, config: HttpConfig, *, sink: Sink, clock: Clock) -> None:
         base = split_base_url(config.base_url)
         self.name = name
         self.base_path = base.path
@@ -101,7 +101,7 @@ class HttpClient:
         protocols = {"auto": ("h2", "http/1.1"), "1.1": ("http/1.1",), "2": ("h2",)}[config.http] if base.is_tls else ()
         self._resolver = Resolver(base.host, config.dns_ttl_s, clock)
         origin = Origin(name, base.host, base.port, protocols, config.ca_file, config.verify, config.tcp_keepalive_s)
-        self._dialer = dialer or Dialer(origin, self._resolver, clock)
+        self._dialer = Dialer(origin, self._resolver, clock)
         self._reused = ConnectionReused(name)
         self._version = "-"
         self._pool = Pool(config.max_connections, config.max_idle, config.keepalive_s,

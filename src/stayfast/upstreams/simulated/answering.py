@@ -10,7 +10,6 @@ from stayfast.upstreams.simulated.ask import Ask
 from stayfast.upstreams.simulated.call_state import CallState
 from stayfast.upstreams.simulated.engine import Full
 from stayfast.upstreams.simulated.faults import BEFORE_BODY, Broke, FaultRule, Kind
-from stayfast.upstreams.simulated.nap import Nap
 from stayfast.upstreams.simulated.plan import NEVER, Pace, chunks_until, plan, rest_s
 from stayfast.upstreams.simulated.provider_state import ProviderState
 from stayfast.upstreams.simulated.speech import tokens_of
@@ -47,8 +46,8 @@ class Answering(CallState):
     """
 
     __slots__ = (
-        "_answer", "_break_at", "_due_at", "_is_left", "_loop", "_n_chunks", "_n_said", "_name", "_opening", "_pace",
-        "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "fault", "on_end")
+        "_answer", "_break_at", "_due_at", "_is_left", "_n_chunks", "_n_said", "_name", "_opening", "_pace", "_pieces",
+        "_provider", "_rest", "_rng", "_stall_at", "_whole_from", "_whole_until", "fault", "on_end")
 
     def __init__(self, provider: ProviderState, ask: Ask, number: int, asked_at: float) -> None:
         self._name = f"{provider.tag}{number:08x}"
@@ -56,7 +55,6 @@ class Answering(CallState):
         self.fault = _NO_FAULT  # what strikes it
         self.on_end: Callable[[], None] | None = None  # called when it is over, which may be long after `close`
         self._provider = provider
-        self._loop = asyncio.get_running_loop()
         self._pace: Pace | None = None
         self._rng = provider.dice.of_request(number)
         self._answer: Answer
@@ -341,10 +339,9 @@ class Answering(CallState):
             self.on_end()
 
     async def _sleep_until(self, at: float) -> None:
-        """`asyncio.sleep`, without asking which loop this is at every chunk."""
         delay_s = at - self._provider.clock.now()
         if delay_s > 0:
-            await Nap(delay_s, self._loop)
+            await asyncio.sleep(delay_s)
 
     async def _for_ever(self) -> None:
         """Until the caller's task is cancelled."""

@@ -1,0 +1,57 @@
+"""Keys of earlier versions are refused with what to do about them."""
+
+import pytest
+
+from stayfast.settings import Override, SettingsError, Source, load
+from stayfast.settings.problems import Path
+from stayfast.settings.removed import ANY, REMOVED_KEYS, explain_removed
+
+BASE = "upstreams: {a: {kind: simulated}}\nroutes: {m: [a]}\n"
+TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old"): "in a list", ("gone",): "a section"}
+
+
+def complaints(text: str, *overrides: Override) -> list[str]:
+    """The lines of the error that a text makes."""
+    with pytest.raises(SettingsError) as caught:
+        load(Source("f.yaml", text), {}, overrides)
+    return str(caught.value).splitlines()
+
+
+def test_a_removed_key_is_explained_at_its_line() -> None:
+    """In place of `unknown setting`, whatever its value is."""
+    for value in ("300", "0", "[x]", "{y: 1}", ""):
+        [line] = complaints(f"{BASE}server:\n  keep_warm_per_s: {value}")
+        assert line == ("f.yaml:4:3: server.keep_warm_per_s: removed: the gateway no longer sends itself made-up requests. "
+                        "Delete this line")
+
+
+def test_other_problems_are_found_beside_it() -> None:
+    """One run names them all."""
+    lines = complaints(f"{BASE}server: {{keep_warm_per_s: 0, keep_warm: 0, port: x}}")
+    assert [line.split(": ")[1] for line in lines] == ["server.keep_warm_per_s", "server.keep_warm", "server.port"]
+    assert ": removed: " in lines[0]
+    assert lines[1].endswith(": unknown setting")
+
+
+@pytest.mark.parametrize(("path", "explanation"), [
+    (("server", "old"), "renamed to new"),
+    (("routes", "m", "tiers", 3, "old"), "in a list"),
+    (("gone",), "a section"),
+    (("old",), None),
+    (("server", "old", "inner"), None),
+    (("routes", "m", "old"), None),
+    (("routes", "m", "tiers", 3, "older"), None),
+])
+def test_a_pattern_stands_for_any_name_and_position(path: Path, explanation: str | None) -> None:
+    """A key is explained in the place that the table names, and in no other."""
+    assert explain_removed(path, TABLE) == explanation
+
+
+@pytest.mark.parametrize("pattern", REMOVED_KEYS)
+def test_every_removed_key_is_refused_with_its_explanation(pattern: tuple[str, ...]) -> None:
+    """None of them is a setting again. The names of the base stand for any name."""
+    named = {"upstreams": "a", "routes": "m"}
+    path = tuple(named.get(before, "x") if step == ANY else step
+                 for before, step in zip(("", *pattern), pattern, strict=False))
+    lines = complaints(BASE.replace("[a]", "{upstreams: [a]}"), Override(path, "0", "--set"))
+    assert any(line.endswith(f": {REMOVED_KEYS[pattern]}") for line in lines)
