@@ -12,7 +12,6 @@ from msgspec import Struct
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Sight
 from stayfast.wire import usage
-from stayfast.wire.chat.usual import usual
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
 from stayfast.wire.faults import in_band, malformed, truncated
 from stayfast.wire.reading import object_in
@@ -200,14 +199,6 @@ class ChatSource:
         self.ended = True
         self._whole = body
         sight = self.sight
-        answer = usual(body) if self._is_chat else None
-        if answer is not None:
-            sight.usage, sight.response_id, sight.says_text = answer.counted(), answer.id, answer.says_text
-            if answer.choices:
-                sight.finish_reason = answer.choices[0].finish_reason
-            sight.n_content = 1
-            sight.is_complete = True
-            return None
         said = object_in(body)
         if said.get("error"):
             return self.fail(in_band(self._upstream, said))
