@@ -1,4 +1,4 @@
-"""Whole chat answers: whatever shape its fields have, an answer is either complete or failed, and only clean text is kept."""
+"""Whole chat answers: whatever shape its fields have, an answer is complete or failed, and only clean text is kept."""
 
 from typing import Any
 
