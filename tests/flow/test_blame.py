@@ -29,7 +29,7 @@ from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, Say, Scripted, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.registry import Member, Registry
-from stayfast.wire.faults import complaint_of, failed
+from stayfast.wire.errors import complaint_of, failed
 from tests.flow.dialects import ask
 from tests.flow.rig import chat, read
 

@@ -10,8 +10,7 @@ from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.http import HttpClient, Response
 from stayfast.wire.continuation import going_on
 from stayfast.wire.encode import encode
-from stayfast.wire.errors import from_response
-from stayfast.wire.faults import error_in
+from stayfast.wire.errors import error_in, from_response
 from stayfast.wire.secrets import Secrets
 from stayfast.wire.tokens import count_tokens_answer
 from stayfast.wire.trace_context import headers_of

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from random import Random
 
+from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.events import Fanout, Sink
 from stayfast.policy.balance import Backlog, Load, Pace
 from stayfast.policy.breaker import Breaker, BreakerConfig
@@ -17,7 +18,7 @@ from stayfast.policy.usual import Norm, Usual, log_of
 from stayfast.policy.verdicts import FAILED, JUDGED, REFUSED, UNKNOWN_JUDGED_AFTER_S, Tally, Wheel, of_mark, tally
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.health import Health, Models
-from stayfast.upstreams.limited import MAX_RETRY_AFTER_S, Limited
+from stayfast.upstreams.limited import Limited
 from stayfast.upstreams.place import Place
 
 N_FAILED_IN_ROW_UNPROVEN = 10

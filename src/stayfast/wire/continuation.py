@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.conversation import Conversation
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Sight, Usage
@@ -24,7 +25,6 @@ from stayfast.wire.encode import conversation
 from stayfast.wire.reading import unsayable
 from stayfast.wire.seam import Seam
 from stayfast.wire.shapes import WRONG_SHAPE, said_in_events
-from stayfast.wire.tokens import BYTES_A_TOKEN
 from stayfast.wire.transcode import source_of, writer_of
 
 MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: some 20,000 tokens, each in one of its own

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api, Sight
 from stayfast.wire import usage
-from stayfast.wire.faults import in_band, malformed
+from stayfast.wire.errors import in_band, malformed
 from stayfast.wire.reading import object_in
 
 

@@ -8,7 +8,7 @@ import msgspec
 from stayfast.core.types import Chunk, Sight
 from stayfast.wire import sse
 from stayfast.wire.deltas import Delta, Finish, Fold, Json, Source, WholeSource, Writer
-from stayfast.wire.faults import in_band, malformed, truncated
+from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.reading import object_in
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request
 
-BYTES_A_TOKEN = 4
 _LETTERS: Final = bytes(range(33)) + bytes(range(65, 91)) + bytes(range(97, 123))  # and blanks
 _DIGITS: Final = b"0123456789"
 _WHERE_DIGITS: Final = bytes(ord("0") if byte in _DIGITS else ord(" ") for byte in range(256))

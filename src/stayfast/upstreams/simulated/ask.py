@@ -7,6 +7,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Raw, Struct
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request
 from stayfast.policy.affinity import blocks_of
 from stayfast.upstreams.simulated.engine import CACHE_BLOCK_TOKENS
@@ -14,7 +15,6 @@ from stayfast.upstreams.simulated.prompt import CacheRules, Prompt, n_tokens, pr
 from stayfast.upstreams.simulated.speech import json_for
 from stayfast.wire.prompt import asked
 from stayfast.wire.reading import typed
-from stayfast.wire.tokens import BYTES_A_TOKEN
 
 _ABSENT: Final = Raw(b"")
 _PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")

@@ -9,7 +9,7 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Sight, Usage
 from stayfast.wire import usage
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.faults import in_band, malformed, truncated
+from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.reading import object_in
 
 
