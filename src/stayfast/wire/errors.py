@@ -289,7 +289,7 @@ def retry_after_s(status: int, headers: Mapping[str, str], body: bytes, now_wall
     `headers` have lower-case names. `now_wall`: seconds since the epoch; without it dates and instants say nothing.
     """
     said = _retry_after(headers, now_wall)
-    if said is not None or status != _TOO_MANY and status not in _OVERLOADED:
+    if said is not None or (status != _TOO_MANY and status not in _OVERLOADED):
         return said
     found = _of_limits(headers, now_wall)
     return found if found is not None or _IN_BODY not in body else _in_body(body, now_wall)
