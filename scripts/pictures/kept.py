@@ -35,7 +35,7 @@ from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import ProviderConfig
 from stayfast.upstreams.simulated.config import Lengths
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 RATE_RPS: Final = 20.0
 NO_HEDGE = HedgeConfig("off")

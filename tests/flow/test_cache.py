@@ -13,7 +13,7 @@ from stayfast.core.types import Api, CacheControl, Request
 from stayfast.pipeline.stages.cache import ExactCache
 from stayfast.policy.cache import CacheConfig
 from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, run
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
 from tests.flow.rig import MODEL, Rig, chat, read, said
 

@@ -92,7 +92,7 @@ class EventsWish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """What a client asked, validated by `wire.decode`. `body` is verbatim, so that nothing unknown is lost."""
+    """What a client asked, validated by `wire.json_input.decode`. `body` is verbatim, so that nothing unknown is lost."""
 
     api: Api
     model: str  # the route's name, as the client sent it

@@ -12,8 +12,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.events import PrefixFinding, Sink
 from stayfast.policy.prefix import Shape
 from stayfast.policy.price import TOKENS_PER_PRICE
-from stayfast.wire.layout import Laid
-from stayfast.wire.stable import difference, n_alike
+from stayfast.wire.prompt import Laid, difference, n_alike
 
 if TYPE_CHECKING:
     from stayfast.pipeline.prefixing import Kind, Marker

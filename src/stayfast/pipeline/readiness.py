@@ -19,7 +19,7 @@ from stayfast.pipeline.attempt import Attempt
 from stayfast.policy.retry import RetryConfig, wait_before_next
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.registry import Member
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 PROBE_ROUTE = "(probe)"
 

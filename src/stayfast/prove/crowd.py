@@ -20,7 +20,7 @@ from stayfast.policy.price import Price
 from stayfast.settings import Log, Route, Settings, SimulatedUpstream
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.simulated import ProviderConfig
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 MODEL = "m"
 _DAY_S = 86_400.0

@@ -29,7 +29,7 @@ from stayfast.prove.claim import Conditions, Figure
 from stayfast.prove.rig import gateway_settings
 from stayfast.settings import Source, load
 from stayfast.upstreams.base import Call, Stream
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from stayfast.wire.transcode import transcoder
 
 GOAL_US = 20.0

@@ -32,8 +32,8 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Sight, Usage
 from stayfast.wire import sse
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta
+from stayfast.wire.dialect import unsayable
 from stayfast.wire.encode import conversation
-from stayfast.wire.reading import unsayable
 from stayfast.wire.transcode import WRONG_SHAPE, said_in_events, source_of, writer_of
 
 MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: some 20,000 tokens, each in one of its own

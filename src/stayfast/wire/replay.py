@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from stayfast.core.types import FROM_CACHE, Api, Request, Sight
 from stayfast.wire.deltas import TextDelta
-from stayfast.wire.reading import object_in
+from stayfast.wire.dialect import object_in
 from stayfast.wire.transcode import said_in_events, source_of, transcoder, writer_of
 from stayfast.wire.usage import to_chat
 

@@ -16,6 +16,7 @@ from stayfast.wire.chat.fold import ChatFold
 from stayfast.wire.chat.source import ChatSource
 from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
 from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Json, Source, TextDelta, WholeSource, Writer
+from stayfast.wire.dialect import object_in
 from stayfast.wire.encode import can_translate
 from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.in_turn import InTurn
@@ -23,7 +24,6 @@ from stayfast.wire.messages.fold import MessagesFold
 from stayfast.wire.messages.source import MessagesSource
 from stayfast.wire.messages.writer import MessagesWriter
 from stayfast.wire.plain import PlainSource
-from stayfast.wire.reading import object_in
 from stayfast.wire.responses.fold import ResponsesFold
 from stayfast.wire.responses.source import ResponsesSource
 from stayfast.wire.responses.writer import ResponsesWriter

@@ -21,7 +21,7 @@ from stayfast.policy.similarity import Fixed
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embed import EmbedderConfig
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 TEXT = """
 upstreams:

@@ -14,7 +14,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.limits import LimitConfig
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 TEXT = """
 defaults: {limit: {mode: gradient, most: 50, max_waiting: 7}, breaker: {failures_in_row: 2}}

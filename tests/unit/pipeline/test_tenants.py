@@ -12,7 +12,7 @@ from stayfast.policy.admission import TenantConfig
 from stayfast.policy.price import Price
 from stayfast.policy.priority import Points
 from stayfast.policy.quota import QuotaConfig
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 USD = st.floats(0, 1000)
 PRICES = st.builds(Price, USD, USD, st.none() | USD, st.none() | USD, st.none() | USD)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Sight, Usage
 from stayfast.wire.chat.source import ChatSource
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from stayfast.wire.replay import keepable
 
 COUNTS = st.one_of(st.integers(-2, 2**54), st.floats(allow_nan=False, allow_infinity=False), st.none(), st.booleans(),

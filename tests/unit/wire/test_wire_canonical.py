@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
 from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, said_of, scope_of, terms_of, text_of
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

@@ -8,8 +8,7 @@ import msgspec
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api
 from stayfast.upstreams.simulated.speech import n_tokens_in
-from stayfast.wire.layout import LAID_OUT, Block, Laid
-from stayfast.wire.prompt import asked
+from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
 from stayfast.wire.tokens import TOKENS_AN_IMAGE
 
 CacheRules = Literal["anthropic", "breakpoints", "automatic"]

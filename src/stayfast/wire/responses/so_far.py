@@ -3,7 +3,7 @@
 from typing import Any
 
 from stayfast.wire.deltas import Json
-from stayfast.wire.reading import object_in
+from stayfast.wire.dialect import object_in
 
 _PART: Json = {"annotations": [], "logprobs": []}
 
