@@ -144,18 +144,3 @@ class Fold(Protocol):
     def body(self) -> bytes:
         """The whole answer. Raises ValueError where the events do not make one."""
         ...
-
-
-class Unsayable(ValueError):
-    """The order of the deltas has no form in the client's dialect."""
-
-
-def text_in(value: object) -> str:
-    """The value, where it is text, else nothing: compatible servers put other types where OpenAI puts text."""
-    return value if isinstance(value, str) else ""
-
-
-def begin_of(answer_id: object, model: object, created_at: object) -> Begin:
-    """The beginning of an answer of OpenAI's protocols."""
-    is_instant = isinstance(created_at, int | float) and 0 <= created_at < 2**53
-    return Begin(text_in(answer_id), text_in(model), int(created_at) if is_instant else None)  # type: ignore[call-overload]  # checked above

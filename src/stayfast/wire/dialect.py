@@ -1,4 +1,4 @@
-"""What the dialects share: types of a request's fields, refusals, and the parts of a conversation that they say alike."""
+"""What the dialects share: types of request fields, refusals, and the parts of requests and answers that they say alike."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
@@ -8,6 +8,7 @@ from msgspec import Meta, Raw, Struct
 
 from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice
 from stayfast.core.errors import Rejected
+from stayfast.wire.deltas import Begin
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -17,6 +18,10 @@ Count = Annotated[int, Meta(ge=1)]
 ABSENT: Final = Raw(b"")
 ANOTHER: Final = "another protocol"
 _ANY: Final = msgspec.json.Decoder()
+
+
+class Unsayable(ValueError):
+    """The order of the deltas has no form in the client's dialect."""
 
 
 class GenerationRequest(Struct, gc=False, kw_only=True):
@@ -40,6 +45,17 @@ def object_in(body: bytes) -> Json:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def text_in(value: object) -> str:
+    """The value, where it is text, else nothing: compatible servers put other types where OpenAI puts text."""
+    return value if isinstance(value, str) else ""
+
+
+def begin_of(answer_id: object, model: object, created_at: object) -> Begin:
+    """The beginning of an answer of OpenAI's protocols."""
+    is_instant = isinstance(created_at, int | float) and 0 <= created_at < 2**53
+    return Begin(text_in(answer_id), text_in(model), int(created_at) if is_instant else None)  # type: ignore[call-overload]  # checked above
 
 
 def required(value: T | None, path: str) -> T:

@@ -9,10 +9,10 @@ as they are. The body travels on verbatim. Values of the client never stand in a
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,6 +34,8 @@ MAX_MARKS: Final = 2_000_000  # brackets outside of strings, and quotes of strin
 
 _ROLES: Final = "one of system, developer, user, assistant, tool, function"
 _ANTHROPIC_ROLES: Final = "one of user, assistant, system"
+_CHAT_PARTS: Final = {"text": ("text",), "image_url": ("image_url",)}
+_BLOCKS: Final = {"text": ("text",), "tool_use": ("id", "name"), "tool_result": ("tool_use_id",)}
 _EXTENSION_MARK: Final = b'"stayfast"'
 _CACHE_MARK: Final = b'"cache"'
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -197,20 +199,19 @@ def _their_cache(said: dict[str, msgspec.Raw]) -> CacheWord | None:
 
 def _chat(body: bytes) -> Request:
     said = typed(chat.CHAT, body, expected=_ROLES)
-    for at, message in enumerate(said.messages):
-        if type(message.content) is list:
-            _check_parts(message.content, f"messages[{at}].content")
+    _check_parts(said.messages, _CHAT_PARTS)
     limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
     return Request(Api.CHAT, said.model, said.stream is True, body, _wants_usage(said.stream_options), limit,
                    said.n or 1, said.store is True)
 
 
-def _check_parts(parts: list[chat.Part], path: str) -> None:
-    for at, part in enumerate(parts):
-        if part.type == "text":
-            required(part.text, f"{path}[{at}].text")
-        elif part.type == "image_url":
-            required(part.image_url, f"{path}[{at}].image_url")
+def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse parts that lack a field. `fields`: those which each type must have."""
+    for at, message in enumerate(conversation):
+        if type(message.content) is list:
+            for index, part in enumerate(message.content):
+                for name in fields.get(part.type, ()):
+                    required(getattr(part, name), f"messages[{at}].content[{index}].{name}")
 
 
 def _completions(body: bytes) -> Request:
@@ -254,29 +255,15 @@ def _responses(body: bytes) -> Request:
 
 def _messages(body: bytes) -> Request:
     said = typed(messages.MESSAGES, body, expected=_ANTHROPIC_ROLES)
-    _check_blocks(said)
+    _check_parts(said.messages, _BLOCKS)
     return Request(Api.MESSAGES, said.model, said.stream is True, body, max_output_tokens=said.max_tokens,
                    is_stateful=is_given(said.container, or_empty=False))
 
 
 def _count_tokens(body: bytes) -> Request:
     said = typed(messages.COUNT, body, expected=_ANTHROPIC_ROLES)
-    _check_blocks(said)
+    _check_parts(said.messages, _BLOCKS)
     return Request(Api.COUNT_TOKENS, said.model, False, body)
-
-
-def _check_blocks(said: messages.CountRequest) -> None:
-    for at, message in enumerate(said.messages):
-        if type(message.content) is not list:
-            continue
-        for index, block in enumerate(message.content):
-            if block.type == "text":
-                required(block.text, f"messages[{at}].content[{index}].text")
-            elif block.type == "tool_use":
-                required(block.id, f"messages[{at}].content[{index}].id")
-                required(block.name, f"messages[{at}].content[{index}].name")
-            elif block.type == "tool_result":
-                required(block.tool_use_id, f"messages[{at}].content[{index}].tool_use_id")
 
 
 _EXTENSION: Final = msgspec.json.Decoder(Extension | None)

@@ -37,7 +37,6 @@ class PlainSource(WholeSource):
         self._api = api
 
     def see_whole(self, body: bytes) -> None:
-        """Read the answer."""
         try:
             said = _DECODERS[self._api].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from stayfast.core.types import FROM_CACHE, Api, Request, Sight
 from stayfast.wire.deltas import TextDelta
@@ -27,21 +26,6 @@ Json = dict[str, Any]
 _CLEAN: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
 _OF_CHAT: Final = (Api.CHAT, Api.COMPLETIONS)
 _ODD: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError)  # what answers of a wrong shape raise
-
-
-class _Message(Struct, gc=False):
-    content: str | None = None
-    tool_calls: Any = None
-    function_call: Any = None
-    refusal: Any = None
-
-
-class _Choice(Struct, gc=False):
-    message: _Message
-
-
-class _Chat(Struct, gc=False):
-    choices: list[_Choice]
 
 
 # What a stream made of deltas says, or what says nothing of the answer itself.
@@ -62,7 +46,6 @@ _ITEMS: Final = {"message": frozenset(("id", "type", "status", "role", "content"
                  "reasoning": frozenset(("id", "type", "status", "summary", "content"))}
 _PART: Final = frozenset(("type", "text"))
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
-_CHAT: Final = msgspec.json.Decoder(_Chat)
 
 
 def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
@@ -95,10 +78,11 @@ def _folded(request: Request, data: bytes) -> bytes:
 
 
 def _chat_says_text(body: bytes) -> bool:
-    choices = _CHAT.decode(body).choices
-    message = choices[0].message
-    is_act = message.tool_calls or message.function_call or message.refusal
-    return len(choices) == 1 and bool(message.content) and not is_act
+    choices = object_in(body)["choices"]
+    message = choices[0]["message"]
+    is_act = message.get("tool_calls") or message.get("function_call") or message.get("refusal")
+    content = message.get("content")
+    return len(choices) == 1 and isinstance(content, str) and content != "" and not is_act
 
 
 def _completions_say_text(body: bytes) -> bool:

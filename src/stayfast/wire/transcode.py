@@ -339,7 +339,6 @@ class Whole:
         self._body = bytearray()
 
     def feed(self, data: bytes) -> Chunk | None:
-        """Take what was read."""
         if self.sight.failure is None:
             self._body += data
             if len(self._body) > MAX_ANSWER_BYTES:
@@ -347,7 +346,6 @@ class Whole:
         return None
 
     def finish(self) -> Chunk | None:
-        """The body ended cleanly."""
         body = bytes(self._body)
         if self.sight.failure is None:
             if body.strip():

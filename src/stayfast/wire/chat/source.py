@@ -11,19 +11,8 @@ from msgspec import Struct
 
 from stayfast.core.types import Sight
 from stayfast.wire import usage
-from stayfast.wire.deltas import (
-    Delta,
-    Finish,
-    Json,
-    Reason,
-    Source,
-    TextDelta,
-    ThinkingDelta,
-    ToolBegin,
-    ToolDelta,
-    begin_of,
-)
-from stayfast.wire.dialect import object_in
+from stayfast.wire.deltas import Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import begin_of, object_in
 from stayfast.wire.errors import in_band, malformed, truncated
 
 
@@ -77,7 +66,6 @@ class ChatSource(Source):
         self._n_calls = 0
 
     def see(self, data: bytes, name: bytes) -> int:
-        """Read one event; returns 1 if it holds content."""
         try:
             chunk = self._chunk = _CHUNK.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -124,7 +112,6 @@ class ChatSource(Source):
         return None
 
     def finish(self) -> None:
-        """The body or the stream has ended."""
         if self.ended:
             return
         self.ended = True
@@ -195,7 +182,6 @@ class ChatSource(Source):
                 for index in range(self._n_choices) if index not in self._finished]
 
     def see_whole(self, body: bytes) -> None:
-        """Read a whole chat or completions answer."""
         self.ended = True
         self._whole = body
         said = object_in(body)

@@ -44,7 +44,6 @@ class ChatWriter(_ChunkWriter):
         self._has_role = False
 
     def events(self, delta: Delta) -> list[Json]:
-        """The chunks for one delta."""
         match delta:
             case Begin():
                 return self._begin(delta)
@@ -79,7 +78,6 @@ class CompletionsWriter(_ChunkWriter):
     kind = "text_completion"
 
     def events(self, delta: Delta) -> list[Json]:
-        """The chunks for one delta."""
         match delta:
             case Begin():
                 return self._begin(delta)

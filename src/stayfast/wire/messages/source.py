@@ -7,20 +7,8 @@ from msgspec import Struct
 
 from stayfast.core.types import Sight, Usage
 from stayfast.wire import usage
-from stayfast.wire.deltas import (
-    Begin,
-    Delta,
-    Finish,
-    Json,
-    Reason,
-    Source,
-    TextDelta,
-    ThinkingDelta,
-    ToolBegin,
-    ToolDelta,
-    text_in,
-)
-from stayfast.wire.dialect import object_in
+from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import object_in, text_in
 from stayfast.wire.errors import in_band, malformed
 
 
@@ -71,7 +59,6 @@ class MessagesSource(Source):
         self._open_index: int | None = None  # of the running block
 
     def see(self, data: bytes, name: bytes) -> int:
-        """Read one event; returns 1 if it holds content."""
         try:
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -109,7 +96,6 @@ class MessagesSource(Source):
             sight.finish_reason = event.delta.stop_reason
 
     def deltas(self) -> list[Delta]:
-        """The event just seen."""
         event = self._event
         match event.type:
             case "message_start":
@@ -170,7 +156,6 @@ class MessagesSource(Source):
         return [*events, {"type": "message_stop"}]
 
     def see_whole(self, body: bytes) -> None:
-        """Read a whole messages answer."""
         self.ended = True
         said = object_in(body)
         if said.get("type") == "error" or said.get("error"):
@@ -183,7 +168,6 @@ class MessagesSource(Source):
         return None
 
     def whole(self) -> list[Delta]:
-        """The whole answer just seen."""
         said = self._whole
         found: list[Delta] = [Begin(text_in(said.get("id")), text_in(said.get("model")), usage=self.sight.usage)]
         for index, block in enumerate(said["content"]):

@@ -10,22 +10,10 @@ from msgspec import Struct
 
 from stayfast.core.types import Sight
 from stayfast.wire import usage
-from stayfast.wire.deltas import (
-    Delta,
-    Finish,
-    Json,
-    Reason,
-    Source,
-    TextDelta,
-    ThinkingDelta,
-    ToolBegin,
-    ToolDelta,
-    begin_of,
-    text_in,
-)
-from stayfast.wire.dialect import object_in
+from stayfast.wire.deltas import Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import begin_of, object_in, text_in
 from stayfast.wire.errors import in_band, malformed
-from stayfast.wire.responses.so_far import SoFar
+from stayfast.wire.responses.fold import SoFar
 
 
 class Incomplete(Struct, gc=False):
@@ -74,7 +62,6 @@ class ResponsesSource(Source):
         self._so_far = SoFar()
 
     def see(self, data: bytes, name: bytes) -> int:
-        """Read one event; returns 1 if it holds content."""
         try:
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -115,7 +102,6 @@ class ResponsesSource(Source):
             sight.is_complete = True
 
     def deltas(self) -> list[Delta]:
-        """The event just seen."""
         event = self._event
         kind = event.type
         if kind == "response.created" and event.response is not None:
@@ -161,7 +147,6 @@ class ResponsesSource(Source):
         return self._so_far.ending(self._event.sequence_number)
 
     def see_whole(self, body: bytes) -> None:
-        """Read a whole responses answer."""
         self.ended = True
         said = object_in(body)
         if said.get("error") or said.get("status") == "failed":
@@ -175,7 +160,6 @@ class ResponsesSource(Source):
         return None
 
     def whole(self) -> list[Delta]:
-        """The whole answer just seen."""
         said = self._whole
         found: list[Delta] = [begin_of(said.get("id"), said.get("model"), said.get("created_at"))]
         for index, item in enumerate(said["output"]):
