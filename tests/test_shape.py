@@ -34,8 +34,9 @@ def slots(path: Path) -> Iterator[tuple[str, int]]:
     """Each class of a file that lists its attributes in `__slots__`, and how many it has."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         for part in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(part, ast.Assign) and isinstance(part.value, ast.Tuple) and ast.unparse(part.targets[0]) == "__slots__":
+            if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "__slots__":
                 assert isinstance(node, ast.ClassDef)
+                assert isinstance(part.value, ast.Tuple)
                 yield f"{path.relative_to(ROOT / 'src/stayfast')}: {node.name}", len(part.value.elts)
 
 

@@ -30,7 +30,7 @@ from stayfast.policy.window import Window
 from stayfast.settings import Source, load
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.simulated.settings import KINDS
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 N_CHUNKS, N_REQUESTS, N_ROUNDS = 32, 500, 41
 SETTINGS = """\

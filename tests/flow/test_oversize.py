@@ -16,8 +16,8 @@ from stayfast.pipeline.stages.admit import Admission
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import RecordingSink, SimLoop, run
 from stayfast.upstreams.simulated.settings import KINDS
-from stayfast.wire.decode import decode
 from stayfast.wire.errors import render
+from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read
 
 DIGEST = "sha256:" + "0" * 64

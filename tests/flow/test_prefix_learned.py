@@ -11,7 +11,7 @@ from stayfast.policy.price import Price
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
 from stayfast.upstreams.simulated import PromptCacheModel
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
 
 SILENT = Usage(input_total=4000)

@@ -17,7 +17,7 @@ from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.simulated import Simulated
 from stayfast.upstreams.simulated.settings import KINDS
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from tests.flow.rig import read
 
 SYSTEM = "You are one of the assistants that this test speaks to. " * 80  # about 1,100 tokens

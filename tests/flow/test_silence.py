@@ -8,7 +8,7 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.pipeline import lead
 from stayfast.testing import Raw, Say, SimLoop, Wait, run
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from tests.flow.rig import Rig, chat, read
 
 PING = Raw(b": ping\n\n")

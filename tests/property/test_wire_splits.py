@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
-from stayfast.wire.transcode import can_translate, transcoder
+from stayfast.wire.encode import can_translate
+from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import STREAMS, Recorded, request
 
 CLIENTS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)

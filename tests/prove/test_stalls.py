@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.prove import stalls
-from stayfast.wire.seam import Seam
+from stayfast.wire.continuation import Seam
 
 N = 200
 

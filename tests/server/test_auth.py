@@ -8,7 +8,7 @@ import uvloop
 from stayfast.server.auth import digest, new_key
 from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
-from stayfast.wire.decode import MAX_DEPTH
+from stayfast.wire.json_input import MAX_DEPTH
 from tests.server.fakes import CHAT, FakeBackend, get, post, serving
 
 KEY, KEPT = new_key(b"0123456789abcdef")

@@ -7,7 +7,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.inbound import cache_control
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
 
 

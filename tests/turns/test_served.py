@@ -12,8 +12,8 @@ from stayfast.core.types import Api, Outcome
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, Asked, Refused, budget, charge, current, step
 from stayfast.turns.threads import running
-from stayfast.wire.decode import decode
 from stayfast.wire.errors import render
+from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read, said
 from tests.turns.served_rig import SECRET, Serving, breaks, quiet, some, three
 from tests.unit.upstreams.simulated_rig import request

@@ -22,7 +22,7 @@ from stayfast.core.errors import StayfastError
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 _EVENTS: Final = {b"content-type": b"text/event-stream"}
 

@@ -92,7 +92,7 @@ class EventsWish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """What a client asked, validated by `wire.decode`. `body` is verbatim, so that nothing unknown is lost."""
+    """What a client asked, validated by `wire.json_input.decode`. `body` is verbatim, so that nothing unknown is lost."""
 
     api: Api
     model: str  # the route's name, as the client sent it
@@ -142,8 +142,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class Sight:
     """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
 
-    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "n_events", "response_id", "says_text",
-                 "turn", "usage")
+    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "n_events", "response_id", "turn",
+                 "usage")
 
     def __init__(self) -> None:
         self.n_content = 0  # content-bearing events so far
@@ -154,5 +154,4 @@ class Sight:
         self.is_complete = False  # the protocol's own end was seen: only then is an answer whole
         self.is_cut = False  # we ended it ourselves, in its own protocol
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body
-        self.says_text: Callable[[], bool] | None = None  # of a whole chat answer: False means that one has to look closer
         self.turn: Callable[[], TurnSeen] | None = None  # the steps so far, where a turn of our operator's own answers

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
 from stayfast.core.types import Api, Outcome, Usage
@@ -20,7 +21,6 @@ from stayfast.wire.prompt import asked_by
 SUCCESS, DROPPED, IGNORED = Outcome
 FORBIDDEN, NOT_FOUND, TOO_MANY = 403, 404, 429
 MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
-BYTES_A_TOKEN = 4  # of a request's body, as long as its upstream has not counted them
 
 
 class Attempt:

@@ -9,7 +9,6 @@ from stayfast.core.types import Api, Usage
 from stayfast.policy.cache import CacheConfig
 from stayfast.policy.price import Prices, price_of
 from stayfast.stores.base import Store
-from stayfast.wire.alike import Alike
 from stayfast.wire.canonical import said_of
 
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ class Caching:
     origin: all that decides an answer and stands in no request: the route, its upstreams, their models, the epoch.
     """
 
-    __slots__ = ("alike", "config", "flights", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic",
-                 "store")
+    __slots__ = ("config", "flights", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic", "store")
 
     def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: "Semantic | None" = None) -> None:
         self.config = config
@@ -79,7 +77,6 @@ class Caching:
         self.prices: Prices = {}  # of the route's first upstream, for what a hit saves
         self.model: str | None = None  # its name there; None: as the client says it
         self.renewing: set[bytes] = set()  # keys of what is made again in the background
-        self.alike = Alike()
         self.flights: dict[FlightKey, Flight] = {}  # those that others may join
         self.said: dict[tuple[str | None, Api], bytes] = {}  # what `said_of` has said
 

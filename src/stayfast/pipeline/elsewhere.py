@@ -4,10 +4,11 @@ import asyncio
 from random import Random
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Chunk, Outcome, Stage
-from stayfast.pipeline.attempt import BYTES_A_TOKEN, Attempt
+from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Target
 from stayfast.pipeline.lead import until_content

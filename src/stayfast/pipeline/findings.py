@@ -13,8 +13,7 @@ from stayfast.core.events import PrefixFinding, Sink
 from stayfast.policy.prefix import History, Shape
 from stayfast.policy.prefix_rules import PrefixRules
 from stayfast.policy.price import TOKENS_PER_PRICE, Price
-from stayfast.wire.layout import Laid
-from stayfast.wire.stable import difference, n_alike
+from stayfast.wire.prompt import Laid, difference, n_alike
 
 MAX_KEPT_BYTES: Final = 512 * 1024  # of one kind's instructions, all together
 MAX_APPLICATIONS: Final = 4  # whose instructions are kept, of one kind

@@ -18,7 +18,7 @@ from stayfast.core.types import Api, Chunk, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.sameness import MAX_CHARS, Sameness
 from stayfast.policy.priority import Urgency
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from stayfast.wire.replay import text_in
 
 ASKS: Final = ("You compare two answers, given between tags. Do both tell their reader the same: the same facts, figures, "

@@ -10,10 +10,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Ejected, Fanout, Sink
 from stayfast.core.types import Api, Request, Sight
 from stayfast.policy.affinity import BLOCK_BYTES as BLOCK
-from stayfast.policy.affinity import BYTES_A_TOKEN, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
+from stayfast.policy.affinity import MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
 from stayfast.policy.balance import Load, in_turn
 from stayfast.policy.eject import EjectConfig, Outliers
 from stayfast.policy.pick import choose, weighted

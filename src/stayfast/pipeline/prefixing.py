@@ -19,8 +19,7 @@ from stayfast.policy.prefix_learned import KEY, Floor, Refusals, Scale
 from stayfast.policy.prefix_parts import Parts
 from stayfast.policy.prefix_rules import HOUR_S, PrefixRules, rules_of
 from stayfast.policy.price import Price
-from stayfast.wire.layout import LAID_OUT, Laid, has_marks, mark_of
-from stayfast.wire.stable import head_of, in_stable_order, tool_names
+from stayfast.wire.prompt import LAID_OUT, Laid, has_marks, mark_of, order
 
 MAX_KINDS: Final = 64  # of prompts that are told apart: upstream, model, set of tools
 MAX_HEADS: Final = 256  # ways to begin, for keys
@@ -57,13 +56,13 @@ class Prefixing:
         """The request in its stable order, and what goes with it to each attempt; None: nothing to do."""
         if request.api not in LAID_OUT or len(request.body) < LEAST_BYTES or has_marks(request.body):
             return request, None
-        config, body = self.config, request.body
+        config = self.config
         try:
-            body = in_stable_order(body, request.api, sorts_tools=config.sorts_tools, moves_volatile=config.moves_volatile)
-            layout = Layout(self, *head_of(body, request.api), tool_names(body))
+            ordered = order(request.body, request.api, sorts_tools=config.sorts_tools, moves_volatile=config.moves_volatile)
         except (ValueError, RecursionError):  # of a shape that only the upstream understands
             return request, None
-        return request if body is request.body else _with_body(request, body), layout
+        layout = Layout(self, ordered.head, ordered.first, ordered.tools)
+        return request if ordered.body is request.body else _with_body(request, ordered.body), layout
 
     def rules_for(self, upstream: str, model: str, n_head_bytes: int) -> PrefixRules | None:
         """What holds for a model; None where nothing is known of it, or so short a beginning is of no use to its cache."""

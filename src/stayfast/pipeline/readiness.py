@@ -19,7 +19,7 @@ from stayfast.pipeline.attempt import Attempt
 from stayfast.policy.backoff import backoff_s
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.state.upstream_state import Member
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 PROBE_ROUTE = "(probe)"
 

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import Fanout, Rescued, Sink
 from stayfast.core.types import Chunk, Outcome, Sight, Usage
-from stayfast.pipeline.attempt import BYTES_A_TOKEN, Attempt
+from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.elsewhere import WHY_NOT, Elsewhere
 from stayfast.pipeline.exchange import Exchange
@@ -29,7 +30,7 @@ from stayfast.policy.stall import Flow, Pulse
 from stayfast.upstreams.base import Stream
 from stayfast.wire.continuation import MAX_SO_FAR_BYTES, CannotGoOn, Continuation, both, in_bytes
 from stayfast.wire.deltas import Json
-from stayfast.wire.faults import malformed
+from stayfast.wire.errors import malformed
 
 SUCCESS, DROPPED, IGNORED = Outcome
 LOOK_EVERY_S = 1.0

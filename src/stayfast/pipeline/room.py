@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Mapping
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Shed
 from stayfast.core.types import Stage
-from stayfast.pipeline.attempt import BYTES_A_TOKEN
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.following import follow
 from stayfast.pipeline.handoffs import Target

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import NEVER_STREAMED, Request
 from stayfast.policy.admission import ANY_TENANT, TenantConfig
 from stayfast.policy.fair import Share
@@ -11,7 +12,6 @@ from stayfast.policy.priority import Points, Standing
 from stayfast.policy.quota import Quota, own_bucket
 from stayfast.policy.rate import Bucket
 
-BYTES_A_TOKEN = 4
 _FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
 _FIRST_LONG_OUTPUT = 1024.0  # what is taken for long then
 _LEARNS = 0.05

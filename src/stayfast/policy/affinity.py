@@ -32,9 +32,10 @@ from math import inf, log
 from typing import Literal
 from zlib import crc32
 
+from stayfast.core.constants import BYTES_A_TOKEN
+
 BLOCK_BYTES = 1024
 MAX_BLOCKS = 512  # of one prompt: 128,000 tokens; what follows is neither known nor new
-BYTES_A_TOKEN = 4
 DEARER = 0.25  # what is not cached costs more, even where it is as quick
 _HASH_BYTES = 6  # fits a float without rounding
 _HASHES = 1 << 8 * _HASH_BYTES

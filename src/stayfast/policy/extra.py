@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
+from stayfast.core.constants import BYTES_A_TOKEN
+
 WINDOW_S = 60.0
 SLOT_S = 5.0
 FLOOR_CALLS = 10.0
 SPREAD = 2.0
-BYTES_A_TOKEN = 4.0
 ANSWER_TOKENS = 150.0  # the median of Azure's conversation trace of 2023
 
 

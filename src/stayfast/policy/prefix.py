@@ -61,7 +61,7 @@ class PrefixConfig:
 
 class Shape(NamedTuple):
     """A prompt, as far as this goes: `chain[n]` is the digest of its first n + 1 blocks, `tokens[n]` about how many those
-    have. The three counts of blocks are `wire.layout.Laid`'s; `markable` is its method.
+    have. The three counts of blocks are `wire.prompt.Laid`'s; `markable` is its method.
     """
 
     chain: Sequence[int]

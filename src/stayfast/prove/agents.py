@@ -11,7 +11,7 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api, Usage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 Json = dict[str, Any]
 N_TURNS: Final = 12

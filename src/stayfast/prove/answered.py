@@ -32,7 +32,7 @@ from stayfast.stores.embed import HOW_TO, EmbedderConfig, NoEmbedder
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.simulated import Simulated
 from stayfast.upstreams.simulated.settings import SimulatedUpstream
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 if TYPE_CHECKING:
     from stayfast.stores.embed import Floats

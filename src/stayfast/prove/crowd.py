@@ -21,7 +21,7 @@ from stayfast.settings import Log, Route, Settings
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.simulated import ProviderConfig
 from stayfast.upstreams.simulated.settings import SimulatedUpstream
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 MODEL = "m"
 _DAY_S = 86_400.0

@@ -30,7 +30,7 @@ from stayfast.prove.rig import gateway_settings
 from stayfast.settings import Source, load
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated.settings import KINDS
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from stayfast.wire.transcode import transcoder
 
 N_WARMUP = 1500  # requests: then answers go as new ones come, and bodies are known

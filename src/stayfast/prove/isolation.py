@@ -27,7 +27,7 @@ from stayfast.prove.claim import Conditions, Figure, Finding, Sense
 from stayfast.prove.oracle import SEMANTIC, Oracle, Told, ask, gateway_of, name_of
 from stayfast.prove.parents import below_others, conversations
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 AT_ONCE = 40
 AGAIN = 0.4  # of all, asked again of the last N_RECENT

@@ -41,7 +41,7 @@ from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait
 from stayfast.upstreams.simulated.scripted import Step
 from stayfast.upstreams.simulated.settings import SimulatedUpstream
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 N_REQUESTS = 5
 N_A_SYSTEM = 20  # schedules; its breakers, limits and estimates go on from one to the next

@@ -18,7 +18,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.prove.claim import Figure, Sense, SetUpFailed
 from stayfast.prove.oracle import SEMANTIC, Oracle, Told, ask, gateway_of, name_of
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 FILES: Final = ("meancache_d1.json", "meancache_Synthetic_Dataset_Diverse.json")
 N_OTHERS: Final = 10

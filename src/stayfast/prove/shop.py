@@ -34,7 +34,7 @@ from stayfast.upstreams.simulated import (
     Tariff,
     ask_of,
 )
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 NAMES: Final = ("a", "b")
 MODEL: Final = "claude-sonnet-4-6"

@@ -26,7 +26,7 @@ from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.simulated import Say, Scripted, Wait
 from stayfast.upstreams.simulated.scripted import Step
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 SHARE, HALT_S = 0.02, 30.0
 TTFT_S, GAP_S, SIGMA = 0.3, 0.02, 0.4

@@ -14,7 +14,7 @@ from stayfast.core.types import Allowance, Chunk, Request, Sight
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.auth import Keys
 from stayfast.server.config import ServerConfig, is_loopback
-from stayfast.wire.decode import DecodeLimits
+from stayfast.wire.json_input import DecodeLimits
 
 
 class Reply(Protocol):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stayfast.wire.decode import MAX_DEPTH
+from stayfast.wire.json_input import MAX_DEPTH
 
 _MODES = ("auto", "off", "required")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

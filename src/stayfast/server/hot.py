@@ -22,8 +22,8 @@ from stayfast.server.inbound import (
 )
 from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, json_answer
 from stayfast.wire.allowances import rate_limit_lines
-from stayfast.wire.decode import decode
 from stayfast.wire.errors import render_event
+from stayfast.wire.json_input import decode
 from stayfast.wire.patience import patience_s
 from stayfast.wire.sse import comment
 

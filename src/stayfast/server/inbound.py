@@ -8,7 +8,7 @@ from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsWish
 from stayfast.policy.priority import Urgency
 from stayfast.turns.events import last_event_id
-from stayfast.wire.decode import MOST_TAGS, TAG, TAG_FORM
+from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
 from stayfast.wire.patience import SAY_PATIENCE, number
 from stayfast.wire.trace_context import caller_of
 

@@ -20,7 +20,8 @@ from stayfast.core.errors import Rejected
 from stayfast.sim.answer import Desk
 from stayfast.sim.reader import Inbound
 from stayfast.upstreams.simulated import FaultRule, Provider, ProviderConfig, Weather
-from stayfast.wire.reading import check, missing, typed
+from stayfast.wire.dialect import missing
+from stayfast.wire.json_input import check, typed
 
 MAX_DEPTH: Final = 8
 N_TOLD: Final = 20  # requests, where the query does not say

@@ -18,8 +18,8 @@ from stayfast.sim.http import DateLine, Headers, whole
 from stayfast.sim.reader import Inbound
 from stayfast.sim.record import Records
 from stayfast.upstreams.simulated import Provider, ProviderConfig, ask_of
-from stayfast.wire.decode import decode
 from stayfast.wire.errors import render
+from stayfast.wire.json_input import decode
 from stayfast.wire.models import model_list
 
 PATHS = {

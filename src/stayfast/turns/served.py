@@ -34,8 +34,8 @@ from stayfast.turns.report import EVENT_LOOP
 from stayfast.turns.running import Contained, kind_of
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import Piece, Turning, TurnUpstream
+from stayfast.wire.dialect import unsayable
 from stayfast.wire.encode import conversation
-from stayfast.wire.reading import unsayable
 from stayfast.wire.trace_context import headers_of
 
 END_MARGIN_S = 0.025  # of the budget's own grace and clean-up, and a busy loop's timers

@@ -9,13 +9,12 @@ from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.base import Call, Stream
 from stayfast.wire.continuation import going_on
-from stayfast.wire.encode import encode
-from stayfast.wire.errors import from_response
-from stayfast.wire.faults import error_in
+from stayfast.wire.encode import can_translate, encode
+from stayfast.wire.errors import error_in, from_response
 from stayfast.wire.secrets import Secrets
 from stayfast.wire.tokens import count_tokens_answer
 from stayfast.wire.trace_context import headers_of
-from stayfast.wire.transcode import Transcoder, can_translate, transcoder
+from stayfast.wire.transcode import Transcoder, transcoder
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
          Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}

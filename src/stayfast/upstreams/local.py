@@ -14,7 +14,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.types import Api, Chunk, Request, Sight
 from stayfast.upstreams.base import Call, Stream, Upstream
-from stayfast.wire.reading import object_in
+from stayfast.wire.dialect import object_in
 
 Address = tuple[str, int]
 RESTART_TAKES_S = 1.0

@@ -26,11 +26,11 @@ When wrong: a member given twice counts as its last, and an upstream might take 
 import re
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Any, Final
 from unicodedata import normalize
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from stayfast.core.types import Api, Request
 
@@ -46,33 +46,6 @@ class Asked(Struct, frozen=True, gc=False):
     temperature: float | None = None
     is_sampled: bool = True  # whether drawing has a part in the answer
     is_seeded: bool = False
-
-
-class _Line(Struct, gc=False, forbid_unknown_fields=True):
-    content: str | None
-    role: Literal["assistant", "developer", "system", "user"]
-
-
-_Number = int | float | UnsetType | None
-
-
-class _Lines(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """The body that most chat requests have, its members in the order in which they are encoded. Whatever else stands in
-    one does not fit, and is read the long way.
-    """
-
-    frequency_penalty: _Number = UNSET
-    max_completion_tokens: _Number = UNSET
-    max_tokens: _Number = UNSET
-    messages: list[_Line]
-    model: str
-    presence_penalty: _Number = UNSET
-    seed: _Number = UNSET
-    stream: bool | UnsetType | None = UNSET
-    stream_options: dict[str, bool] | UnsetType | None = UNSET
-    temperature: _Number = UNSET
-    top_p: _Number = UNSET
-    user: str | UnsetType | None = UNSET
 
 
 class _NotAsked(Exception):  # no error: how a reader says that no cache may answer
@@ -104,14 +77,12 @@ _OWN_TOOLS: Final = frozenset((None, "function", "custom"))
 _FREE_CHOICES: Final = frozenset((None, "auto", "none"))
 _LEADING: Final = frozenset(("system", "developer"))
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
-_LINES: Final = msgspec.json.Decoder(_Lines)
-_CHAT_API, _EMBEDDINGS_API = Api.CHAT, Api.EMBEDDINGS
 _ENDLESS: Final = re.compile(r"(?<![^\w\x00-\x7f])[^\w\x00-\x7f]{32}")  # all marks that combine are among these
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 def asked(request: Request) -> Asked:
-    """The canonical form of a validated request. Costs about 3 us for a short one of plain lines, 5 for others."""
+    """The canonical form of a validated request. Costs about 5 us for a short one."""
     api, body = request.api, request.body
     if api not in _READERS:
         return Asked("api")
@@ -122,60 +93,17 @@ def asked(request: Request) -> Asked:
     if len(body) > MAX_BYTES:
         return Asked("large")
     try:
-        if api is _CHAT_API and (quickly := _of_lines(body)) is not None:
-            return quickly
         said = _OBJECT.decode(body)
         question = _READERS[api](said)
         for name in _LOOKED_AT.intersection(said):
             _settle(said, name)
         temperature = said.get("temperature")
-        return Asked("", _encode(said), question, temperature, api is not _EMBEDDINGS_API,
+        return Asked("", _encode(said), question, temperature, api is not Api.EMBEDDINGS,
                      said.get("seed") is not None)
     except _NotAsked as why:
         return Asked(str(why))
     except (ValueError, TypeError, KeyError, AttributeError):  # of a shape that only the upstream understands
         return Asked("unreadable")
-
-
-def _of_lines(body: bytes) -> Asked | None:
-    """The same for lines of text and nothing else, at half the cost; None for any other body."""
-    try:
-        said = _LINES.decode(body)
-    except msgspec.ValidationError:
-        return None
-    lines = said.messages
-    for line in lines:
-        if line.role not in _LEADING:
-            break
-        if line.content is None:
-            return None
-        line.content = text_of(line.content)
-    last = lines[-1]
-    text = text_of(last.content) if last.role == "user" and last.content else ""
-    if not text:
-        return None
-    last.content = None
-    said.stream = said.stream_options = UNSET
-    if said.user is None:
-        said.user = UNSET
-    temperature = said.temperature
-    if temperature is not UNSET:
-        said.temperature = temperature = _settled(temperature)
-    if not (said.seed is said.top_p is said.presence_penalty is said.frequency_penalty is UNSET):
-        said.seed, said.top_p = _settled(said.seed), _settled(said.top_p)
-        said.presence_penalty, said.frequency_penalty = _settled(said.presence_penalty), _settled(said.frequency_penalty)
-    if said.max_completion_tokens is not UNSET:
-        said.max_completion_tokens = _settled(said.max_completion_tokens)
-    return Asked("", _encode(said), text.encode(), None if temperature is UNSET else temperature, True,
-                 said.seed is not UNSET)
-
-
-def _settled(number: _Number) -> int | float | UnsetType:
-    if number is None:
-        return UNSET
-    if type(number) is float and number.is_integer() and -_EXACT < number < _EXACT:
-        return int(number)
-    return number
 
 
 def said_of(*who: str | None) -> bytes:
@@ -196,16 +124,11 @@ def scope_of(terms: bytes) -> bytes:
     return blake2b(terms, digest_size=KEY_BYTES).digest()
 
 
-def begun_with(terms: bytes) -> blake2b:
-    """A key's digest, for a question to go on with. It begins with another one, of the terms, so that most questions are one
-    block of 128 bytes with it, however long the terms are.
-    """
-    return blake2b(scope_of(terms), digest_size=KEY_BYTES)
-
-
 def key_of(terms: bytes, asked: Asked) -> bytes:
-    """The digest under which an answer is remembered: 32 bytes."""
-    digest = begun_with(terms)
+    """The digest under which an answer is remembered: 32 bytes. It begins with another one, of the terms, so that most
+    questions are one block of 128 bytes with it, however long the terms are.
+    """
+    digest = blake2b(scope_of(terms), digest_size=KEY_BYTES)
     digest.update(asked.question)
     return digest.digest()
 

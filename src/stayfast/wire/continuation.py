@@ -7,6 +7,17 @@ So each pair of upstreams that can answer a request can also share its answer.
 
 Only running text can be continued: no call of a tool, no reasoning, no refusal, no promised format (a schema begins anew
 with the second half), one choice, and no more than is known of what the client asked (log probabilities and the like).
+
+Where two halves of a text meet (`Seam`): the second half is asked for with the first as its beginning, without the blanks
+that end it: providers refuse them there, and most models' tokens hold the blank before a word. So of what comes back:
+
+    blanks first    those that were said already are left out, the others stay
+    no blanks       what follows the blanks that were said already
+
+Everything else is given on as it comes: whoever is asked has said (`continues`) that it goes on exactly. A repeat is not
+looked for, since code, tables and lists say the same lines again and again: any rule that leaves out what an upstream says
+twice loses what a text says twice.
+When wrong: an upstream that says the first half once more before it goes on is heard twice.
 """
 
 from collections.abc import Iterator
@@ -15,17 +26,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.conversation import Conversation
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Sight, Usage
 from stayfast.wire import sse
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta
+from stayfast.wire.dialect import unsayable
 from stayfast.wire.encode import conversation
-from stayfast.wire.reading import unsayable
-from stayfast.wire.seam import Seam
-from stayfast.wire.shapes import WRONG_SHAPE, said_in_events
-from stayfast.wire.tokens import BYTES_A_TOKEN
-from stayfast.wire.transcode import source_of, writer_of
+from stayfast.wire.transcode import WRONG_SHAPE, said_in_events, source_of, writer_of
 
 MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: some 20,000 tokens, each in one of its own
 _FORCED: Final = ("required", "named")
@@ -44,6 +53,33 @@ _TRUE, _FALSE = Raw(b"true"), Raw(b"false")
 
 class CannotGoOn(Exception):
     """This answer can be continued by nobody; the message is one word of why."""
+
+
+class Seam:
+    """The second half of one text. One task owns it."""
+
+    __slots__ = ("_blanks", "_held", "_is_over", "prefix")
+
+    def __init__(self, said: str) -> None:
+        self.prefix = said.rstrip()  # what is asked to be continued
+        self._blanks = said[len(self.prefix):]
+        self._held = ""
+        self._is_over = not self._blanks
+
+    def take(self, text: str, *, is_last: bool = False) -> str:
+        """More of the second half came; returns what the reader gets of it now. `is_last`: nothing may be held back."""
+        if self._is_over:
+            return text
+        self._held += text
+        body = self._held.lstrip()
+        if not body and not is_last:
+            return ""
+        self._is_over = True
+        blanks = self._held[: len(self._held) - len(body)]
+        return (blanks[len(self._blanks):] if blanks.startswith(self._blanks) else "") + body
+
+    def __repr__(self) -> str:
+        return f"<Seam after {len(self.prefix)} characters, {'over' if self._is_over else 'open'}>"
 
 
 class Continuation:

@@ -1,11 +1,13 @@
 """An answer as it grows, in no protocol's words: what sources read it into and writers say again."""
 
+from abc import ABC, abstractmethod
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from stayfast.core.errors import UpstreamFailed
-from stayfast.core.types import Usage
+from stayfast.core.types import Sight, Usage
+from stayfast.wire.errors import truncated
 
 Json = dict[str, Any]
 Reason = Literal["stop", "length", "tool_calls", "content_filter"]
@@ -58,46 +60,66 @@ class Finish(Struct, frozen=True, gc=False):
 Delta = Begin | TextDelta | ThinkingDelta | ToolBegin | ToolDelta | Finish
 
 
-class WholeSource(Protocol):
+class WholeSource(ABC):
     """Reads one upstream's answer that comes in one piece. One task owns it."""
 
+    __slots__ = ("_upstream", "ended", "sight")
+
+    def __init__(self, upstream: str, sight: Sight) -> None:
+        self.sight = sight
+        self.ended = False  # nothing after this counts: the protocol's end, or a failure
+        self._upstream = upstream
+
+    @abstractmethod
     def see_whole(self, body: bytes) -> None:
         """Read the answer into the sight. Failures go to the sight, never raise."""
-        ...
 
     def fail(self, failure: UpstreamFailed) -> None:
         """End the answer here."""
-        ...
+        self.ended = True
+        self.sight.is_complete = False
+        self.sight.failure = failure
+
+    def _complete(self, usage: Usage | None, response_id: str | None = None, finish_reason: str | None = None) -> None:
+        """The whole answer is one."""
+        sight = self.sight
+        sight.usage, sight.response_id, sight.finish_reason = usage, response_id, finish_reason
+        sight.n_content = 1
+        sight.is_complete = True
 
 
-class Source(WholeSource, Protocol):
+class Source(WholeSource):
     """Reads one upstream's answer, event by event or whole, into a `Sight`. One task owns it."""
 
-    ended: bool  # nothing after this counts: the protocol's end, or a failure
-    is_only_usage: bool  # the event just seen is there only because usage was asked for
+    __slots__ = ("is_only_usage",)
 
+    def __init__(self, upstream: str, sight: Sight) -> None:
+        super().__init__(upstream, sight)
+        self.is_only_usage = False  # the event just seen is there only because usage was asked for
+
+    @abstractmethod
     def see(self, data: bytes, name: bytes) -> int:
         """Read one event; returns how much of it is content (1 or 0). Failures go to the sight, never raise."""
-        ...
 
+    @abstractmethod
     def deltas(self) -> list[Delta]:
         """The event just seen, in the normal form."""
-        ...
 
     def finish(self) -> None:
         """The body has ended: whole by the protocol's rules, or truncated."""
-        ...
+        if not self.ended:
+            self.fail(truncated(self._upstream))
 
+    @abstractmethod
     def whole(self) -> list[Delta]:
         """The whole answer just seen, in the normal form."""
-        ...
 
+    @abstractmethod
     def ending(self) -> list[Json]:
         """The events that end the answer here, in its own dialect, as if it had met its length limit.
 
         Puts that reason into the sight.
         """
-        ...
 
 
 class Writer(Protocol):
@@ -122,7 +144,3 @@ class Fold(Protocol):
     def body(self) -> bytes:
         """The whole answer. Raises ValueError where the events do not make one."""
         ...
-
-
-class Unsayable(ValueError):
-    """The order of the deltas has no form in the client's dialect."""

@@ -15,9 +15,10 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.wire.chat import ask as chat
 from stayfast.wire.chat import schema as chat_schema
+from stayfast.wire.dialect import unsayable
+from stayfast.wire.json_input import typed
 from stayfast.wire.messages import ask as messages
 from stayfast.wire.messages import schema as messages_schema
-from stayfast.wire.reading import typed, unsayable
 from stayfast.wire.responses import ask as responses
 from stayfast.wire.responses import schema as responses_schema
 

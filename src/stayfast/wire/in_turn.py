@@ -5,7 +5,8 @@ from typing import Final
 import msgspec
 
 from stayfast.core.types import Usage
-from stayfast.wire.deltas import Delta, Finish, Json, ToolBegin, ToolDelta, Unsayable, Writer
+from stayfast.wire.deltas import Delta, Finish, Json, ToolBegin, ToolDelta, Writer
+from stayfast.wire.dialect import Unsayable
 
 MAX_WAITING: Final = 4 * 1024 * 1024  # characters: a call that never ends must not grow memory
 _OF_A_DELTA: Final = 100  # what one takes beside its text
@@ -42,7 +43,6 @@ class InTurn:
         return self._say(delta)
 
     def end(self, usage: Usage | None) -> list[Json]:
-        """The events that end the answer."""
         return [*self._release(is_last=True), *self._writer.end(usage)]
 
     def _wait(self, delta: Delta) -> None:

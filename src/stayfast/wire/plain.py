@@ -5,11 +5,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api, Sight
 from stayfast.wire import usage
-from stayfast.wire.faults import in_band, malformed
-from stayfast.wire.reading import object_in
+from stayfast.wire.deltas import WholeSource
+from stayfast.wire.dialect import object_in
+from stayfast.wire.errors import in_band, malformed
 
 
 class Embeddings(Struct, gc=False):
@@ -27,18 +27,16 @@ _DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | Count]"]] = {
     Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), Api.COUNT_TOKENS: msgspec.json.Decoder(Count)}
 
 
-class PlainSource:
+class PlainSource(WholeSource):
     """One embeddings or count_tokens answer. One task owns it."""
 
-    __slots__ = ("_api", "_upstream", "sight")
+    __slots__ = ("_api",)
 
     def __init__(self, upstream: str, api: Api, sight: Sight) -> None:
-        self.sight = sight
-        self._upstream = upstream
+        super().__init__(upstream, sight)
         self._api = api
 
     def see_whole(self, body: bytes) -> None:
-        """Read the answer."""
         try:
             said = _DECODERS[self._api].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -49,11 +47,4 @@ class PlainSource:
             self.sight.usage = usage.from_openai(said.usage)
         if (said.data if isinstance(said, Embeddings) else said.input_tokens) is None:
             return self.fail(malformed(self._upstream, "an answer without its content"))
-        self.sight.n_content = 1
-        self.sight.is_complete = True
-        return None
-
-    def fail(self, failure: UpstreamFailed) -> None:
-        """End the answer here."""
-        self.sight.is_complete = False
-        self.sight.failure = failure
+        return self._complete(self.sight.usage)

@@ -1,37 +1,91 @@
-"""What of a request's body says where it had better go: the prompt as an engine reads it, and whose conversation it is."""
+"""A prompt as providers and engines read it: whose it is, in which order its blocks stand, and marks on some of them.
 
+**Order.** A cache of prefixes knows a prompt by its beginning, so one block that differs makes all that follows new. The
+blocks are the tools, then the instructions, then each message's parts. Tools that come out of a set, or of servers that
+answer in any order, make the same prompt a new one each time; so do a date or an id above ten thousand words that never
+change. `order` puts tools by name and instructions that move with the hour last. Whole blocks are moved; no text is touched.
+
+**Marks.** A mark says "remember all up to here": `cache_control` on any block of Anthropic's, `prompt_cache_breakpoint` on a
+part of what somebody says to OpenAI's models (never on tools, nor on what the model said itself). Values keep their bytes:
+what is marked gets one member more, and a plain text that is marked becomes the one text part that it stands for.
+`instructions` of a response cannot bear a mark; where nothing of the response is stored they become the developer message
+that they stand for, else they stay.
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-_ABSENT: Final = Raw(b"")
+from stayfast.core.conversation import RawObject
+from stayfast.core.types import Api
+from stayfast.wire.dialect import ABSENT
+
+LAID_OUT: Final = frozenset((Api.CHAT, Api.RESPONSES, Api.MESSAGES))
+TOOLS, SYSTEM, MESSAGES = range(3)
+_MARKS: Final = (b'"cache_control"', b'"prompt_cache_breakpoint"', b'"prompt_cache_options"')
+_LEADING: Final = frozenset(("system", "developer"))
+_SPEAKERS: Final = frozenset(("system", "developer", "user"))  # whose parts OpenAI's marks may stand on
+_OWN: Final = frozenset(("reasoning", "function_call", "custom_tool_call", "web_search_call", "file_search_call"))
+_NAMES: Final = {Api.CHAT: "messages", Api.MESSAGES: "messages", Api.RESPONSES: "input"}
+_TEXTS: Final = {Api.CHAT: "text", Api.MESSAGES: "text", Api.RESPONSES: "input_text"}
+_MEMBERS: Final = {Api.CHAT: "prompt_cache_breakpoint", Api.MESSAGES: "cache_control",
+                   Api.RESPONSES: "prompt_cache_breakpoint"}
+_MARKABLE: Final = {
+    Api.MESSAGES: frozenset(("text", "image", "document", "tool_use", "tool_result", "search_result")),
+    Api.CHAT: frozenset(("text", "image_url", "input_audio", "file")),
+    Api.RESPONSES: frozenset(("input_text", "input_image", "input_file")),
+}
+_MOVING: Final = (
+    ("a time", rb"\d{1,2}:\d{2}(?::\d{2})?"),
+    ("a date", rb"\b(?:19|20)\d\d[-/.]\d{1,2}[-/.]\d{1,2}(?!\d)"),
+    ("a UUID", rb"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"),
+    ("a timestamp", rb"\b1[5-9]\d{8}(?:\.\d+|\d{3}|\d{6})?\b"),
+    ("an id", rb"\b[0-9a-fA-F]{16,}\b"),
+    ("a number", rb"\d+"),
+)
+_PATTERNS: Final = tuple((word, re.compile(pattern)) for word, pattern in _MOVING)
+_OF_THE_HOUR: Final = re.compile(b"|".join(b"(?:%b)" % pattern for _, pattern in _MOVING[1:4]))
+_AROUND: Final = 48  # bytes to either side of a difference in which its kind is looked for
 
 
 class _Whose(Struct, gc=False):
     """The fields that matter, of all dialects, unread."""
 
-    session_id: Raw = _ABSENT  # vLLM, SGLang
-    conversation: Raw = _ABSENT
-    prompt_cache_key: Raw = _ABSENT
-    metadata: Raw = _ABSENT
-    safety_identifier: Raw = _ABSENT
-    user: Raw = _ABSENT
-    previous_response_id: Raw = _ABSENT
+    session_id: Raw = ABSENT  # vLLM, SGLang
+    conversation: Raw = ABSENT
+    prompt_cache_key: Raw = ABSENT
+    metadata: Raw = ABSENT
+    safety_identifier: Raw = ABSENT
+    user: Raw = ABSENT
+    previous_response_id: Raw = ABSENT
 
 
 class _Body(_Whose, gc=False):
-    tools: Raw = _ABSENT
-    system: Raw = _ABSENT
-    instructions: Raw = _ABSENT
-    messages: Raw = _ABSENT
-    prompt: Raw = _ABSENT
-    input: Raw = _ABSENT
+    tools: Raw = ABSENT
+    system: Raw = ABSENT
+    instructions: Raw = ABSENT
+    messages: Raw = ABSENT
+    prompt: Raw = ABSENT
+    input: Raw = ABSENT
 
 
-_WHOSE: Final = msgspec.json.Decoder(_Whose)
-_BODY: Final = msgspec.json.Decoder(_Body)
-_ANY: Final = msgspec.json.Decoder()
+class _Head(Struct, gc=False):
+    """What is looked at of a tool, a message or a part, whatever its type is."""
+
+    type: Any = None
+    role: Any = None
+    text: Any = None
+    defer_loading: Any = None
+
+
+class _Named(Struct, gc=False):
+    name: Any = None
+    type: Any = None
+    function: Any = None
+    role: Any = None
 
 
 class Asked(Struct, frozen=True, gc=False):
@@ -43,12 +97,20 @@ class Asked(Struct, frozen=True, gc=False):
     previous: str
 
 
+_WHOSE: Final = msgspec.json.Decoder(_Whose)
+_BODY: Final = msgspec.json.Decoder(_Body)
+_HEAD: Final = msgspec.json.Decoder(_Head)
+_NAMED: Final = msgspec.json.Decoder(_Named)
+_OBJECT: Final = msgspec.json.Decoder(RawObject)
+_LIST: Final = msgspec.json.Decoder(list[Raw])
+_ANY: Final = msgspec.json.Decoder()
+_encode: Final = msgspec.json.Encoder().encode
 _NOBODY: Final = _Whose()
 _NOTHING: Final = Asked(b"", b"", "")
 
 
 def asked(body: bytes) -> Asked:
-    """What a body that `wire.decode` has accepted says."""
+    """What a body that `wire.json_input.decode` has accepted says."""
     said = _BODY.decode(body)
     prompt = b"".join((said.tools, said.system, said.instructions, said.messages, said.prompt, said.input))
     return Asked(prompt, _session(said), _previous(said))
@@ -63,24 +125,303 @@ def asked_by(body: bytes) -> Asked:
 
 
 def _previous(said: _Whose) -> str:
-    previous = _ANY.decode(said.previous_response_id) if said.previous_response_id is not _ABSENT else None
+    previous = _ANY.decode(said.previous_response_id) if said.previous_response_id is not ABSENT else None
     return previous if isinstance(previous, str) else ""
 
 
 def _session(said: _Whose) -> bytes:
     for raw in (said.session_id, said.conversation, said.prompt_cache_key):
-        if raw is not _ABSENT and _is_said(raw):
+        if raw is not ABSENT and _is_said(raw):
             return bytes(raw)
-    if said.metadata is not _ABSENT:
+    if said.metadata is not ABSENT:
         metadata: Any = _ANY.decode(said.metadata)
         user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
         if isinstance(user_id, str) and user_id:
             return user_id.encode(errors="surrogatepass")
     for raw in (said.safety_identifier, said.user):
-        if raw is not _ABSENT and _is_said(raw):
+        if raw is not ABSENT and _is_said(raw):
             return bytes(raw)
     return b""
 
 
 def _is_said(raw: Raw) -> bool:
     return bytes(raw) not in (b"null", b'""')
+
+
+class Ordered(Struct, frozen=True, gc=False):
+    """A body whose blocks are in their order. `head`: tools and instructions, which requests of one kind begin with.
+    `first`: the message after them, with which one conversation begins. `tools`: their names, sorted.
+    """
+
+    body: bytes
+    head: bytes
+    first: bytes
+    tools: tuple[str, ...]
+
+
+def order(body: bytes, api: Api, *, sorts_tools: bool, moves_volatile: bool) -> Ordered:
+    """The body with its tools by name and, where that is wished, whole blocks of instructions that hold a date, a UUID or a
+    timestamp behind those that do not; the very same bytes where nothing moves. Raises ValueError for what cannot be read.
+    """
+    said: dict[str, Raw] = _OBJECT.decode(body)
+    is_changed = _sort(said, "tools", _tool_name) if sorts_tools else False
+    if moves_volatile and api is Api.MESSAGES:
+        is_changed |= _sort(said, "system", _is_of_the_hour)
+    elif moves_volatile and api is Api.CHAT:
+        is_changed |= _sort(said, "messages", _is_of_the_hour, n_leading=_n_leading(_list(said.get("messages"))))
+    messages = _list(said.get(_NAMES[api]))
+    n_leading = _n_leading(messages) if api is not Api.MESSAGES else 0
+    head = [bytes(said[name]) for name in ("tools", "system", "instructions") if name in said]
+    head += map(bytes, messages[:n_leading])
+    first = bytes(messages[n_leading]) if n_leading < len(messages) else bytes(said.get("input", b""))
+    names = sorted(map(_tool_name, _list(said.get("tools"))))
+    return Ordered(_encode(said) if is_changed else body, b"".join(head), first, tuple(names))
+
+
+def _sort(said: dict[str, Raw], name: str, key: Callable[[Raw], Any], *, n_leading: int | None = None) -> bool:
+    """Put a member's list in order, or its first so many; returns whether something moved."""
+    before = _list(said.get(name))
+    after = sorted(before[:n_leading], key=key)
+    if all(one is other for one, other in zip(after, before, strict=False)):
+        return False
+    said[name] = Raw(_encode([*after, *before[len(after):]]))
+    return True
+
+
+def _n_leading(messages: list[Raw]) -> int:
+    """How many messages are instructions, as they come before all others."""
+    for n, message in enumerate(messages):
+        role = _NAMED.decode(message).role
+        if not isinstance(role, str) or role not in _LEADING:
+            return n
+    return len(messages)
+
+
+def _is_of_the_hour(block: Raw) -> bool:
+    return _OF_THE_HOUR.search(bytes(block)) is not None
+
+
+def _tool_name(tool: Raw) -> str:
+    said = _NAMED.decode(tool)
+    name = said.function.get("name") if isinstance(said.function, dict) else said.name
+    return name if isinstance(name, str) else str(said.type)
+
+
+def difference(one: bytes, other: bytes) -> tuple[int, str]:
+    """The first byte in which they differ, and what stands there in a word or two of ours: never a part of either."""
+    at = _n_common(one, other, min(len(one), len(other)))
+    begin = max(0, at - _AROUND)
+    for word, pattern in _PATTERNS:
+        for text in (one, other):
+            if any(found.start() <= at - begin < found.end() for found in pattern.finditer(text[begin:at + _AROUND])):
+                return at, word
+    return at, "text"
+
+
+def n_alike(one: bytes, other: bytes) -> int:
+    """How many bytes they have in common at their beginning and at their end."""
+    most = min(len(one), len(other))
+    n_first = _n_common(one, other, most)
+    return n_first + _n_common(one, other, most - n_first, from_end=True)
+
+
+def _n_common(one: bytes, other: bytes, most: int, *, from_end: bool = False) -> int:
+    """At one end, not more than `most`. In steps that grow as long as they are alike: it costs what is alike."""
+    ends = (len(one), len(other)) if from_end else (0, 0)
+    n, step, grows = 0, 64, True
+    while step:
+        is_alike = n + step <= most and _slice(one, ends[0], n, step) == _slice(other, ends[1], n, step)
+        n += step if is_alike else 0
+        grows = grows and is_alike
+        step = step << 1 if grows else step >> 1
+    return n
+
+
+def _slice(text: bytes, end: int, n: int, step: int) -> bytes:
+    return text[end - n - step:end - n] if end else text[n:n + step]
+
+
+class Block(Struct, frozen=True, gc=False):
+    """One block. `at`: which tool or message it is, or is of; `part`: which part of its content, -1 where that is no list.
+    """
+
+    place: int
+    at: int
+    part: int
+    data: bytes  # JSON, as it came
+    head: bytes = b""  # at a message's first block: all of it but the content
+    role: str = ""
+
+
+class Laid:
+    """A body in blocks; `n_static` of them are tools and instructions, `n_end` is where the model is to go on, `n_before`
+    where it went on the last time (0: this is the first)."""
+
+    __slots__ = ("_said", "api", "blocks", "n_before", "n_end", "n_static")
+
+    def __init__(self, body: bytes, api: Api) -> None:
+        """For an API of `LAID_OUT`. Raises ValueError for what is no prompt in a shape known here."""
+        self.api = api
+        self._said: dict[str, Raw] = _OBJECT.decode(body)
+        self.blocks = [Block(TOOLS, at, -1, bytes(tool)) for at, tool in enumerate(_objects(self._said.get("tools")))]
+        self._add_instructions()
+        self._add_messages()
+        self.n_static = sum(1 for block in self.blocks if block.place != MESSAGES)
+        self.n_end, self.n_before = _turns(self.blocks)
+
+    def where(self, n: int) -> str:
+        """A block's place in the body, as its developer would say it."""
+        block = self.blocks[n]
+        if block.place == TOOLS:
+            return f"tools[{block.at}]"
+        part = "" if block.part < 0 else f"[{block.part}]"
+        if block.at < 0:
+            return "instructions" if self.api is Api.RESPONSES else f"system{part}"
+        return f"{_NAMES[self.api]}[{block.at}].content{part}"
+
+    def markable(self, n: int) -> int:
+        """How many of the first `n` blocks a mark can cover: the last of them is one that may bear it. 0: none."""
+        while n and not self._may_bear(self.blocks[n - 1]):
+            n -= 1
+        return n
+
+    def _may_bear(self, block: Block) -> bool:
+        if block.place == TOOLS:
+            return self.api is Api.MESSAGES and not _HEAD.decode(block.data).defer_loading
+        if not block.role or (self.api is not Api.MESSAGES and block.role not in _SPEAKERS):
+            return False
+        if block.data[:1] == b'"':
+            return len(block.data) > 2
+        if block.part < 0:
+            return False
+        part = _HEAD.decode(block.data)
+        if not isinstance(part.type, str) or part.type not in _MARKABLE[self.api]:
+            return False
+        return part.type != _TEXTS[self.api] or bool(part.text)
+
+    def write(self, marks: Mapping[int, bytes], beside: Mapping[str, bytes]) -> bytes:
+        """The body with a mark (its value as JSON) at the end of its first so many blocks, for each number of blocks that
+        `markable` has named, and with some members at the top level beside its own.
+        """
+        said: dict[str, Any] = {**{name: Raw(value) for name, value in beside.items()}, **self._said}
+        for n in sorted(marks, reverse=True):  # instructions last: they push the messages down
+            block = self.blocks[n - 1]
+            marked = self._marked(block.data, marks[n])
+            if block.place == TOOLS:
+                _listed(said, "tools")[block.at] = marked
+            elif block.at >= 0:
+                items = _listed(said, _NAMES[self.api])
+                items[block.at] = item = dict(_object(items[block.at]))
+                item["content"] = _with(item["content"], block.part, marked)
+            elif self.api is Api.MESSAGES:
+                said["system"] = _with(said["system"], block.part, marked)
+            else:
+                del said["instructions"]
+                _listed(said, "input").insert(0, {"role": "developer", "content": [marked]})
+        return _encode(said)
+
+    def opening(self, n: int, mark: bytes) -> bytes:
+        """A messages request that only has its first `n` blocks, all static, remembered: it asks for no answer."""
+        said = _OBJECT.decode(self.write({n: mark}, {}))
+        kept = {name: said[name] for name in ("model", "tools", "system") if name in said}
+        return _encode({**kept, "max_tokens": 0, "messages": [{"role": "user", "content": "."}]})
+
+    def _marked(self, data: bytes, mark: bytes) -> Raw:
+        if data[:1] == b'"':
+            data = b'{"type":"%b","text":%b}' % (_TEXTS[self.api].encode(), data)
+        return Raw(b'%b,"%b":%b}' % (data[:-1], _MEMBERS[self.api].encode(), mark))
+
+    def _add_instructions(self) -> None:
+        """Those that stand beside the messages."""
+        name = {Api.MESSAGES: "system", Api.RESPONSES: "instructions"}.get(self.api)
+        raw = self._said.get(name) if name is not None else None
+        if raw is not None and bytes(raw) != b"null":
+            is_ours = self.api is Api.MESSAGES or (
+                bytes(self._said.get("store", b"")) == b"false" and bytes(self._said.get("input", b""))[:1] == b"[")
+            self._add_content(SYSTEM, -1, raw, b"", "system" if is_ours else "")
+
+    def _add_messages(self) -> None:
+        raw = self._said.get(_NAMES[self.api])
+        if raw is not None and bytes(raw)[:1] == b'"':
+            self.blocks.append(Block(MESSAGES, 0, -1, bytes(raw)))
+            return
+        place = MESSAGES if self.api is Api.MESSAGES else SYSTEM  # elsewhere the leading messages may be instructions
+        for at, item in enumerate(_objects(raw)):
+            said = _HEAD.decode(item)
+            role = said.role if isinstance(said.role, str) else ""
+            if isinstance(said.type, str) and said.type in _OWN:
+                role = "assistant"
+            if role not in _LEADING:
+                place = MESSAGES
+            message = _OBJECT.decode(item)
+            content = message.pop("content", None)
+            if content is None:
+                self.blocks.append(Block(place, at, -1, bytes(item), role=role))
+            else:
+                self._add_content(place, at, content, _encode(message), role)
+
+    def _add_content(self, place: int, at: int, content: Raw, head: bytes, role: str) -> None:
+        parts = _objects(content)
+        if not parts:
+            self.blocks.append(Block(place, at, -1, bytes(content), head, role))
+        for index, part in enumerate(parts):
+            self.blocks.append(Block(place, at, index, bytes(part), b"" if index else head, role))
+
+    def __repr__(self) -> str:
+        return f"<Laid {self.api.value}: {len(self.blocks)} blocks, {self.n_static} of them static>"
+
+
+def has_marks(body: bytes) -> bool:
+    """Whether a body says itself what is to be remembered."""
+    return any(mark in body for mark in _MARKS)
+
+
+def mark_of(api: Api) -> str:
+    """The name of the member that a mark is, for an API of `LAID_OUT`."""
+    return _MEMBERS[api]
+
+
+def _turns(blocks: list[Block]) -> tuple[int, int]:
+    """How many blocks there are up to where the model goes on, and up to where it went on the last time."""
+    end = len(blocks)
+    while end and blocks[end - 1].role == "assistant":
+        end -= 1
+    before = end
+    while before and blocks[before - 1].role != "assistant":
+        before -= 1
+    while before and blocks[before - 1].role == "assistant":
+        before -= 1
+    return end, before
+
+
+def _list(raw: Raw | None) -> list[Raw]:
+    return _LIST.decode(raw) if raw is not None and bytes(raw)[:1] == b"[" else []
+
+
+def _objects(raw: Raw | None) -> list[Raw]:
+    """A list of objects, empty for what is no list; ValueError where one of them is something else."""
+    found = _list(raw)
+    if any(bytes(item)[:1] != b"{" for item in found):
+        raise ValueError("expected objects")
+    return found
+
+
+def _object(item: Any) -> Mapping[str, Any]:
+    return _OBJECT.decode(item) if isinstance(item, Raw) else item
+
+
+def _listed(said: dict[str, Any], name: str) -> list[Any]:
+    """A member's list, to be changed in place."""
+    if isinstance(said[name], Raw):
+        said[name] = _list(said[name])
+    found: list[Any] = said[name]
+    return found
+
+
+def _with(content: Any, part: int, marked: Raw) -> list[Any]:
+    """A content with one part as it is marked."""
+    if part < 0:
+        return [marked]
+    parts = _list(content) if isinstance(content, Raw) else content
+    parts[part] = marked
+    return parts

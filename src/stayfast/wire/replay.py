@@ -12,53 +12,20 @@ be in a stream made of it: such an answer is given whole or not at all (`_is_all
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from stayfast.core.types import FROM_CACHE, Api, Request, Sight
-from stayfast.wire.chat.fold import ChatFold
 from stayfast.wire.deltas import TextDelta
-from stayfast.wire.reading import object_in
-from stayfast.wire.shapes import said_in_events
-from stayfast.wire.transcode import source_of, transcoder, writer_of
+from stayfast.wire.dialect import object_in
+from stayfast.wire.transcode import said_in_events, source_of, transcoder, writer_of
 from stayfast.wire.usage import to_chat
 
 Json = dict[str, Any]
 _CLEAN: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
 _OF_CHAT: Final = (Api.CHAT, Api.COMPLETIONS)
 _ODD: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError)  # what answers of a wrong shape raise
-
-
-class _Message(Struct, gc=False):
-    content: str | None = None
-    tool_calls: Any = None
-    function_call: Any = None
-    refusal: Any = None
-
-
-class _Choice(Struct, gc=False):
-    message: _Message
-
-
-class _Chat(Struct, gc=False):
-    choices: list[_Choice]
-
-
-class _WordDelta(Struct, gc=False, forbid_unknown_fields=True):
-    content: str
-
-
-class _WordChoice(Struct, gc=False, forbid_unknown_fields=True):
-    index: Literal[0]
-    delta: _WordDelta
-    finish_reason: None = None
-    logprobs: None = None
-
-
-class _Word(Struct, gc=False):
-    choices: tuple[_WordChoice]
 
 
 # What a stream made of deltas says, or what says nothing of the answer itself.
@@ -79,25 +46,16 @@ _ITEMS: Final = {"message": frozenset(("id", "type", "status", "role", "content"
                  "reasoning": frozenset(("id", "type", "status", "summary", "content"))}
 _PART: Final = frozenset(("type", "text"))
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
-_CHAT: Final = msgspec.json.Decoder(_Chat)
-_WORD: Final = msgspec.json.Decoder(_Word)
-_WORDS: Final = msgspec.json.Decoder(list[_Word])
-_ANY: Final = msgspec.json.Decoder(dict[str, Any])
-_END: Final = b"\n\ndata: [DONE]\n\n"
-_NO_CHOICE: Final = b'"choices":[]'
-_CHAT_API, _EMBEDDINGS_API = Api.CHAT, Api.EMBEDDINGS
 
 
 def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
     """The whole body of an answer that was given to `request` as `data`; None where it must not be given again."""
     if not sight.is_complete or sight.is_cut or sight.failure is not None or not sight.n_content:
         return None
-    if request.api is _EMBEDDINGS_API:
+    if request.api is Api.EMBEDDINGS:
         return data
     if sight.finish_reason not in _CLEAN:
         return None
-    if not request.stream and request.api is _CHAT_API and sight.says_text is not None and sight.says_text():
-        return data
     try:
         body = _folded(request, data) if request.stream else data
         if not _SAYS_TEXT[request.api](body):
@@ -112,9 +70,6 @@ def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
 
 
 def _folded(request: Request, data: bytes) -> bytes:
-    quickly = _folded_chat(data) if request.api is _CHAT_API else None
-    if quickly is not None:
-        return quickly
     whole = msgspec.structs.replace(request, stream=False)
     coder = transcoder(request.api, whole, source_streams=True, upstream=FROM_CACHE)
     coder.feed(data)
@@ -122,77 +77,12 @@ def _folded(request: Request, data: bytes) -> bytes:
     return end.data if end is not None else b""
 
 
-def _folded_chat(data: bytes) -> bytes | None:
-    """The same for chat, at a fraction of the cost: events that bring one more word of one choice, nearly all, are only read
-    for that word, and put into the last of those that are alike. None where the stream is framed in another way.
-    """
-    events = data[:-len(_END)].split(b"\n\n")
-    if not data.endswith(_END) or b"\r" in data or data.count(b"\n") != 2 * len(events) + 2:
-        return None
-    fold = ChatFold(is_chat=True)
-    n_behind = 2 if _NO_CHOICE in events[-1] else 1  # what ends it, and perhaps its usage
-    words = events[1:-n_behind]
-    if words and (text := _said_by(words)) is not None and events[0].startswith(b"data: {"):
-        fold.add(_ANY.decode(events[0][6:]))
-        _add_words(fold, [text], words[-1][6:])
-        for event in events[-n_behind:]:
-            fold.add(_ANY.decode(event[6:]))
-        return fold.body()
-    return _folded_one_by_one(fold, events)
-
-
-def _said_by(events: list[bytes]) -> str | None:
-    """What events say that differ in nothing but their word; None where they do."""
-    head = events[0][:events[0].find(b'"choices"')]
-    if not head.startswith(b"data: {") or not all(event.startswith(head) for event in events):
-        return None
-    try:
-        said = _WORDS.decode(b"[%b]" % b",".join([event[6:] for event in events]))
-    except msgspec.ValidationError:
-        return None
-    return "".join([word.choices[0].delta.content for word in said])
-
-
-def _folded_one_by_one(fold: ChatFold, events: list[bytes]) -> bytes | None:
-    words, last, head = list[str](), b"", b""
-    for event in events:
-        if not event.startswith(b"data: {"):
-            if event.startswith(b":"):
-                continue
-            return None
-        payload = event[6:]
-        try:
-            word = _WORD.decode(payload).choices[0].delta.content
-        except msgspec.ValidationError:
-            word = None
-        if word is not None:
-            its_head = payload[:payload.find(b'"choices"')]
-            if its_head != head:
-                _add_words(fold, words, last)
-                head = its_head
-            words.append(word)
-            last = payload
-            continue
-        _add_words(fold, words, last)
-        fold.add(_ANY.decode(payload))
-    _add_words(fold, words, last)
-    return fold.body()
-
-
-def _add_words(fold: ChatFold, words: list[str], last: bytes) -> None:
-    """What was read quickly, as the last event of it; nothing is left of `words`."""
-    if words:
-        said = _ANY.decode(last)
-        said["choices"][0]["delta"]["content"] = "".join(words)
-        fold.add(said)
-        words.clear()
-
-
 def _chat_says_text(body: bytes) -> bool:
-    choices = _CHAT.decode(body).choices
-    message = choices[0].message
-    is_act = message.tool_calls or message.function_call or message.refusal
-    return len(choices) == 1 and bool(message.content) and not is_act
+    choices = object_in(body)["choices"]
+    message = choices[0]["message"]
+    is_act = message.get("tool_calls") or message.get("function_call") or message.get("refusal")
+    content = message.get("content")
+    return len(choices) == 1 and isinstance(content, str) and content != "" and not is_act
 
 
 def _completions_say_text(body: bytes) -> bool:

@@ -11,14 +11,15 @@ a Han character is 3 bytes and one to two tokens. When wrong: English comes out 
 to three times; scripts that a vocabulary has no words of have up to a token a byte.
 """
 
+from collections.abc import Callable
 from math import ceil
 from typing import Any, Final
 
 import msgspec
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request
 
-BYTES_A_TOKEN = 4
 _LETTERS: Final = bytes(range(33)) + bytes(range(65, 91)) + bytes(range(97, 123))  # and blanks
 _DIGITS: Final = b"0123456789"
 _WHERE_DIGITS: Final = bytes(ord("0") if byte in _DIGITS else ord(" ") for byte in range(256))
@@ -37,15 +38,7 @@ _DECLARED: Final = ("tools", "functions")  # their names and brackets are read, 
 
 def estimate_tokens(value: Any) -> int:
     """Tokens of all text inside a decoded JSON value."""
-    if isinstance(value, str):
-        return -(-len(value.encode()) // BYTES_A_TOKEN)
-    if isinstance(value, list):
-        return sum(estimate_tokens(item) for item in value)
-    if isinstance(value, dict):
-        if value.get("type") in _PICTURES:
-            return TOKENS_AN_IMAGE
-        return sum(estimate_tokens(item) for key, item in value.items() if key not in _UNREAD)
-    return 1 if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    return round(_sum(value, lambda text: ceil(len(text) / BYTES_A_TOKEN)))
 
 
 def text_tokens(text: bytes) -> float:
@@ -72,18 +65,19 @@ def input_tokens(request: Request) -> int:
     said = body.get(PROMPT_FIELDS[request.api])
     n_messages = len(said) if isinstance(said, list) and said and isinstance(said[0], dict) else 0
     declared = sum(text_tokens(msgspec.json.encode(body[name])) for name in _DECLARED if body.get(name))
-    return ceil(_tokens([said, *[body.get(name) for name in _BESIDE]]) + declared) + TOKENS_A_MESSAGE * n_messages
+    return ceil(_sum([said, *[body.get(name) for name in _BESIDE]], text_tokens) + declared) + TOKENS_A_MESSAGE * n_messages
 
 
-def _tokens(value: Any) -> float:
+def _sum(value: Any, tokens_of: Callable[[bytes], float]) -> float:
+    """Over all text inside a decoded JSON value, by its UTF-8."""
     if isinstance(value, str):
-        return text_tokens(value.encode())
+        return tokens_of(value.encode())
     if isinstance(value, list):
-        return sum(map(_tokens, value))
+        return sum(_sum(item, tokens_of) for item in value)
     if isinstance(value, dict):
         if value.get("type") in _PICTURES:
             return TOKENS_AN_IMAGE
-        return sum(_tokens(item) for key, item in value.items() if key not in _UNREAD)
+        return sum(_sum(item, tokens_of) for key, item in value.items() if key not in _UNREAD)
     return 1 if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 

@@ -5,14 +5,20 @@ event becomes deltas (wire.deltas), and these the client's events. Streamed for 
 are folded. Whole for whole: verbatim, or translated by way of the very same deltas, so that each pair has one meaning.
 """
 
+from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
+import msgspec
+
 from stayfast.core.types import Api, Chunk, Request, Sight, Usage
+from stayfast.wire import sse
 from stayfast.wire.chat.fold import ChatFold
 from stayfast.wire.chat.source import ChatSource
 from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
-from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Source, TextDelta, Writer
+from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Json, Source, TextDelta, WholeSource, Writer
+from stayfast.wire.dialect import object_in
 from stayfast.wire.encode import can_translate
+from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.in_turn import InTurn
 from stayfast.wire.messages.fold import MessagesFold
 from stayfast.wire.messages.source import MessagesSource
@@ -21,12 +27,19 @@ from stayfast.wire.plain import PlainSource
 from stayfast.wire.responses.fold import ResponsesFold
 from stayfast.wire.responses.source import ResponsesSource
 from stayfast.wire.responses.writer import ResponsesWriter
-from stayfast.wire.shapes import Collection, Passthrough, Rewrite, TranslatedWhole, Translation, Whole, said_in_events
 
-__all__ = ["Transcoder", "can_translate", "recite", "source_of", "transcoder", "writer_of"]
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB
 
 _CHAT: Final = Api.CHAT
 _ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
+_LF: Final = 0x0A
+_CR: Final = 0x0D
+_DONE: Final = b"data: [DONE]\n\n"
+_CUT: Final = Finish("length")  # what every dialect has a word for
+_ANY: Final = msgspec.json.Decoder()
+_ENCODER: Final = msgspec.json.Encoder()
+# What upstreams can make the code below raise by sending JSON of the wrong shape; anything else is our own fault.
+WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
 class Transcoder(Protocol):
@@ -52,6 +65,318 @@ class Transcoder(Protocol):
         so after this. None where that cannot be said, or where it has ended by itself.
         """
         ...
+
+
+class _Events(ABC):
+    """A streamed answer, event by event. What the client gets of each is the subclasses' business."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str) -> None:
+        self.sight = sight
+        self._source = source
+        self._upstream = upstream
+        self._splitter = sse.Splitter()
+
+    @property
+    def has_ended(self) -> bool:
+        """The protocol's own end was seen, or a failure."""
+        return self._source.ended
+
+    def feed(self, data: bytes) -> Chunk | None:
+        """Take what was read."""
+        out: list[bytes] = []
+        n_content = 0
+        for block in self._split(data):
+            said, name = (block, b"") if self._splitter.are_data else sse.parse(block)
+            if said is not None:
+                n_content += self._take(said, name, out)
+            if self._source.ended:
+                break
+        return Chunk(b"".join(out), n_content) if out or n_content else None
+
+    def _split(self, data: bytes) -> list[bytes]:
+        if self._source.ended:
+            return []
+        try:
+            return self._splitter.feed(data)
+        except sse.EventTooLong:
+            self._source.fail(malformed(self._upstream, "an event without end"))
+            return []
+
+    def cut(self) -> Chunk | None:
+        """End the answer here."""
+        if self._source.ended:
+            return None
+        out: list[bytes] = []
+        try:
+            self._cut(out)
+        except WRONG_SHAPE:
+            return None
+        self._source.ended = True
+        self.sight.is_cut = True
+        return Chunk(b"".join(out))
+
+    def finish(self) -> Chunk | None:
+        """The body ended cleanly."""
+        out: list[bytes] = []
+        n_content = 0
+        rest = self._splitter.rest()
+        if rest and not self._source.ended:
+            n_content = self._take_rest(rest, out)
+        has_ended = self._source.ended
+        self._source.finish()
+        if self.sight.is_complete:
+            self._end(out, has_ended=has_ended)
+        return Chunk(b"".join(out), n_content) if out or n_content else None
+
+    @abstractmethod
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+        """Read one event and append what the client gets; returns how much of it is content."""
+
+    @abstractmethod
+    def _cut(self, out: list[bytes]) -> None:
+        """Append what ends the answer before its end."""
+
+    @abstractmethod
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        """The answer is whole. `has_ended`: the upstream itself said its last word."""
+
+    def _take_rest(self, rest: bytes, out: list[bytes]) -> int:
+        """An event that lacks only its blank line counts; half an event does not. A bare JSON error is one, too."""
+        data, name = sse.parse(rest)
+        if data is None:
+            said = object_in(rest)
+            if said.get("error"):
+                self._source.fail(in_band(self._upstream, said))
+            return 0
+        if data.strip() != b"[DONE]" and not object_in(data):
+            return 0
+        return self._take(data, name, out)
+
+
+class Passthrough(_Events):
+    """One dialect on both sides: events pass verbatim, comments included, and are only looked at."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, *, says_done: bool, hide_usage: bool) -> None:
+        super().__init__(source, sight, upstream)
+        self._held = self._splitter.held
+        self._says_done = says_done
+        self._hide_usage = hide_usage
+
+    def feed(self, data: bytes) -> Chunk | None:
+        """Take what was read. The hot path: most reads of a running answer are one whole event of one data line."""
+        source = self._source
+        if data[-3:] != b"}\n\n" or _CR in data or self._held or source.ended:
+            return self._feed_any(self._split(data))
+        last = len(data) - 2
+        newline = data.find(_LF)
+        if newline == last and data[:6] == b"data: ":
+            n_content = source.see(data[6:-2], b"")
+        elif (data[:7] == b"event: " and data[newline + 1 : newline + 7] == b"data: "
+              and data.find(_LF, newline + 1) == last):
+            n_content = source.see(data[newline + 7 : -2], data[7:newline])
+        else:
+            return self._feed_any(self._split(data))
+        if self.sight.failure is not None or (self._hide_usage and source.is_only_usage):
+            return None
+        return Chunk(data, n_content)
+
+    def _feed_any(self, blocks: list[bytes]) -> Chunk | None:
+        if not blocks:
+            return None
+        source = self._source
+        verbatim = self._splitter.verbatim
+        see = source.see
+        start = n_content = at = 0
+        out = b""
+        are_data = self._splitter.are_data
+        for at, block in enumerate(blocks, 1):
+            data, name = (block, b"") if are_data else sse.parse(block)
+            if data is None:
+                continue
+            n_content += see(data, name)
+            if source.ended:
+                break
+            if self._hide_usage and source.is_only_usage:
+                out += verbatim(blocks, start, at - 1)
+                start = at
+        out += verbatim(blocks, start, at if self.sight.failure is None else at - 1)
+        return Chunk(out, n_content) if out else None
+
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+        n_content = self._source.see(data, name)
+        if self.sight.failure is None and not (self._hide_usage and self._source.is_only_usage):
+            out.append(sse.event(data, name.decode(errors="replace") or None))
+        return n_content
+
+    def _cut(self, out: list[bytes]) -> None:
+        out.append(said_in_events(self._source.ending(), says_done=self._says_done))
+
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        if self._says_done and not has_ended:
+            out.append(_DONE)
+
+
+class Translation(_Events):
+    """Another dialect on each side: events become deltas, and deltas the client's events."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, writer: Writer, *, is_named: bool) -> None:
+        super().__init__(source, sight, upstream)
+        self._writer = writer
+        self._is_named = is_named  # events have names, and no [DONE] ends them
+        self._has_said_end = False
+
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+        n_content = self._source.see(data, name)
+        if self.sight.failure is not None:
+            return n_content
+        try:
+            for delta in self._source.deltas():
+                self._say(self._writer.events(delta), out)
+        except WRONG_SHAPE:
+            self._source.fail(malformed(self._upstream, "an event that cannot be translated"))
+            return n_content
+        if self._source.ended:
+            self._end(out, has_ended=True)
+        return n_content
+
+    def _cut(self, out: list[bytes]) -> None:
+        if self.sight.finish_reason is None:
+            self.sight.finish_reason = _CUT.reason
+            self._say(self._writer.events(_CUT), out)
+        self._end(out, has_ended=True)
+
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        if self._has_said_end:
+            return
+        self._has_said_end = True
+        out.append(said_in_events(self._writer.end(self.sight.usage), says_done=not self._is_named))
+
+    def _say(self, events: list[Json], out: list[bytes]) -> None:
+        self.sight.n_events += len(events)
+        out += [sse.event(_ENCODER.encode(said), said["type"] if self._is_named else None) for said in events]
+
+
+def said_in_events(events: list[Json], *, says_done: bool) -> bytes:
+    """The end of a stream. `says_done`: its events have no names, and `[DONE]` is the last."""
+    said = [sse.event(_ENCODER.encode(one), None if says_done else one["type"]) for one in events]
+    return b"".join((*said, _DONE) if says_done else said)
+
+
+class Rewrite:
+    """Deltas, said in the client's events and folded at once: the whole answer in the client's dialect."""
+
+    def __init__(self, writer: Writer, fold: Fold) -> None:
+        self._writer = writer
+        self._fold = fold
+
+    def add(self, deltas: list[Delta]) -> None:
+        """Take some of the answer."""
+        for delta in deltas:
+            for said in self._writer.events(delta):
+                self._fold.add(said)
+
+    def end(self, sight: Sight) -> bytes:
+        """The whole answer."""
+        for said in self._writer.end(sight.usage):
+            self._fold.add(said)
+        return self._fold.body()
+
+
+class Collection(_Events):
+    """A stream for a client that wants the whole: content is reported as it comes, the body follows at the end."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, fold: Fold | Rewrite) -> None:
+        super().__init__(source, sight, upstream)
+        self._fold = fold
+        self._n_bytes = 0
+
+    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+        self._n_bytes += len(data)
+        if self._n_bytes > MAX_ANSWER_BYTES:
+            self._source.fail(malformed(self._upstream, "an answer without end"))
+            return 0
+        n_content = self._source.see(data, name)
+        if self.sight.failure is None:
+            try:
+                self._add(data)
+            except WRONG_SHAPE:
+                self._source.fail(malformed(self._upstream, "an event that does not fit the ones before"))
+        return n_content
+
+    def _add(self, data: bytes) -> None:
+        if isinstance(self._fold, Rewrite):
+            self._fold.add(self._source.deltas())
+        elif data.strip() != b"[DONE]":
+            self._fold.add(_ANY.decode(data))
+
+    def _cut(self, out: list[bytes]) -> None:
+        if isinstance(self._fold, Rewrite):
+            if self.sight.finish_reason is None:
+                self.sight.finish_reason = _CUT.reason
+                self._fold.add([_CUT])
+            out.append(self._fold.end(self.sight))
+        else:
+            for said in self._source.ending():
+                self._fold.add(said)
+            out.append(self._fold.body())
+
+    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+        try:
+            out.append(self._fold.end(self.sight) if isinstance(self._fold, Rewrite) else self._fold.body())
+        except WRONG_SHAPE:
+            self._source.fail(malformed(self._upstream, "events that make no answer"))
+
+
+class Whole:
+    """A whole answer in the client's own dialect: verbatim, once it has been looked at."""
+
+    has_ended = False  # only the end of its body ends it
+
+    def __init__(self, source: WholeSource, sight: Sight, upstream: str) -> None:
+        self.sight = sight
+        self._source = source
+        self._upstream = upstream
+        self._body = bytearray()
+
+    def feed(self, data: bytes) -> Chunk | None:
+        if self.sight.failure is None:
+            self._body += data
+            if len(self._body) > MAX_ANSWER_BYTES:
+                self._source.fail(malformed(self._upstream, "an answer without end"))
+        return None
+
+    def finish(self) -> Chunk | None:
+        body = bytes(self._body)
+        if self.sight.failure is None:
+            if body.strip():
+                self._source.see_whole(body)
+            else:
+                self._source.fail(truncated(self._upstream))
+        return self._answer(body) if self.sight.failure is None else None
+
+    def cut(self) -> Chunk | None:
+        """Half a JSON document is none."""
+        return None
+
+    def _answer(self, body: bytes) -> Chunk | None:
+        return Chunk(body, 1)
+
+
+class TranslatedWhole(Whole):
+    """A whole answer in another dialect."""
+
+    def __init__(self, source: Source, sight: Sight, upstream: str, rewrite: Rewrite) -> None:
+        super().__init__(source, sight, upstream)
+        self._reader = source
+        self._rewrite = rewrite
+
+    def _answer(self, body: bytes) -> Chunk | None:
+        try:
+            self._rewrite.add(self._reader.whole())
+            return Chunk(self._rewrite.end(self.sight), 1)
+        except WRONG_SHAPE:
+            self._source.fail(malformed(self._upstream, "an answer that cannot be translated"))
+            return None
 
 
 def transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,

@@ -22,7 +22,7 @@ from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embed import EmbedderConfig
 from stayfast.upstreams.simulated.settings import KINDS
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 TEXT = """
 upstreams:

@@ -17,7 +17,7 @@ from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 TEXT = """
 defaults: {limit: {mode: gradient, most: 50, max_waiting: 7}, breaker: {failures_in_row: 2}}

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request, Usage
-from stayfast.pipeline.tenants import BYTES_A_TOKEN, Tenant
+from stayfast.pipeline.tenants import Tenant
 from stayfast.policy.admission import TenantConfig
 from stayfast.policy.price import Price
 from stayfast.policy.priority import Points
 from stayfast.policy.quota import QuotaConfig
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 USD = st.floats(0, 1000)
 PRICES = st.builds(Price, USD, USD, st.none() | USD, st.none() | USD, st.none() | USD)

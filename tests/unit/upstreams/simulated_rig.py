@@ -8,7 +8,7 @@ import msgspec
 from stayfast.core.types import Api, Request
 from stayfast.testing import SimLoop
 from stayfast.upstreams.simulated import Answering, Ask, Broke, Head, Provider
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 BODIES: dict[Api, dict[str, Any]] = {
     Api.CHAT: {"messages": [{"role": "user", "content": "hello there"}]},

@@ -10,7 +10,7 @@ from stayfast.core.types import Api
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 from stayfast.upstreams.simulated import Gaps, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from tests.unit.upstreams.simulated_rig import Heard, hear
 
 LONG = "word " * 1500

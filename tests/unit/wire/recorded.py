@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 Json = dict[str, Any]
 

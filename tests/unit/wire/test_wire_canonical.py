@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
 from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, said_of, scope_of, terms_of, text_of
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -50,24 +50,6 @@ def test_white_space_and_order_change_nothing() -> None:
     one = raw('{"model":"m","temperature":0.2,"messages":[{"role":"user","content":"hello"}]}')
     other = raw('{ "messages" : [ {"content": "hello", "role": "user"} ],\n "temperature": 0.20, "model": "m" }')
     assert key(one) == key(other)
-
-
-NUMBERS = st.none() | st.integers(-3, 3) | st.sampled_from([0.0, -0.0, 0.2, 1.0, 64.0, 64.5, 1e20, 2.0**53])
-TEXTS = st.sampled_from(["", " ", "hello", " hello\r\nyou\r", "cafe\u0301 ", "\u00e9\u2028"])
-LINES = st.fixed_dictionaries({"role": st.sampled_from(["system", "developer", "user", "assistant", "tool"]),
-                               "content": st.none() | TEXTS})
-
-
-@given(st.lists(LINES, min_size=1, max_size=4), st.fixed_dictionaries({}, optional={
-    "temperature": NUMBERS, "top_p": NUMBERS, "seed": NUMBERS, "max_tokens": NUMBERS, "max_completion_tokens": NUMBERS,
-    "presence_penalty": NUMBERS, "frequency_penalty": NUMBERS, "user": st.none() | TEXTS,
-    "stream": st.none() | st.booleans(),
-    "stream_options": st.none() | st.just({"include_usage": True})}), st.booleans())
-def test_the_quick_way_says_the_same(lines: list[object], more: dict[str, object], asks: bool) -> None:
-    """A body of plain lines is read in another way than others; a member that says nothing sends it the long one."""
-    body = {"model": "m", "messages": [*lines, HELLO] if asks else lines, **more}
-    quick, slow = (msgspec.json.encode(said) for said in (body, {**body, "tools": None}))
-    assert asked(Request(Api.CHAT, "m", False, quick)) == asked(Request(Api.CHAT, "m", False, slow))
 
 
 @pytest.mark.parametrize(("one", "other"), [("0", "0.0"), ("0.2", "2e-1"), ("1", "1.0"), ("0.2", "0.20"), ("0", "-0.0")])

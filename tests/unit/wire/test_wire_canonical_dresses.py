@@ -7,7 +7,7 @@ import pytest
 
 from stayfast.core.types import Api
 from stayfast.wire.canonical import asked, key_of, said_of, terms_of
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 
 HELLO = {"role": "user", "content": "hello"}
 SAID = {"role": "assistant", "content": "Yes?"}

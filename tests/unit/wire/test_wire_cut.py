@@ -9,7 +9,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from stayfast.core.types import Api, Sight
-from stayfast.wire.transcode import can_translate, recite, transcoder
+from stayfast.wire.encode import can_translate
+from stayfast.wire.transcode import recite, transcoder
 from tests.unit.wire.recorded import WHOLE_STREAMS, events, request
 
 CLIENTS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)

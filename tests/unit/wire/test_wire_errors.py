@@ -7,8 +7,7 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.types import Api, Sight, Stage
-from stayfast.wire.errors import from_response, render, render_event
-from stayfast.wire.faults import in_band
+from stayfast.wire.errors import from_response, in_band, render, render_event
 from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import STREAMS, events, request
 

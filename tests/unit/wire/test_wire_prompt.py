@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from stayfast.wire.prompt import Asked, asked, asked_by
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=5),

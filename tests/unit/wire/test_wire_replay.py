@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api, Request, Sight
-from stayfast.wire.decode import decode
+from stayfast.wire.json_input import decode
 from stayfast.wire.replay import in_events, keepable
 
 HELLO = [{"role": "user", "content": "hello"}]

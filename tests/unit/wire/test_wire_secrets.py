@@ -5,8 +5,7 @@ import json
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.errors import from_response, render
-from stayfast.wire.faults import in_band
+from stayfast.wire.errors import from_response, in_band, render
 from stayfast.wire.secrets import Secrets
 
 KEY = "sk/live+4f9a0c77e1"

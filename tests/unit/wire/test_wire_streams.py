@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api, Sight, Usage
-from stayfast.wire.transcode import Transcoder, can_translate, transcoder
+from stayfast.wire.encode import can_translate
+from stayfast.wire.transcode import Transcoder, transcoder
 from tests.unit.wire.recorded import (
     CHAT_USAGE,
     MESSAGES_START,

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
 from stayfast.core.types import Outcome
 from stayfast.pipeline.exchange import Exchange
@@ -19,7 +20,6 @@ from stayfast.policy.fair import weighted
 from stayfast.policy.priority import BANDS, Repeats, Urgency
 from stayfast.policy.queue import Waiting
 from stayfast.policy.quota import NOTHING, Amount, Refusal
-from stayfast.wire.faults import MAX_RETRY_AFTER_S
 
 SHEDDING_S = 1.0  # after the last one that was turned away
 REALTIME, PLAIN, _ = Urgency

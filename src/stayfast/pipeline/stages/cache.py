@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, Api, CacheControl, Chunk, Sight
+from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight
 from stayfast.pipeline.caching import Begin, Cached, Caching, FlightKey
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange, Start
@@ -31,8 +31,6 @@ Renew = Callable[[Exchange, Start], Coroutine[Any, Any, None]]
 N_FLIGHTS = 2  # calls of others whose failure is waited for, before it is one's own
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's, after which a look-up in other words is a miss
 MISS, COALESCED = Cached("miss"), Cached("coalesced")
-_NOT_READ = Asked("alike")
-_IN_TURNS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 _SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
 
 
@@ -317,17 +315,12 @@ def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tup
         who = _who(ex, caching, control)
     else:
         who = caching.said_of(arrival.tenant, api)
-    may_be_alike = caching.semantic is None and api in _IN_TURNS
-    if may_be_alike and (key := caching.alike.key(request.body, who)) is not None:
-        return (key, request.stream, request.include_usage), _NOT_READ, b""
     what = asked(request)
     if what.why_not:
         return what.why_not
     if what.is_sampled and is_too_warm(caching.config, what.temperature, is_seeded=what.is_seeded):
         return "temperature"
     terms = terms_of(what, who)
-    if may_be_alike:
-        caching.alike.learn(request, who, terms, what)
     return (key_of(terms, what), request.stream, request.include_usage), what, terms
 
 

@@ -7,14 +7,14 @@ from zlib import crc32
 import msgspec
 from msgspec import Raw, Struct
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request
 from stayfast.policy.affinity import blocks_of
 from stayfast.upstreams.simulated.engine import CACHE_BLOCK_TOKENS
 from stayfast.upstreams.simulated.prompt import CacheRules, Prompt, n_tokens, prompt_of
 from stayfast.upstreams.simulated.speech import json_for
+from stayfast.wire.json_input import typed
 from stayfast.wire.prompt import asked
-from stayfast.wire.reading import typed
-from stayfast.wire.tokens import BYTES_A_TOKEN
 
 _ABSENT: Final = Raw(b"")
 _PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
@@ -78,7 +78,7 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
            include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> Ask:
-    """What the provider is asked by a decoded request (`wire.decode`). Raises Rejected for bodies that are no such thing.
+    """What the provider is asked by a decoded request (`wire.json_input`). Raises Rejected for bodies that are none.
 
     model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
     luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`.

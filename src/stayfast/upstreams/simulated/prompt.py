@@ -5,11 +5,11 @@ from zlib import crc32
 
 import msgspec
 
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api
 from stayfast.upstreams.simulated.speech import n_tokens_in
-from stayfast.wire.layout import LAID_OUT, Block, Laid
-from stayfast.wire.prompt import asked
-from stayfast.wire.tokens import BYTES_A_TOKEN, TOKENS_AN_IMAGE
+from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
+from stayfast.wire.tokens import TOKENS_AN_IMAGE
 
 CacheRules = Literal["anthropic", "breakpoints", "automatic"]
 MOST_MARKS: Final = 4

@@ -15,7 +15,8 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk, Sight
 from stayfast.upstreams.base import Call, Stream
-from stayfast.wire.transcode import Transcoder, can_translate, transcoder
+from stayfast.wire.encode import can_translate
+from stayfast.wire.transcode import Transcoder, transcoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from stayfast.upstreams.simulated.config import ProviderConfig
 from stayfast.upstreams.simulated.counts import Counts
 from stayfast.upstreams.simulated.faults import Broke
 from stayfast.upstreams.simulated.provider import Provider
-from stayfast.wire.errors import from_response
-from stayfast.wire.faults import error_in, malformed
+from stayfast.wire.errors import error_in, from_response, malformed
 from stayfast.wire.secrets import Secrets
 from stayfast.wire.transcode import transcoder
 

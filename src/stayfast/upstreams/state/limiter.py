@@ -11,6 +11,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
 from stayfast.policy.common import LOOK_ELSEWHERE_S, Common
 from stayfast.policy.fair import Share
@@ -19,7 +20,6 @@ from stayfast.policy.queue import Queue, QueueConfig, Waiting
 
 QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
 HELD_WEIGHT = 0.1  # of the newest in the mean time that a place is held
-MAX_RETRY_AFTER_S = 60.0
 _OPEN, _FULL = QueueConfig(max_queue=100_000), QueueConfig(max_queue=0)  # in a full one somebody has to go
 _ROUNDING: Final = 1e-6  # of parts, in sum
 _LEAST_PART: Final = 1e-3

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from random import Random
 
+from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.events import Fanout, Sink
 from stayfast.policy.balance import Backlog, Load, Pace
 from stayfast.policy.breaker import Breaker, BreakerConfig
@@ -17,7 +18,7 @@ from stayfast.policy.usual import Usual, log_of
 from stayfast.policy.verdicts import FAILED, JUDGED, REFUSED, UNKNOWN_JUDGED_AFTER_S, Call, Tally, Wheel, of_mark, tally
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.health import Health, Models
-from stayfast.upstreams.state.limiter import MAX_RETRY_AFTER_S, Limited, QuickestTtft
+from stayfast.upstreams.state.limiter import Limited, QuickestTtft
 
 N_FAILED_IN_ROW_UNPROVEN = 10
 REFUSED_S = 60.0  # for which others go before one that refused its key, or does not know a model

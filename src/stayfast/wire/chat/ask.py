@@ -22,10 +22,9 @@ from stayfast.core.conversation import (
 )
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
+from stayfast.wire import dialect
 from stayfast.wire.chat import schema
-from stayfast.wire.reading import required, unsayable
-
-Json = dict[str, Any]
+from stayfast.wire.dialect import ANOTHER, Json, parts_of, required, unsayable, without_none
 
 
 def conversation(said: schema.ChatRequest) -> Conversation:
@@ -37,7 +36,7 @@ def conversation(said: schema.ChatRequest) -> Conversation:
         if not messages and isinstance(message, schema.System | schema.Developer):
             system.append(_text(message.content, f"{path}.content"))
         else:
-            _append(messages, _message(message, path))
+            dialect.append_message(messages, _message(message, path))
     limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
     return Conversation(
         api=Api.CHAT,
@@ -74,7 +73,7 @@ def completions_conversation(said: schema.CompletionsRequest) -> Conversation:
         max_output_tokens=said.max_tokens if said.max_tokens is not None else 16,  # what the protocol says without one
         stop=_stop(said.stop),
         user=said.user,
-        native=tuple(name for name, is_used in in_use.items() if is_used),
+        native=dialect.names_in_use(in_use),
     )
 
 
@@ -82,16 +81,8 @@ def _native(said: schema.ChatRequest) -> tuple[str, ...]:
     in_use = {"n": (said.n or 1) > 1, "logprobs": bool(said.logprobs), "logit_bias": bool(said.logit_bias),
               "modalities": any(kind != "text" for kind in said.modalities or ())}
     for name in ("audio", "functions", "function_call", "web_search_options"):
-        in_use[name] = bytes(getattr(said, name)) not in (b"", b"null")
-    return tuple(name for name, is_used in in_use.items() if is_used)
-
-
-def _append(messages: list[Message], message: Message) -> None:
-    """Neighbours of one role are one message: the results of parallel calls belong together."""
-    if messages and messages[-1].role == message.role != "system":
-        messages[-1] = Message(message.role, messages[-1].parts + message.parts)
-    else:
-        messages.append(message)
+        in_use[name] = dialect.is_given(getattr(said, name), or_empty=False)
+    return dialect.names_in_use(in_use)
 
 
 def _message(message: Any, path: str) -> Message:
@@ -99,9 +90,9 @@ def _message(message: Any, path: str) -> Message:
         case schema.System() | schema.Developer():
             return Message("system", (Text(_text(message.content, f"{path}.content")),))
         case schema.User():
-            return Message("user", _parts(message.content, f"{path}.content"))
+            return Message("user", parts_of(message.content, f"{path}.content", _part))
         case schema.ToolMessage():
-            parts = _parts(message.content, f"{path}.content")
+            parts = parts_of(message.content, f"{path}.content", _part)
             return Message("user", (ToolResult(message.tool_call_id, parts),))
         case schema.Assistant():
             return Message("assistant", _assistant(message, path))
@@ -111,26 +102,20 @@ def _message(message: Any, path: str) -> Message:
 
 def _assistant(message: schema.Assistant, path: str) -> tuple[Part, ...]:
     if message.function_call is not None:
-        raise unsayable(f"{path}.function_call", "another protocol", "use tool_calls")
+        raise unsayable(f"{path}.function_call", ANOTHER, "use tool_calls")
     parts: list[Part] = []
     if message.reasoning_content:
         parts.append(Thinking(message.reasoning_content))
     if message.content:
-        parts += _parts(message.content, f"{path}.content")
+        parts += parts_of(message.content, f"{path}.content", _part)
     if message.refusal:
         parts.append(Text(message.refusal))
     for at, call in enumerate(message.tool_calls or ()):
         where = f"{path}.tool_calls[{at}]"
         if call.function is None:
-            raise unsayable(where, "another protocol", "only calls of type function can be translated")
+            raise unsayable(where, ANOTHER, "only calls of type function can be translated")
         parts.append(ToolUse(required(call.id, f"{where}.id"), call.function.name, call.function.arguments))
     return tuple(parts)
-
-
-def _parts(content: schema.Content, path: str) -> tuple[Text | Image, ...]:
-    if isinstance(content, str):
-        return (Text(content),)
-    return tuple(_part(part, f"{path}[{at}]") for at, part in enumerate(content))
 
 
 def _part(part: schema.Part, path: str) -> Text | Image:
@@ -140,58 +125,31 @@ def _part(part: schema.Part, path: str) -> Text | Image:
         return Text(required(part.refusal, f"{path}.refusal"))
     if part.type == "image_url":
         if isinstance(part.image_url, schema.ImageUrl):
-            return image_of(part.image_url.url, part.image_url.detail)
-        return image_of(required(part.image_url, f"{path}.image_url"), None)
-    raise unsayable(f"{path}.type", "another protocol", "only text and image_url parts can be translated")
-
-
-def image_of(url: str, detail: str | None) -> Image:
-    """An image by its URL; base64 data URLs are taken apart."""
-    if detail == "auto":  # what silence means
-        detail = None
-    head, comma, data = url.partition(",")
-    if comma and head.startswith("data:") and head.endswith(";base64"):
-        return Image(data=data, media_type=head[5:-7], detail=detail)
-    return Image(url=url, detail=detail)
+            return dialect.image_of(part.image_url.url, part.image_url.detail)
+        return dialect.image_of(required(part.image_url, f"{path}.image_url"), None)
+    raise unsayable(f"{path}.type", ANOTHER, "only text and image_url parts can be translated")
 
 
 def _text(content: schema.Content, path: str) -> str:
-    texts = []
-    for at, part in enumerate(_parts(content, path)):
-        if not isinstance(part, Text):
-            raise unsayable(f"{path}[{at}]", "another protocol", "instructions must be text")
-        texts.append(part.text)
-    return "\n".join(texts)
+    return dialect.instructions_in(parts_of(content, path, _part), path)
 
 
 def _tool(tool: schema.ToolDef, path: str) -> Tool:
     if tool.type != "function":
-        raise unsayable(f"{path}.type", "another protocol", "only function tools can be translated")
+        raise unsayable(f"{path}.type", ANOTHER, "only function tools can be translated")
     function = required(tool.function, f"{path}.function")
     return Tool(function.name, function.description, function.parameters, function.strict)
 
 
 def _tool_choice(said: str | schema.NamedChoice | None) -> ToolChoice | None:
-    match said:
-        case None:
-            return None
-        case "auto" | "none" | "required":
-            return ToolChoice(said)
-        case schema.NamedChoice(type="function", function=schema.NamedFunction(name=name)):
-            return ToolChoice("named", name)
-    raise unsayable("tool_choice", "another protocol", "use auto, none, required or one function")
+    named = said.function if isinstance(said, schema.NamedChoice) and said.type == "function" else None
+    return dialect.tool_choice_of(said, named.name if named is not None else None)
 
 
 def _output_format(said: schema.ResponseFormat | None) -> OutputFormat | None:
-    if said is None or said.type == "text":
+    if said is None:
         return None
-    if said.type == "json_object":
-        return OutputFormat()
-    if said.type != "json_schema":
-        raise unsayable("response_format.type", "another protocol")
-    wanted = required(said.json_schema, "response_format.json_schema")
-    schema_ = required(wanted.schema, "response_format.json_schema.schema")
-    return OutputFormat(schema_, wanted.name, wanted.description, wanted.strict)
+    return dialect.output_format_of(said.type, said.json_schema, "response_format", "response_format.json_schema")
 
 
 def _sampling(said: schema.ChatRequest | schema.CompletionsRequest) -> Sampling:
@@ -235,7 +193,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "service_tier": asked.service_tier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
-    return said | {name: value for name, value in optional.items() if value is not None}
+    return said | without_none(optional)
 
 
 def _said_messages(asked: Conversation) -> list[Json]:
@@ -281,8 +239,8 @@ def _said_content(parts: list[Text | Image]) -> str | list[Json]:
 
 
 def _said_function(tool: Tool) -> Json:
-    optional = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
-    return {"name": tool.name} | {name: value for name, value in optional.items() if value is not None}
+    return {"name": tool.name,
+            **without_none({"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
 
 
 def _said_choice(choice: ToolChoice) -> str | Json:
@@ -294,7 +252,4 @@ def _said_choice(choice: ToolChoice) -> str | Json:
 def _said_format(wanted: OutputFormat) -> Json:
     if wanted.schema is None:
         return {"type": "json_object"}
-    optional = {"description": wanted.description, "strict": wanted.strict}
-    named = {"name": wanted.name or "answer", "schema": wanted.schema}
-    return {"type": "json_schema",
-            "json_schema": named | {name: value for name, value in optional.items() if value is not None}}
+    return {"type": "json_schema", "json_schema": dialect.schema_fields(wanted)}

@@ -20,7 +20,6 @@ class ChatFold:
         self._choices: dict[int, Json] = {}
 
     def add(self, said: Json) -> None:
-        """Take one chunk."""
         choices = said.get("choices") or []
         for name, value in said.items():
             if name not in ("choices", "object", "obfuscation") and (value is not None or name not in self._said):
@@ -39,7 +38,6 @@ class ChatFold:
                     whole[name] = value
 
     def body(self) -> bytes:
-        """The whole answer."""
         choices = [_finished(self._choices[index]) for index in sorted(self._choices)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         head = {name: value for name, value in self._said.items() if name != "usage"}

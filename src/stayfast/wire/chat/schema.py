@@ -9,10 +9,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from stayfast.core.conversation import RawObject
+from stayfast.wire.dialect import ABSENT, Count, GenerationRequest, Name, NamedSchema
 
-ABSENT = Raw(b"")
-Name = Annotated[str, Meta(min_length=1)]
-Count = Annotated[int, Meta(ge=1)]
 NChoices = Annotated[int, Meta(ge=1, le=128)]
 
 
@@ -95,11 +93,8 @@ class NamedChoice(Struct, gc=False):
     function: NamedFunction | None = None
 
 
-class JsonSchema(Struct, gc=False):
+class JsonSchema(NamedSchema, gc=False, kw_only=True):
     name: str
-    description: str | None = None
-    schema: RawObject | None = None
-    strict: bool | None = None
 
 
 class ResponseFormat(Struct, gc=False):
@@ -111,36 +106,35 @@ class StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
-class ChatRequest(Struct, gc=False):
-    """`POST /v1/chat/completions`."""
-
-    model: Name
-    messages: Annotated[list[System | Developer | User | Assistant | ToolMessage | FunctionMessage], Meta(min_length=1)]
-    stream: bool | None = None
+class SampledRequest(GenerationRequest, gc=False, kw_only=True):
     stream_options: StreamOptions | None = None
     n: NChoices | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
+    user: str | None = None
+    logit_bias: dict[str, float] | None = None
+
+
+class ChatRequest(SampledRequest, gc=False, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[System | Developer | User | Assistant | ToolMessage | FunctionMessage], Meta(min_length=1)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     tools: list[ToolDef] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    user: str | None = None
     safety_identifier: str | None = None
     metadata: RawObject | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
     store: bool | None = None
     logprobs: bool | None = None
-    logit_bias: dict[str, float] | None = None
     modalities: list[str] | None = None
     top_k: int | None = None  # of self-hosted engines
     audio: Raw = ABSENT
@@ -149,27 +143,15 @@ class ChatRequest(Struct, gc=False):
     web_search_options: Raw = ABSENT
 
 
-class CompletionsRequest(Struct, gc=False):
+class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
     """`POST /v1/completions`. `prompt`: text, texts, tokens, or lists of tokens."""
 
-    model: Name
     prompt: str | Alike
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: NChoices | None = None
     best_of: int | None = None
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    user: str | None = None
     suffix: str | None = None
     echo: bool | None = None
     logprobs: int | bool | None = None
-    logit_bias: dict[str, float] | None = None
 
 
 class EmbeddingsRequest(Struct, gc=False):

@@ -9,13 +9,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Sight
 from stayfast.wire import usage
-from stayfast.wire.chat.usual import usual
-from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.faults import in_band, malformed, truncated
-from stayfast.wire.reading import object_in
+from stayfast.wire.deltas import Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import begin_of, object_in
+from stayfast.wire.errors import in_band, malformed, truncated
 
 
 class ChunkDelta(Struct, gc=False):
@@ -51,17 +49,13 @@ _REASONS: Final[dict[str, Reason]] = {
     "content_filter": "content_filter"}
 
 
-class ChatSource:
+class ChatSource(Source):
     """One chat or completions answer. One task owns it."""
 
-    __slots__ = ("_calls", "_chunk", "_finished", "_has_begun", "_is_chat", "_n_calls", "_n_choices", "_upstream", "_whole",
-                 "ended", "is_only_usage", "sight")
+    __slots__ = ("_calls", "_chunk", "_finished", "_has_begun", "_is_chat", "_n_calls", "_n_choices", "_whole")
 
     def __init__(self, upstream: str, n_choices: int, sight: Sight, *, is_chat: bool = True) -> None:
-        self.sight = sight
-        self.ended = False
-        self.is_only_usage = False
-        self._upstream = upstream
+        super().__init__(upstream, sight)
         self._whole = b""
         self._n_choices = n_choices
         self._is_chat = is_chat  # else completions
@@ -72,7 +66,6 @@ class ChatSource:
         self._n_calls = 0
 
     def see(self, data: bytes, name: bytes) -> int:
-        """Read one event; returns 1 if it holds content."""
         try:
             chunk = self._chunk = _CHUNK.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -118,14 +111,7 @@ class ChatSource:
             sight.response_id = chunk.id
         return None
 
-    def fail(self, failure: UpstreamFailed) -> None:
-        """End the answer here."""
-        self.ended = True
-        self.sight.is_complete = False
-        self.sight.failure = failure
-
     def finish(self) -> None:
-        """The body or the stream has ended."""
         if self.ended:
             return
         self.ended = True
@@ -140,7 +126,7 @@ class ChatSource:
         found: list[Delta] = []
         if not self._has_begun and (chunk.choices or chunk.id):
             self._has_begun = True
-            found.append(_begin(chunk.id, chunk.model, chunk.created))
+            found.append(begin_of(chunk.id, chunk.model, chunk.created))
         for choice in chunk.choices or ():
             if choice.index != 0:
                 continue
@@ -188,7 +174,7 @@ class ChatSource:
         """A finish reason for each choice that has none."""
         sight, chunk = self.sight, self._chunk
         sight.finish_reason = sight.finish_reason or "length"
-        begin = _begin(sight.response_id, chunk.model, chunk.created)
+        begin = begin_of(sight.response_id, chunk.model, chunk.created)
         head = {"id": begin.id, "object": "chat.completion.chunk" if self._is_chat else "text_completion",
                 "created": begin.created_at or 0, "model": begin.model}
         empty: Json = {"delta": {}} if self._is_chat else {"text": ""}
@@ -196,18 +182,8 @@ class ChatSource:
                 for index in range(self._n_choices) if index not in self._finished]
 
     def see_whole(self, body: bytes) -> None:
-        """Read a whole chat or completions answer."""
         self.ended = True
         self._whole = body
-        sight = self.sight
-        answer = usual(body) if self._is_chat else None
-        if answer is not None:
-            sight.usage, sight.response_id, sight.says_text = answer.counted(), answer.id, answer.says_text
-            if answer.choices:
-                sight.finish_reason = answer.choices[0].finish_reason
-            sight.n_content = 1
-            sight.is_complete = True
-            return None
         said = object_in(body)
         if said.get("error"):
             return self.fail(in_band(self._upstream, said))
@@ -217,18 +193,14 @@ class ChatSource:
             for choice in choices
         ):
             return self.fail(malformed(self._upstream, "an answer without choices"))
-        sight.usage = usage.from_openai(said.get("usage"))
-        sight.response_id = _optional_text(said.get("id"))
-        if choices:
-            sight.finish_reason = _optional_text(choices[0].get("finish_reason"))
-        sight.n_content = 1
-        sight.is_complete = True
+        self._complete(usage.from_openai(said.get("usage")), _optional_text(said.get("id")),
+                       _optional_text(choices[0].get("finish_reason")) if choices else None)
         return None
 
     def whole(self) -> list[Delta]:
         """The first choice of the whole answer just seen."""
         said = object_in(self._whole)
-        found: list[Delta] = [_begin(said.get("id"), said.get("model"), said.get("created"))]
+        found: list[Delta] = [begin_of(said.get("id"), said.get("model"), said.get("created"))]
         if not said["choices"]:
             return found
         choice = said["choices"][0]
@@ -244,11 +216,6 @@ def _has_content(choice: ChunkChoice) -> bool:
         return bool(choice.text)
     return bool(delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.refusal or delta.function_call
                 or choice.text) or has_audio(delta.audio)
-
-
-def _begin(answer_id: object, model: object, created: object) -> Begin:
-    is_instant = isinstance(created, int | float) and 0 <= created < 2**53
-    return Begin(_optional_text(answer_id) or "", _optional_text(model) or "", int(created) if is_instant else None)  # type: ignore[call-overload]  # checked above
 
 
 def _optional_text(value: object) -> str | None:

@@ -5,26 +5,48 @@ from stayfast.wire.deltas import Begin, Delta, Finish, Json, TextDelta, Thinking
 from stayfast.wire.usage import to_chat
 
 
-class ChatWriter:
-    """Chat chunks: a role, content, a finish reason, and usage where the client asked for it."""
+class _ChunkWriter:
+    """What both kinds of chunks share: a head, and usage where the client asked for it."""
 
-    __slots__ = ("_created_at", "_has_role", "_id", "_model", "_with_usage")
+    __slots__ = ("_created_at", "_id", "_model", "_with_usage")
+    kind = ""
 
     def __init__(self, request: Request, created_at: int) -> None:
         self._id = ""
         self._model = request.model
         self._created_at = created_at
-        self._has_role = False
         self._with_usage = request.include_usage or not request.stream
 
+    def end(self, usage: Usage | None) -> list[Json]:
+        """The usage chunk, if it was asked for and is known."""
+        if not self._with_usage or usage is None:
+            return []
+        return [self._envelope([]) | {"usage": to_chat(usage)}]
+
+    def _begin(self, begin: Begin) -> list[Json]:
+        self._id = begin.id or self._id
+        self._model = begin.model or self._model
+        self._created_at = begin.created_at if begin.created_at is not None else self._created_at
+        return []  # in chat, what follows decides whether content is text or null
+
+    def _envelope(self, choices: list[Json]) -> Json:
+        return {"id": self._id, "object": self.kind, "created": self._created_at, "model": self._model, "choices": choices}
+
+
+class ChatWriter(_ChunkWriter):
+    """Chat chunks: a role, content, a finish reason, and usage where the client asked for it."""
+
+    __slots__ = ("_has_role",)
+    kind = "chat.completion.chunk"
+
+    def __init__(self, request: Request, created_at: int) -> None:
+        super().__init__(request, created_at)
+        self._has_role = False
+
     def events(self, delta: Delta) -> list[Json]:
-        """The chunks for one delta."""
         match delta:
             case Begin():
-                self._id = delta.id or self._id
-                self._model = delta.model or self._model
-                self._created_at = delta.created_at if delta.created_at is not None else self._created_at
-                return []  # what follows decides whether content is text or null
+                return self._begin(delta)
             case TextDelta():
                 return [*self._role(), self._chunk({"content": delta.text})]
             case ThinkingDelta():
@@ -39,12 +61,6 @@ class ChatWriter:
             case Finish():
                 return [*self._role(), self._chunk({}, delta.reason)]
 
-    def end(self, usage: Usage | None) -> list[Json]:
-        """The usage chunk, if it was asked for and is known."""
-        if not self._with_usage or usage is None:
-            return []
-        return [self._envelope([]) | {"usage": to_chat(usage)}]
-
     def _role(self, content: str | None = "") -> list[Json]:
         if self._has_role:
             return []
@@ -54,44 +70,22 @@ class ChatWriter:
     def _chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
         return self._envelope([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}])
 
-    def _envelope(self, choices: list[Json]) -> Json:
-        return {"id": self._id, "object": "chat.completion.chunk", "created": self._created_at, "model": self._model,
-                "choices": choices}
 
-
-class CompletionsWriter:
+class CompletionsWriter(_ChunkWriter):
     """Completions chunks: text and a finish reason; reasoning and tools have no words there and are left out."""
 
-    __slots__ = ("_created_at", "_id", "_model", "_with_usage")
-
-    def __init__(self, request: Request, created_at: int) -> None:
-        self._id = ""
-        self._model = request.model
-        self._created_at = created_at
-        self._with_usage = request.include_usage or not request.stream
+    __slots__ = ()
+    kind = "text_completion"
 
     def events(self, delta: Delta) -> list[Json]:
-        """The chunks for one delta."""
         match delta:
             case Begin():
-                self._id = delta.id or self._id
-                self._model = delta.model or self._model
-                self._created_at = delta.created_at if delta.created_at is not None else self._created_at
+                return self._begin(delta)
             case TextDelta():
                 return [self._chunk(delta.text, None)]
             case Finish():
                 return [self._chunk("", "stop" if delta.reason == "tool_calls" else delta.reason)]
         return []
 
-    def end(self, usage: Usage | None) -> list[Json]:
-        """The usage chunk, if it was asked for and is known."""
-        if not self._with_usage or usage is None:
-            return []
-        return [self._envelope([]) | {"usage": to_chat(usage)}]
-
     def _chunk(self, text: str, finish_reason: str | None) -> Json:
         return self._envelope([{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}])
-
-    def _envelope(self, choices: list[Json]) -> Json:
-        return {"id": self._id, "object": "text_completion", "created": self._created_at, "model": self._model,
-                "choices": choices}

@@ -25,10 +25,9 @@ from stayfast.core.conversation import (
 )
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
+from stayfast.wire import dialect
+from stayfast.wire.dialect import ANOTHER, Json, parts_of, required, unsayable, without_none
 from stayfast.wire.messages import schema
-from stayfast.wire.reading import required, unsayable
-
-Json = dict[str, Any]
 
 MAX_TEMPERATURE: Final = 1.0  # half of what the other protocols allow
 ONE_OBJECT: Final = "Respond with one JSON object and nothing else."
@@ -48,7 +47,7 @@ def conversation(said: schema.MessagesRequest) -> Conversation:
         api=Api.MESSAGES,
         messages=tuple(Message(_role(message), _parts(message.content, f"messages[{at}].content"))
                        for at, message in enumerate(said.messages)),
-        system=() if not said.system else (_text(said.system, "system"),),
+        system=() if not said.system else (dialect.instructions_in(_parts(said.system, "system"), "system"),),
         tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
@@ -59,8 +58,7 @@ def conversation(said: schema.MessagesRequest) -> Conversation:
         effort=config.effort or _effort(said.thinking),
         user=said.metadata.user_id if said.metadata is not None else None,
         service_tier="auto" if said.service_tier == "auto" else None,
-        native=tuple(name for name in ("container", "mcp_servers")
-                     if bytes(getattr(said, name)) not in (b"", b"null", b"[]")),
+        native=tuple(name for name in ("container", "mcp_servers") if dialect.is_given(getattr(said, name))),
     )
 
 
@@ -69,9 +67,7 @@ def _role(message: schema.User | schema.Assistant | schema.System) -> Any:
 
 
 def _parts(content: str | list[schema.Block], path: str) -> tuple[Part, ...]:
-    if isinstance(content, str):
-        return (Text(content),)
-    return tuple(part for at, block in enumerate(content) if (part := _part(block, f"{path}[{at}]")) is not None)
+    return tuple(part for part in parts_of(content, path, _part) if part is not None)
 
 
 def _part(block: schema.Block, path: str) -> Part | None:
@@ -90,7 +86,7 @@ def _part(block: schema.Block, path: str) -> Part | None:
             return Thinking(block.thinking or "", block.signature)
         case "redacted_thinking":
             return None
-    raise unsayable(f"{path}.type", "another protocol", "blocks of this type cannot be translated")
+    raise unsayable(f"{path}.type", ANOTHER, "blocks of this type cannot be translated")
 
 
 def _result_parts(content: object, path: str) -> tuple[Text | Image, ...]:
@@ -101,7 +97,7 @@ def _result_parts(content: object, path: str) -> tuple[Text | Image, ...]:
     found: list[Text | Image] = []
     for at, part in enumerate(_parts(content, path)):  # type: ignore[arg-type]  # a str or a list of blocks is left
         if not isinstance(part, Text | Image):
-            raise unsayable(f"{path}[{at}].type", "another protocol", "a tool's result holds text and images")
+            raise unsayable(f"{path}[{at}].type", ANOTHER, "a tool's result holds text and images")
         found.append(part)
     return tuple(found)
 
@@ -113,21 +109,12 @@ def _image(source: schema.Source | str | None, path: str) -> Image:
                          media_type=required(source.media_type, f"{path}.media_type"))
         if source.type == "url":
             return Image(url=required(source.url, f"{path}.url"))
-    raise unsayable(path, "another protocol", "an image comes as base64 or by url")
-
-
-def _text(content: str | list[schema.Block], path: str) -> str:
-    texts = []
-    for at, part in enumerate(_parts(content, path)):
-        if not isinstance(part, Text):
-            raise unsayable(f"{path}[{at}]", "another protocol", "instructions must be text")
-        texts.append(part.text)
-    return "\n".join(texts)
+    raise unsayable(path, ANOTHER, "an image comes as base64 or by url")
 
 
 def _tool(tool: schema.ToolDef, path: str) -> Tool:
     if tool.type not in (None, "custom"):
-        raise unsayable(f"{path}.type", "another protocol", "only the client's own tools can be translated")
+        raise unsayable(f"{path}.type", ANOTHER, "only the client's own tools can be translated")
     return Tool(required(tool.name, f"{path}.name"), tool.description,
                 required(tool.input_schema, f"{path}.input_schema"), tool.strict)
 
@@ -138,7 +125,7 @@ def _tool_choice(said: schema.Choice | None) -> ToolChoice | None:
     if said.type == "tool":
         return ToolChoice("named", required(said.name, "tool_choice.name"))
     if said.type not in _MODES:
-        raise unsayable("tool_choice.type", "another protocol", "use auto, any, tool or none")
+        raise unsayable("tool_choice.type", ANOTHER, "use auto, any, tool or none")
     return ToolChoice(_MODES[said.type])  # type: ignore[arg-type]  # values of the table are modes
 
 
@@ -146,7 +133,7 @@ def _output_format(said: schema.Format | None) -> OutputFormat | None:
     if said is None:
         return None
     if said.type != "json_schema":
-        raise unsayable("output_config.format.type", "another protocol")
+        raise unsayable("output_config.format.type", ANOTHER)
     return OutputFormat(required(said.schema, "output_config.format.schema"))
 
 
@@ -190,7 +177,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "thinking": _said_thinking(asked.effort),
         "output_config": _said_config(asked) or None,
     }
-    return said | {name: value for name, value in optional.items() if value is not None}
+    return said | without_none(optional)
 
 
 def _said_messages(asked: Conversation) -> list[Json]:
@@ -237,8 +224,7 @@ def _said_input(part: ToolUse) -> RawObject:
 def _said_tool(tool: Tool) -> Json:
     said: Json = {"name": tool.name,
                   "input_schema": tool.parameters or {"type": "object", "properties": {}}}
-    optional = {"description": tool.description, "strict": tool.strict}
-    return said | {name: value for name, value in optional.items() if value is not None}
+    return said | without_none({"description": tool.description, "strict": tool.strict})
 
 
 def _said_choice(asked: Conversation) -> Json | None:

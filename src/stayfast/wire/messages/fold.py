@@ -18,7 +18,6 @@ class MessagesFold:
         self._grown: dict[tuple[int, str], list[str]] = {}
 
     def add(self, said: Json) -> None:
-        """Take one event."""
         match said.get("type"):
             case "message_start":
                 self._message = said["message"]

@@ -6,9 +6,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from stayfast.core.conversation import RawObject
-
-ABSENT = Raw(b"")
-Name = Annotated[str, Meta(min_length=1)]
+from stayfast.wire.dialect import ABSENT, Name
 
 
 class Source(Struct, gc=False):

@@ -5,12 +5,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Sight, Usage
 from stayfast.wire import usage
-from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.faults import in_band, malformed, truncated
-from stayfast.wire.reading import object_in
+from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import object_in, text_in
+from stayfast.wire.errors import in_band, malformed
 
 
 class Start(Struct, gc=False):
@@ -45,17 +44,13 @@ _REASONS: Final[dict[str, Reason]] = {
     "model_context_window_exceeded": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 
 
-class MessagesSource:
+class MessagesSource(Source):
     """One messages answer. One task owns it."""
 
-    __slots__ = ("_calls", "_event", "_n_calls", "_open_index", "_silent", "_upstream", "_whole", "ended", "is_only_usage",
-                 "sight")
+    __slots__ = ("_calls", "_event", "_n_calls", "_open_index", "_silent", "_whole")
 
     def __init__(self, upstream: str, sight: Sight) -> None:
-        self.sight = sight
-        self.ended = False
-        self.is_only_usage = False  # never: usage comes with events that every stream has
-        self._upstream = upstream
+        super().__init__(upstream, sight)
         self._whole: Json = {}
         self._event = MessagesEvent()
         self._calls: dict[int, int] = {}  # the block's index: our ordinal
@@ -64,7 +59,6 @@ class MessagesSource:
         self._open_index: int | None = None  # of the running block
 
     def see(self, data: bytes, name: bytes) -> int:
-        """Read one event; returns 1 if it holds content."""
         try:
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -101,24 +95,12 @@ class MessagesSource:
         if event.delta is not None and event.delta.stop_reason is not None:
             sight.finish_reason = event.delta.stop_reason
 
-    def fail(self, failure: UpstreamFailed) -> None:
-        """End the answer here."""
-        self.ended = True
-        self.sight.is_complete = False
-        self.sight.failure = failure
-
-    def finish(self) -> None:
-        """The body has ended."""
-        if not self.ended:
-            self.fail(truncated(self._upstream))
-
     def deltas(self) -> list[Delta]:
-        """The event just seen."""
         event = self._event
         match event.type:
             case "message_start":
                 start = event.message or Start()
-                return [Begin(_text(start.id), _text(start.model), usage=self.sight.usage)]
+                return [Begin(text_in(start.id), text_in(start.model), usage=self.sight.usage)]
             case "content_block_start":
                 return self._begin_block(event.index, event.content_block)
             case "content_block_delta" if event.delta is not None:
@@ -135,13 +117,13 @@ class MessagesSource:
             return []
         match block.get("type"):
             case "text":
-                return [TextDelta(text)] if (text := _text(block.get("text"))) else []
+                return [TextDelta(text)] if (text := text_in(block.get("text"))) else []
             case "thinking":
-                return [ThinkingDelta(text)] if (text := _text(block.get("thinking"))) else []
+                return [ThinkingDelta(text)] if (text := text_in(block.get("thinking"))) else []
             case "tool_use":
                 ordinal = self._calls[index] = self._n_calls
                 self._n_calls += 1
-                begin = ToolBegin(ordinal, _text(block.get("id")), _text(block.get("name")))
+                begin = ToolBegin(ordinal, text_in(block.get("id")), text_in(block.get("name")))
                 if block.get("input"):
                     return [begin, ToolDelta(ordinal, msgspec.json.encode(block["input"]).decode())]
                 self._silent.add(index)
@@ -151,12 +133,12 @@ class MessagesSource:
     def _grow(self, index: int, delta: EventDelta) -> list[Delta]:
         match delta.type:
             case "text_delta":
-                return [TextDelta(text)] if (text := _text(delta.text)) else []
+                return [TextDelta(text)] if (text := text_in(delta.text)) else []
             case "thinking_delta":
-                return [ThinkingDelta(text)] if (text := _text(delta.thinking)) else []
+                return [ThinkingDelta(text)] if (text := text_in(delta.thinking)) else []
             case "signature_delta":
-                return [ThinkingDelta("", _text(delta.signature))]
-            case "input_json_delta" if index in self._calls and (text := _text(delta.partial_json)):
+                return [ThinkingDelta("", text_in(delta.signature))]
+            case "input_json_delta" if index in self._calls and (text := text_in(delta.partial_json)):
                 self._silent.discard(index)
                 return [ToolDelta(self._calls[index], text)]
         return []
@@ -174,39 +156,29 @@ class MessagesSource:
         return [*events, {"type": "message_stop"}]
 
     def see_whole(self, body: bytes) -> None:
-        """Read a whole messages answer."""
         self.ended = True
         said = object_in(body)
         if said.get("type") == "error" or said.get("error"):
             return self.fail(in_band(self._upstream, said))
         if not isinstance(said.get("content"), list):
             return self.fail(malformed(self._upstream, "an answer without content"))
-        sight = self.sight
-        sight.usage = usage.from_anthropic(said.get("usage"))
-        sight.response_id = _text(said.get("id")) or None
-        sight.finish_reason = _text(said.get("stop_reason")) or None
-        sight.n_content = 1
-        sight.is_complete = True
+        self._complete(usage.from_anthropic(said.get("usage")), text_in(said.get("id")) or None,
+                       text_in(said.get("stop_reason")) or None)
         self._whole = said
         return None
 
     def whole(self) -> list[Delta]:
-        """The whole answer just seen."""
         said = self._whole
-        found: list[Delta] = [Begin(_text(said.get("id")), _text(said.get("model")), usage=self.sight.usage)]
+        found: list[Delta] = [Begin(text_in(said.get("id")), text_in(said.get("model")), usage=self.sight.usage)]
         for index, block in enumerate(said["content"]):
             found += self._begin_block(index, block)
             if index in self._silent:
                 found.append(ToolDelta(self._calls[index], "{}"))
             elif isinstance(block, dict) and block.get("type") == "thinking" and block.get("signature"):
-                found.append(ThinkingDelta("", _text(block["signature"])))
-        found.append(_finish(_text(said.get("stop_reason")), said.get("stop_sequence")))
+                found.append(ThinkingDelta("", text_in(block["signature"])))
+        found.append(_finish(text_in(said.get("stop_reason")), said.get("stop_sequence")))
         return found
 
 
 def _finish(reason: str, stop_sequence: object) -> Finish:
-    return Finish(_REASONS.get(reason, "stop"), _text(stop_sequence) or None)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return Finish(_REASONS.get(reason, "stop"), text_in(stop_sequence) or None)

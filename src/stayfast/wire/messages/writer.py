@@ -3,18 +3,8 @@
 from typing import Final
 
 from stayfast.core.types import Request, Usage
-from stayfast.wire.deltas import (
-    Begin,
-    Delta,
-    Finish,
-    Json,
-    Reason,
-    TextDelta,
-    ThinkingDelta,
-    ToolBegin,
-    ToolDelta,
-    Unsayable,
-)
+from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import Unsayable
 from stayfast.wire.usage import to_messages
 
 _REASONS: Final[dict[Reason, str]] = {
@@ -93,7 +83,6 @@ class MessagesWriter:
         return [{"type": "content_block_stop", "index": self._n_blocks - 1}]
 
     def end(self, usage: Usage | None) -> list[Json]:
-        """Why it stopped, the usage, and the end."""
         sequence = self._finish.stop_sequence
         reason = "stop_sequence" if sequence is not None else _REASONS[self._finish.reason]
         if self._has_calls and reason == "end_turn":

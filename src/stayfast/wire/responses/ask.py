@@ -4,7 +4,7 @@ Dropped on the way in, as hints: `include`, `store`, `max_tool_calls`, `phase`, 
 items of earlier turns (only their provider can read them), prompt-cache marks, and fields unknown here.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,11 +21,9 @@ from stayfast.core.conversation import (
     ToolUse,
 )
 from stayfast.core.types import Api
-from stayfast.wire.chat.ask import image_of
-from stayfast.wire.reading import missing, required, unsayable
+from stayfast.wire import dialect
+from stayfast.wire.dialect import ANOTHER, Json, missing, parts_of, required, unsayable, without_none
 from stayfast.wire.responses import schema
-
-Json = dict[str, Any]
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -45,7 +43,7 @@ def conversation(said: schema.ResponsesRequest) -> Conversation:
             if message.role == "system" and not messages:
                 system.append(message.text)
             else:
-                _append(messages, message)
+                dialect.append_message(messages, message)
     text = said.text or schema.TextConfig()
     return Conversation(
         api=Api.RESPONSES,
@@ -71,16 +69,8 @@ def _native(said: schema.ResponsesRequest) -> tuple[str, ...]:
     in_use = {"background": said.background is True, "truncation": said.truncation not in (None, "disabled"),
               "previous_response_id": said.previous_response_id is not None, "top_logprobs": bool(said.top_logprobs)}
     for name in ("conversation", "prompt", "context_management"):
-        in_use[name] = bytes(getattr(said, name)) not in (b"", b"null", b"[]")
-    return tuple(name for name, is_used in in_use.items() if is_used)
-
-
-def _append(messages: list[Message], message: Message) -> None:
-    """Calls and texts of one turn come as items of their own; they are one message."""
-    if messages and messages[-1].role == message.role != "system":
-        messages[-1] = Message(message.role, messages[-1].parts + message.parts)
-    else:
-        messages.append(message)
+        in_use[name] = dialect.is_given(getattr(said, name))
+    return dialect.names_in_use(in_use)
 
 
 def _item(item: schema.Item, path: str) -> Message | None:
@@ -88,10 +78,10 @@ def _item(item: schema.Item, path: str) -> Message | None:
         case "message":
             role = _ROLES.get(required(item.role, f"{path}.role"))
             if role is None:
-                raise unsayable(f"{path}.role", "another protocol", "use user, assistant, system or developer")
+                raise unsayable(f"{path}.role", ANOTHER, "use user, assistant, system or developer")
             if item.content is None:
                 raise missing(f"{path}.content")
-            return Message(role, _parts(item.content, f"{path}.content"))  # type: ignore[arg-type]  # values of the table are roles
+            return Message(role, parts_of(item.content, f"{path}.content", _part))  # type: ignore[arg-type]  # values of the table are roles
         case "function_call":
             arguments = item.arguments if isinstance(item.arguments, str) else msgspec.json.encode(
                 item.arguments or {}).decode()
@@ -101,18 +91,12 @@ def _item(item: schema.Item, path: str) -> Message | None:
             if item.output is None:
                 raise missing(f"{path}.output")
             if isinstance(item.output, dict):
-                raise unsayable(f"{path}.output", "another protocol", "expected text or a list of parts")
+                raise unsayable(f"{path}.output", ANOTHER, "expected text or a list of parts")
             return Message("user", (ToolResult(required(item.call_id, f"{path}.call_id"),
-                                               _parts(item.output, f"{path}.output")),))
+                                               parts_of(item.output, f"{path}.output", _part)),))
         case "reasoning":
             return None
-    raise unsayable(f"{path}.type", "another protocol", "items of this type cannot be translated")
-
-
-def _parts(content: str | list[schema.Part], path: str) -> tuple[Text | Image, ...]:
-    if isinstance(content, str):
-        return (Text(content),)
-    return tuple(_part(part, f"{path}[{at}]") for at, part in enumerate(content))
+    raise unsayable(f"{path}.type", ANOTHER, "items of this type cannot be translated")
 
 
 def _part(part: schema.Part, path: str) -> Text | Image:
@@ -121,35 +105,23 @@ def _part(part: schema.Part, path: str) -> Text | Image:
     if part.type == "refusal":
         return Text(required(part.refusal, f"{path}.refusal"))
     if part.type == "input_image" and part.image_url is not None:
-        return image_of(part.image_url, part.detail)
-    raise unsayable(f"{path}.type", "another protocol", "only text and images by URL can be translated")
+        return dialect.image_of(part.image_url, part.detail)
+    raise unsayable(f"{path}.type", ANOTHER, "only text and images by URL can be translated")
 
 
 def _tool(tool: schema.ToolDef, path: str) -> Tool:
     if tool.type != "function":
-        raise unsayable(f"{path}.type", "another protocol", "only function tools can be translated")
+        raise unsayable(f"{path}.type", ANOTHER, "only function tools can be translated")
     return Tool(required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
 
 
 def _tool_choice(said: str | schema.Choice | None) -> ToolChoice | None:
-    match said:
-        case None:
-            return None
-        case "auto" | "none" | "required":
-            return ToolChoice(said)
-        case schema.Choice(type="function", name=str(name)):
-            return ToolChoice("named", name)
-    raise unsayable("tool_choice", "another protocol", "use auto, none, required or one function")
+    name = said.name if isinstance(said, schema.Choice) and said.type == "function" else None
+    return dialect.tool_choice_of(said, name)
 
 
 def _output_format(said: schema.Format | None) -> OutputFormat | None:
-    if said is None or said.type == "text":
-        return None
-    if said.type == "json_object":
-        return OutputFormat()
-    if said.type != "json_schema":
-        raise unsayable("text.format.type", "another protocol")
-    return OutputFormat(required(said.schema, "text.format.schema"), said.name, said.description, said.strict)
+    return dialect.output_format_of(said.type, said, "text.format", "text.format") if said is not None else None
 
 
 def body(asked: Conversation, model: str, *, stream: bool) -> Json:
@@ -181,7 +153,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "service_tier": asked.service_tier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
-    return said | {name: value for name, value in optional.items() if value is not None}
+    return said | without_none(optional)
 
 
 def _refuse(asked: Conversation) -> None:
@@ -246,6 +218,4 @@ def _said_choice(choice: ToolChoice | None) -> str | Json | None:
 def _said_format(wanted: OutputFormat) -> Json:
     if wanted.schema is None:
         return {"type": "json_object"}
-    said: Json = {"type": "json_schema", "name": wanted.name or "answer", "schema": wanted.schema}
-    optional = {"description": wanted.description, "strict": wanted.strict}
-    return said | {name: value for name, value in optional.items() if value is not None}
+    return {"type": "json_schema", **dialect.schema_fields(wanted)}

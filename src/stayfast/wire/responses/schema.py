@@ -6,9 +6,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from stayfast.core.conversation import RawObject
-
-ABSENT = Raw(b"")
-Name = Annotated[str, Meta(min_length=1)]
+from stayfast.wire.dialect import ABSENT, Count, GenerationRequest, NamedSchema
 
 
 class Part(Struct, gc=False):
@@ -44,12 +42,8 @@ class Choice(Struct, gc=False):
     name: str | None = None
 
 
-class Format(Struct, gc=False):
+class Format(NamedSchema, gc=False, kw_only=True):
     type: str
-    name: str | None = None
-    description: str | None = None
-    schema: RawObject | None = None
-    strict: bool | None = None
 
 
 class TextConfig(Struct, gc=False):
@@ -61,16 +55,12 @@ class Reasoning(Struct, gc=False):
     effort: str | None = None
 
 
-class ResponsesRequest(Struct, gc=False):
+class ResponsesRequest(GenerationRequest, gc=False, kw_only=True):
     """`POST /v1/responses`."""
 
-    model: Name
     input: str | Annotated[list[Item], Meta(min_length=1)] | None = None
     instructions: str | None = None
-    stream: bool | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    max_output_tokens: Count | None = None
     top_logprobs: int | None = None
     tools: list[ToolDef] | None = None
     tool_choice: str | Choice | None = None

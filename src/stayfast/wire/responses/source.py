@@ -8,13 +8,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Sight
 from stayfast.wire import usage
-from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.faults import in_band, malformed, truncated
-from stayfast.wire.reading import object_in
-from stayfast.wire.responses.so_far import SoFar
+from stayfast.wire.deltas import Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import begin_of, object_in, text_in
+from stayfast.wire.errors import in_band, malformed
+from stayfast.wire.responses.fold import SoFar
 
 
 class Incomplete(Struct, gc=False):
@@ -49,16 +48,13 @@ _TEXT: Final = ("response.output_text.delta", "response.refusal.delta")
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
-class ResponsesSource:
+class ResponsesSource(Source):
     """One responses answer. One task owns it."""
 
-    __slots__ = ("_calls", "_event", "_has_arguments", "_so_far", "_upstream", "_whole", "ended", "is_only_usage", "sight")
+    __slots__ = ("_calls", "_event", "_has_arguments", "_so_far", "_whole")
 
     def __init__(self, upstream: str, sight: Sight) -> None:
-        self.sight = sight
-        self.ended = False
-        self.is_only_usage = False  # never: usage comes with events that every stream has
-        self._upstream = upstream
+        super().__init__(upstream, sight)
         self._whole: Json = {}
         self._event = ResponsesEvent()
         self._calls: dict[int, int] = {}  # output_index: our ordinal
@@ -66,7 +62,6 @@ class ResponsesSource:
         self._so_far = SoFar()
 
     def see(self, data: bytes, name: bytes) -> int:
-        """Read one event; returns 1 if it holds content."""
         try:
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -106,27 +101,15 @@ class ResponsesSource:
             self.ended = True
             sight.is_complete = True
 
-    def fail(self, failure: UpstreamFailed) -> None:
-        """End the answer here."""
-        self.ended = True
-        self.sight.is_complete = False
-        self.sight.failure = failure
-
-    def finish(self) -> None:
-        """The body has ended."""
-        if not self.ended:
-            self.fail(truncated(self._upstream))
-
     def deltas(self) -> list[Delta]:
-        """The event just seen."""
         event = self._event
         kind = event.type
         if kind == "response.created" and event.response is not None:
-            return [_begin(event.response.id, event.response.model, event.response.created_at)]
+            return [begin_of(event.response.id, event.response.model, event.response.created_at)]
         if kind in _TEXT:
-            return [TextDelta(text)] if (text := _text(event.delta)) else []
+            return [TextDelta(text)] if (text := text_in(event.delta)) else []
         if kind in _THINKING:
-            return [ThinkingDelta(text)] if (text := _text(event.delta)) else []
+            return [ThinkingDelta(text)] if (text := text_in(event.delta)) else []
         if kind == "response.output_item.added":
             return self._begin_item(event.output_index, event.item)
         if kind in ("response.function_call_arguments.delta", "response.function_call_arguments.done"):
@@ -139,15 +122,15 @@ class ResponsesSource:
         if not isinstance(item, dict) or item.get("type") != "function_call":
             return []
         ordinal = self._calls[index] = len(self._calls)
-        return [ToolBegin(ordinal, _text(item.get("call_id")), _text(item.get("name")))]
+        return [ToolBegin(ordinal, text_in(item.get("call_id")), text_in(item.get("name")))]
 
     def _grow(self, event: ResponsesEvent) -> list[Delta]:
         index = event.output_index
         if index not in self._calls:
             return []
-        text = _text(event.delta)
+        text = text_in(event.delta)
         if event.type.endswith(".done") and index not in self._has_arguments:
-            text = _text(event.arguments)
+            text = text_in(event.arguments)
         if not text:
             return []
         self._has_arguments.add(index)
@@ -164,7 +147,6 @@ class ResponsesSource:
         return self._so_far.ending(self._event.sequence_number)
 
     def see_whole(self, body: bytes) -> None:
-        """Read a whole responses answer."""
         self.ended = True
         said = object_in(body)
         if said.get("error") or said.get("status") == "failed":
@@ -172,25 +154,20 @@ class ResponsesSource:
             return self.fail(in_band(self._upstream, {"error": error if isinstance(error, dict) else {}}))
         if not isinstance(said.get("output"), list):
             return self.fail(malformed(self._upstream, "an answer without output"))
-        sight = self.sight
-        sight.usage = usage.from_openai(said.get("usage"))
-        sight.response_id = _text(said.get("id")) or None
-        sight.finish_reason = _reason(_text(said.get("status")) or "completed", _incomplete(said))
-        sight.n_content = 1
-        sight.is_complete = True
+        self._complete(usage.from_openai(said.get("usage")), text_in(said.get("id")) or None,
+                       _reason(text_in(said.get("status")) or "completed", _incomplete(said)))
         self._whole = said
         return None
 
     def whole(self) -> list[Delta]:
-        """The whole answer just seen."""
         said = self._whole
-        found: list[Delta] = [_begin(said.get("id"), said.get("model"), said.get("created_at"))]
+        found: list[Delta] = [begin_of(said.get("id"), said.get("model"), said.get("created_at"))]
         for index, item in enumerate(said["output"]):
             if not isinstance(item, dict):
                 continue
             found += self._begin_item(index, item)
             if index in self._calls:
-                found.append(ToolDelta(self._calls[index], _text(item.get("arguments"))))
+                found.append(ToolDelta(self._calls[index], text_in(item.get("arguments"))))
             found += [ThinkingDelta(text) for text in _texts(item, "reasoning", "summary", "content")]
             found += [TextDelta(text) for text in _texts(item, "message", "content")]
         found.append(Finish(self._finish(_incomplete(said))))
@@ -201,22 +178,13 @@ def _texts(item: Json, kind: str, *fields: str) -> list[str]:
     if item.get("type") != kind:
         return []
     parts = [part for field in fields for part in item.get(field) or () if isinstance(part, dict)]
-    return [text for part in parts if (text := _text(part.get("text")) or _text(part.get("refusal")))]
+    return [text for part in parts if (text := text_in(part.get("text")) or text_in(part.get("refusal")))]
 
 
 def _incomplete(said: Json) -> Incomplete | None:
     details = said.get("incomplete_details")
-    return Incomplete(_text(details.get("reason")) or None) if isinstance(details, dict) else None
+    return Incomplete(text_in(details.get("reason")) or None) if isinstance(details, dict) else None
 
 
 def _reason(status: str, incomplete: Incomplete | None) -> str:
     return incomplete.reason if incomplete is not None and incomplete.reason is not None else status
-
-
-def _begin(answer_id: object, model: object, created_at: object) -> Begin:
-    is_instant = isinstance(created_at, int | float) and 0 <= created_at < 2**53
-    return Begin(_text(answer_id), _text(model), int(created_at) if is_instant else None)  # type: ignore[call-overload]  # checked above
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -3,18 +3,8 @@
 from typing import Final
 
 from stayfast.core.types import Request, Usage
-from stayfast.wire.deltas import (
-    Begin,
-    Delta,
-    Finish,
-    Json,
-    Reason,
-    TextDelta,
-    ThinkingDelta,
-    ToolBegin,
-    ToolDelta,
-    Unsayable,
-)
+from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import Unsayable
 from stayfast.wire.usage import to_responses
 
 _INCOMPLETE: Final[dict[Reason, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -137,7 +127,6 @@ class ResponsesWriter:
         return events
 
     def end(self, usage: Usage | None) -> list[Json]:
-        """The terminal event, which holds the whole answer."""
         events = [*self._begin(Begin("", "")), *self._close()]
         status = "incomplete" if self._reason in _INCOMPLETE else "completed"
         return [*events, self._event(f"response.{status}", response=self._response(status, usage))]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.wire.resets import MAX_SAID_S, retry_after_s
+from stayfast.wire.errors import MAX_SAID_S, retry_after_s
 
 NOW = 784111770.0  # 1994-11-06T08:49:30Z
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api
-from stayfast.wire.layout import LAID_OUT, Laid, has_marks
-from stayfast.wire.stable import difference, head_of, in_stable_order, tool_names
+from stayfast.wire.prompt import LAID_OUT, Laid, difference, has_marks, order
 
 MARK = b'{"type":"ephemeral"}'
 POINT = b'{"mode":"explicit"}'
@@ -119,8 +118,7 @@ def test_any_body_is_laid_out_or_refused(body: dict[str, Any], api: Api) -> None
     """ValueError and nothing else; without marks nothing is changed; every block that may bear a mark gets it."""
     data = said(body)
     try:
-        stable = in_stable_order(data, api, sorts_tools=True, moves_volatile=True)
-        head_of(data, api), tool_names(data)
+        stable = order(data, api, sorts_tools=True, moves_volatile=True).body
         laid = Laid(stable, api)
     except ValueError:
         return
@@ -134,21 +132,21 @@ def test_tools_go_by_name() -> None:
     """Whatever order they came in; what is in order keeps its very bytes."""
     one, two = {"type": "function", "function": {"name": "a"}}, {"type": "function", "function": {"name": "b"}}
     sorted_body, other = said({"tools": [one, two]}), said({"tools": [two, one]})
-    assert in_stable_order(other, Api.CHAT, sorts_tools=True, moves_volatile=False) == sorted_body
-    assert in_stable_order(sorted_body, Api.CHAT, sorts_tools=True, moves_volatile=False) is sorted_body
-    assert in_stable_order(other, Api.CHAT, sorts_tools=False, moves_volatile=False) is other
-    assert tool_names(other) == ("a", "b")
+    assert order(other, Api.CHAT, sorts_tools=True, moves_volatile=False).body == sorted_body
+    assert order(sorted_body, Api.CHAT, sorts_tools=True, moves_volatile=False).body is sorted_body
+    unsorted = order(other, Api.CHAT, sorts_tools=False, moves_volatile=False)
+    assert unsorted.body is other
+    assert unsorted.tools == ("a", "b")
 
 
 def test_instructions_of_the_hour_go_last() -> None:
     """Whole blocks with a date behind those without, in both dialects that have blocks of them."""
     dated, kept = {"type": "text", "text": "Today is 2026-11-21."}, {"type": "text", "text": "Be brief."}
     body = said({"system": [dated, kept], "messages": []})
-    assert read(in_stable_order(body, Api.MESSAGES, sorts_tools=False, moves_volatile=True))["system"] == [kept, dated]
+    assert read(order(body, Api.MESSAGES, sorts_tools=False, moves_volatile=True).body)["system"] == [kept, dated]
     first, second = {"role": "system", "content": "Now: 2026-11-21"}, {"role": "developer", "content": "Be brief."}
     user = {"role": "user", "content": "2026-11-21?"}
-    moved = read(in_stable_order(said({"messages": [first, second, user]}), Api.CHAT, sorts_tools=False,
-                                 moves_volatile=True))
+    moved = read(order(said({"messages": [first, second, user]}), Api.CHAT, sorts_tools=False, moves_volatile=True).body)
     assert moved["messages"] == [second, first, user]
 
 
@@ -175,8 +173,23 @@ def test_a_difference_is_the_first_one(same: bytes, one: bytes, other: bytes) ->
 
 def test_the_head_is_what_requests_of_one_kind_share() -> None:
     """Tools and instructions, then the message that begins the conversation."""
-    body = said({"tools": [1], "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]})
-    head, first = head_of(body, Api.CHAT)
-    assert head == b'[1]{"role":"system","content":"s"}'
+    def head_of(body: dict[str, Any], api: Api) -> tuple[bytes, bytes]:
+        ordered = order(said(body), api, sorts_tools=False, moves_volatile=False)
+        return ordered.head, ordered.first
+
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    head, first = head_of({"tools": [{"name": "f"}], "messages": messages}, Api.CHAT)
+    assert head == b'[{"name":"f"}]{"role":"system","content":"s"}'
     assert first == b'{"role":"user","content":"u"}'
-    assert head_of(said({"instructions": "s", "input": "u"}), Api.RESPONSES) == (b'"s"', b'"u"')
+    assert head_of({"instructions": "s", "input": "u"}, Api.RESPONSES) == (b'"s"', b'"u"')
+
+
+def test_order_gives_the_head_of_the_body_that_it_returns() -> None:
+    """With its tools and instructions as they are moved, not as they came."""
+    dated, plain = {"role": "system", "content": "Now: 2026-11-21"}, {"role": "system", "content": "Be brief."}
+    body = said({"tools": [{"name": "b"}, {"name": "a"}], "messages": [dated, plain, {"role": "user", "content": "u"}]})
+    ordered = order(body, Api.CHAT, sorts_tools=True, moves_volatile=True)
+    assert ordered.head == b'[{"name":"a"},{"name":"b"}]' + said(plain) + said(dated)
+    again = order(ordered.body, Api.CHAT, sorts_tools=True, moves_volatile=True)
+    assert again == ordered
+    assert again.body is ordered.body

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.decode import MAX_DEPTH, DecodeLimits, decode
 from stayfast.wire.encode import encode
-from stayfast.wire.reading import check
+from stayfast.wire.json_input import MAX_DEPTH, DecodeLimits, check, decode
 from tests.unit.wire.recorded import body, request
 
 

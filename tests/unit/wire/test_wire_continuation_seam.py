@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.wire.seam import Seam
+from stayfast.wire.continuation import Seam
 
 PASSAGE = "What users feel is the tail: one slow answer in a hundred is the one that they remember. "
 SAME_AGAIN = ("def test():\n" + "        self.assertEqual(response.status_code, 200)\n" * 3 + "done\n",

@@ -1,13 +1,18 @@
-"""A client's bytes in, a validated `Request` out.
+"""Untrusted JSON in, a validated `Request` out: bytes are bounded before they are parsed, and a complaint names its field.
 
-Every field that a translation reads is typed here, so nothing after this can stumble over a wrong type; fields nobody
-reads pass as they are. The body travels on verbatim.
+Depth is bounded without parsing: with its strings cut out, a document is only brackets, and its depth is their highest
+running sum. Most bodies have fewer brackets than the limit has levels and skip even that. The sum takes 20 ns a bracket, so
+their number is bounded as well.
+Every field that a translation reads is typed, so nothing after this can stumble over a wrong type; fields nobody reads pass
+as they are. The body travels on verbatim. Values of the client never stand in a message: they may be prompts.
 """
 
 import re
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from itertools import accumulate
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,14 +20,31 @@ from msgspec import Meta, Struct
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import schema as chat
+from stayfast.wire.dialect import is_given, missing, required
 from stayfast.wire.messages import schema as messages
-from stayfast.wire.reading import check, missing, required, typed
 from stayfast.wire.responses import schema as responses
+
+T = TypeVar("T")
 
 TAG: Final = re.compile(r"[!-+\--~]{1,64}")
 TAG_FORM: Final = "1 to 64 visible ASCII characters but the comma"
 MOST_TAGS: Final = 16
 MAX_DEPTH: Final = 512  # parsers and printers take a frame a level, and Python has 1000 of them
+MAX_MARKS: Final = 2_000_000  # brackets outside of strings, and quotes of strings that hold brackets
+
+_ROLES: Final = "one of system, developer, user, assistant, tool, function"
+_ANTHROPIC_ROLES: Final = "one of user, assistant, system"
+_CHAT_PARTS: Final = {"text": ("text",), "image_url": ("image_url",)}
+_BLOCKS: Final = {"text": ("text",), "tool_use": ("id", "name"), "tool_result": ("tool_use_id",)}
+_EXTENSION_MARK: Final = b'"stayfast"'
+_CACHE_MARK: Final = b'"cache"'
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SHORT: Final = 65_536  # bytes
+_STEPS: Final = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
+_NO_MARKS: Final = bytes(sorted(set(range(256)) - set(b'{}[]"')))
+_HALF_A_PAIR: Final = re.compile(rb"\\u(?:d[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..\\u)d[c-f])", re.IGNORECASE)
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
+_MISSING: Final = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +58,7 @@ class DecodeLimits:
             raise ValueError(f"max_depth must be from 1 to {MAX_DEPTH}, not {self.max_depth}")
 
 
-_CHAT_API: Final = Api.CHAT
-_ROLES: Final = "one of system, developer, user, assistant, tool, function"
-_ANTHROPIC_ROLES: Final = "one of user, assistant, system"
 _DEFAULT: Final = DecodeLimits()
-_EXTENSION_MARK: Final = b'"stayfast"'
-_CACHE_MARK: Final = b'"cache"'
-_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
@@ -51,6 +67,66 @@ def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     if body.find(_EXTENSION_MARK) >= 0 or body.find(_CACHE_MARK) >= 0:  # `in` first makes an error, and takes twice as long
         return _extended(api, body)
     return _DECODERS[api](body)
+
+
+def check(body: bytes, max_depth: int) -> None:
+    """Refuse what no parser should see: not UTF-8, or nested deeper than `max_depth`. Raises Rejected."""
+    if not body.isascii():
+        try:
+            str(body, "utf-8")
+        except UnicodeDecodeError as error:
+            raise Rejected(f"the body is not valid UTF-8 (byte {error.start})", code="invalid_json") from None
+    if len(body) <= _SHORT:  # this goes from one to the next, where `count` looks at each byte
+        n_brackets = len(body) - len(body.replace(b"[", b"").replace(b"{", b""))
+    else:  # of which somebody may send thirty million
+        n_brackets = body.count(b"[") + body.count(b"{")
+    if n_brackets > max_depth and _is_deeper(body, max_depth):
+        raise too_deep(max_depth)
+
+
+def too_deep(max_depth: int) -> Rejected:
+    """The refusal of a body that nests too deeply."""
+    return Rejected(f"the body is nested deeper than {max_depth} levels", code="too_deep")
+
+
+def _is_deeper(body: bytes, max_depth: int) -> bool:
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = body.translate(None, _NO_MARKS).replace(b'""', b"")  # two quotes less change nothing for what is behind them
+    if marks.count(b'"') <= MAX_MARKS:
+        brackets = b"".join(marks.split(b'"')[::2])
+        if len(brackets) <= MAX_MARKS:
+            return max(accumulate(array("b", brackets.translate(_STEPS))), default=0) > max_depth
+    raise Rejected(f"the body holds more than {MAX_MARKS} brackets", code="too_complex")
+
+
+def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "", expected: str = "") -> T:
+    """Parse `body`, which stands at path `at` of the request; `expected`: the words that a field with certain ones may be.
+    Raises Rejected with the offending field as `param`.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error), at, expected) from None
+    except msgspec.DecodeError as error:
+        why = "half of a surrogate pair" if _HALF_A_PAIR.search(body.replace(b"\\\\", b"")) else error
+        raise Rejected(f"the body is not valid JSON: {why}", code="invalid_json") from None
+    except RecursionError:
+        raise Rejected("the body is nested too deeply", code="too_deep") from None
+
+
+def _wrong_type(said: str, at: str, expected: str) -> Rejected:
+    match = _AT.match(said)
+    assert match is not None
+    what = match["what"]
+    path = at + (match["path"] or "$")[1:]
+    lacks = _MISSING.match(what)
+    if lacks is not None:
+        return missing(f"{path}.{lacks['field']}".lstrip("."))
+    path = path.lstrip(".")
+    if what.startswith("Invalid value"):
+        what = f"Unknown value, expected {expected}" if expected else "Unknown value"
+    return Rejected(f"{path or 'the body'}: {what[0].lower()}{what[1:]}", code="invalid_type", param=path or None)
 
 
 class CacheWord(Struct, gc=False, rename="kebab"):
@@ -123,20 +199,19 @@ def _their_cache(said: dict[str, msgspec.Raw]) -> CacheWord | None:
 
 def _chat(body: bytes) -> Request:
     said = typed(chat.CHAT, body, expected=_ROLES)
-    for at, message in enumerate(said.messages):
-        if type(message.content) is list:
-            _check_parts(message.content, f"messages[{at}].content")
+    _check_parts(said.messages, _CHAT_PARTS)
     limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
-    return Request(_CHAT_API, said.model, said.stream is True, body, _wants_usage(said.stream_options), limit,
+    return Request(Api.CHAT, said.model, said.stream is True, body, _wants_usage(said.stream_options), limit,
                    said.n or 1, said.store is True)
 
 
-def _check_parts(parts: list[chat.Part], path: str) -> None:
-    for at, part in enumerate(parts):
-        if part.type == "text":
-            required(part.text, f"{path}[{at}].text")
-        elif part.type == "image_url":
-            required(part.image_url, f"{path}[{at}].image_url")
+def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse parts that lack a field. `fields`: those which each type must have."""
+    for at, message in enumerate(conversation):
+        if type(message.content) is list:
+            for index, part in enumerate(message.content):
+                for name in fields.get(part.type, ()):
+                    required(getattr(part, name), f"messages[{at}].content[{index}].{name}")
 
 
 def _completions(body: bytes) -> Request:
@@ -173,36 +248,22 @@ def _responses(body: bytes) -> Request:
     if said.input is None and not said.prompt and said.previous_response_id is None and not said.conversation:
         raise missing("input")
     is_stateful = (said.store is True or said.background is True or said.previous_response_id is not None
-                   or bytes(said.conversation) not in (b"", b"null"))
+                   or is_given(said.conversation, or_empty=False))
     return Request(Api.RESPONSES, said.model, said.stream is True, body, max_output_tokens=said.max_output_tokens,
                    is_stateful=is_stateful, is_stored=said.store is None)
 
 
 def _messages(body: bytes) -> Request:
     said = typed(messages.MESSAGES, body, expected=_ANTHROPIC_ROLES)
-    _check_blocks(said)
+    _check_parts(said.messages, _BLOCKS)
     return Request(Api.MESSAGES, said.model, said.stream is True, body, max_output_tokens=said.max_tokens,
-                   is_stateful=bytes(said.container) not in (b"", b"null"))
+                   is_stateful=is_given(said.container, or_empty=False))
 
 
 def _count_tokens(body: bytes) -> Request:
     said = typed(messages.COUNT, body, expected=_ANTHROPIC_ROLES)
-    _check_blocks(said)
+    _check_parts(said.messages, _BLOCKS)
     return Request(Api.COUNT_TOKENS, said.model, False, body)
-
-
-def _check_blocks(said: messages.CountRequest) -> None:
-    for at, message in enumerate(said.messages):
-        if type(message.content) is not list:
-            continue
-        for index, block in enumerate(message.content):
-            if block.type == "text":
-                required(block.text, f"messages[{at}].content[{index}].text")
-            elif block.type == "tool_use":
-                required(block.id, f"messages[{at}].content[{index}].id")
-                required(block.name, f"messages[{at}].content[{index}].name")
-            elif block.type == "tool_result":
-                required(block.tool_use_id, f"messages[{at}].content[{index}].tool_use_id")
 
 
 _EXTENSION: Final = msgspec.json.Decoder(Extension | None)

@@ -1,0 +1,6 @@
+"""Figures that more than one package computes with."""
+
+from typing import Final
+
+BYTES_A_TOKEN: Final = 4  # of English text, by OpenAI's rule of thumb; only an upstream's own count is exact
+MAX_RETRY_AFTER_S: Final = 60.0  # a client that sleeps longer than this has lost its user
