@@ -5,6 +5,7 @@ import pytest
 from stayfast.settings import Override, SettingsError, Source, load
 from stayfast.settings.problems import Path
 from stayfast.settings.removed import ANY, REMOVED_KEYS, explain_removed
+from stayfast.upstreams.simulated.settings import KINDS
 
 BASE = "upstreams: {a: {kind: simulated}}\nroutes: {m: [a]}\n"
 TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old"): "in a list", ("gone",): "a section"}
@@ -13,7 +14,7 @@ TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old
 def complaints(text: str, *overrides: Override) -> list[str]:
     """The lines of the error that a text makes."""
     with pytest.raises(SettingsError) as caught:
-        load(Source("f.yaml", text), {}, overrides)
+        load(Source("f.yaml", text), {}, overrides, kinds=KINDS)
     return str(caught.value).splitlines()
 
 
