@@ -3,9 +3,9 @@
 import pytest
 import uvloop
 
-from stayfast.prove.canned import keep_busy
-from stayfast.prove.load import Load, ask
-from stayfast.prove.rig import Rig, gateway_settings
+from stayfast.lab.harness.load import Load, ask
+from stayfast.lab.harness.loopback import keep_busy
+from stayfast.lab.harness.processes import Processes, gateway_settings
 
 pytestmark = pytest.mark.sockets
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.sockets
 def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
     """And every caller is answered, again and again, until the time is up."""
     async def main() -> None:
-        async with Rig() as rig:
-            canned = await rig.canned()
-            gateway = await rig.gateway(gateway_settings({"canned": f"{canned.url}/v1"}))
+        async with Processes() as processes:
+            canned = await processes.canned_upstream()
+            gateway = await processes.gateway(gateway_settings({"canned": f"{canned.url}/v1"}))
             n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.3, 4)
             assert n_answers > 8
             assert n_failed == 0
@@ -28,8 +28,8 @@ def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
 def test_failures_are_counted() -> None:
     """An answer that is no 200 is a failed call."""
     async def main() -> None:
-        async with Rig() as rig:
-            gateway = await rig.gateway(gateway_settings({"nobody": "http://127.0.0.1:1/v1"}))
+        async with Processes() as processes:
+            gateway = await processes.gateway(gateway_settings({"nobody": "http://127.0.0.1:1/v1"}))
             n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.2, 2)
             assert n_failed == n_answers > 0
 

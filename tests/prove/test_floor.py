@@ -6,8 +6,8 @@ import pytest
 import uvloop
 
 from stayfast.bench.result import Result
-from stayfast.prove.load import Load, ask
-from stayfast.prove.rig import Rig
+from stayfast.lab.harness.load import Load, ask
+from stayfast.lab.harness.processes import Processes
 from tests.bench.servers import END, FINISH, STREAM_HEAD, Seen, Step, chunk, event, said, serving, whole
 
 pytestmark = pytest.mark.sockets
@@ -17,8 +17,8 @@ STREAM = (STREAM_HEAD + b"\r\n", event(said("a")), 0.02, event(said("b")), event
 
 async def through_the_floor(script: tuple[Step, ...], load: Load) -> tuple[Result, Seen]:
     """The load on a scripted server, by way of the bare proxy."""
-    async with serving(script) as (url, seen), Rig() as rig:
-        floor = await rig.floor(url.removesuffix("/v1"))
+    async with serving(script) as (url, seen), Processes() as processes:
+        floor = await processes.baseline_proxy(url.removesuffix("/v1"))
         return (await ask(load, {"floor": f"{floor.url}/v1"}, 1))["floor"], seen
 
 
