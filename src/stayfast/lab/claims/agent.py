@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import VirtualClaim
+from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import budget
 from stayfast.turns.agent import Agent, Outcome
@@ -122,13 +122,10 @@ async def play(loop: SimLoop, n: int, seed: int) -> Finding:
     """All turns, and the verdict."""
     rng, seen = Random(seed), Seen()
     tools = [made_tool(rng, number) for number in range(6)]
-    agent = Agent(Writer(rng), tools, plan=Endless(rng, [one.name for one in tools]), answer_s=ANSWER_S,
+    agent = Agent(Writer(rng), tools, plan=Endless(rng, [each.name for each in tools]), answer_s=ANSWER_S,
                   max_steps=MAX_STEPS, max_calls=MAX_CALLS)
     agent.planning = Breaker(rng=rng)
-    async with asyncio.TaskGroup() as running:
-        for _ in range(n):
-            running.create_task(_turn(agent, rng.uniform(*TOTALS_S), loop, seen))
-            await asyncio.sleep(rng.expovariate(TURNS_A_S))
+    await arrive(n, TURNS_A_S, rng, lambda _: _turn(agent, rng.uniform(*TOTALS_S), loop, seen))
     await asyncio.sleep(LINGERS_S)  # what refused to be cancelled ends by itself
     n_left = len(asyncio.all_tasks()) - 1
     note = (f"{seen.n_steps:,} steps and {seen.n_calls:,} calls; {seen.n_whole:,} answers were whole, "

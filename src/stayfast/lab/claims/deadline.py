@@ -2,7 +2,7 @@
 
 A turn is drawn: a budget, a reserve, and steps one after another and side by side, some of them turns themselves. Steps
 succeed, fail, hang, take their time to clean up, swallow their cancellation, run as plain functions that cannot be
-cancelled, wait for what is no step, or are cancelled by another hand; they have caps, fallbacks, hedges and breakers that
+cancelled, wait outside of any step, or are cancelled by another hand; they have caps, fallbacks, hedges and breakers that
 other turns share; some turns are cancelled as a whole. All of it runs in virtual time, each turn alone, so that what is
 there after it is its own.
 
@@ -37,14 +37,14 @@ _NAMES = ("kb", "web", "crm", "rerank", "answer")
 
 
 class _Failed(Exception):
-    """What a step of ours raises."""
+    """Raised by a step of ours."""
 
 
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
     """All turns, and the verdict."""
     turns = Turns(loop, Random(seed))
     for _ in range(n):
-        await turns.one()
+        await turns.run_one()
     return turns.finding()
 
 
@@ -63,13 +63,13 @@ class Turns:
         self._hedges = [Hedge(0.2) for _ in _NAMES]
         self._breakers = [Breaker(rng=Random(number)) for number in range(len(_NAMES))]
         self._budgets: list[Budget] = []  # of the turn that runs
-        self._refusing: dict[object, Running] = {}  # tasks and threads that do not end for being told to
+        self._refusing: dict[object, Running] = {}  # tasks and threads that do not end when they are cancelled
         self._n = Counter[str]()
         self._past_s = -inf
         self._past_cancel_s = -inf
         self._n_left = self._n_unnamed = 0
 
-    async def one(self) -> None:
+    async def run_one(self) -> None:
         """One turn, alone, and what is there after it."""
         rng, loop = self._rng, self._loop
         self._budgets.clear()
@@ -87,17 +87,17 @@ class Turns:
             error = task.exception()
             if error is not None and not isinstance(error, OutOfTime | StepFailed | _Failed):
                 raise error
-        await self._look_behind()
+        await self._check_leftovers()
 
-    async def _look_behind(self) -> None:
-        """What is still there after a moment; that each budget has ended in time; and that what refused ends as well."""
+    async def _check_leftovers(self) -> None:
+        """Count what is still there after a moment, and after the steps that refuse to end; note when each budget ended."""
         await asyncio.sleep(MOMENT_S)
         self._n_left += len(asyncio.all_tasks() - {asyncio.current_task()} - self._refusing.keys())
         self._n_unnamed += sum(not running.is_abandoned for running in self._refusing.values())
         self._n["abandoned steps"] += len(self._refusing)
-        for of in self._budgets:
-            self._n.update(f"{row.how} steps" for row in of.rows)
-            self._past_s = max(self._past_s, of.ended_at - of.deadline_at)
+        for each in self._budgets:
+            self._n.update(f"{row.how} steps" for row in each.rows)
+            self._past_s = max(self._past_s, each.ended_at - each.deadline_at)
         await asyncio.sleep(REFUSES_S if self._refusing else 0)
         self._n_left += len(asyncio.all_tasks()) - 1
 

@@ -172,11 +172,11 @@ class _Gateway:
 
     def _miscounted(self, done: Sequence[RequestDone], before: tuple[float, float], took_s: float) -> list[str]:
         """Quotas that lost more or less than what was used."""
-        asked = [fact for fact in done if fact.tenant == GENEROUS and fact.attempts]
+        sent = [fact for fact in done if fact.tenant == GENEROUS and fact.attempts]
         requests, tokens = (level - then for level, then in zip(self._levels(), before, strict=True))
-        most = sum(len(fact.attempts) for fact in asked) * MOST_USED
+        most = sum(len(fact.attempts) for fact in sent) * MOST_USED
         miscounted = []
-        if not -1e-6 <= requests + len(asked) <= took_s * A_DAY / DAY_S + 1e-6:
+        if not -1e-6 <= requests + len(sent) <= took_s * A_DAY / DAY_S + 1e-6:
             miscounted.append("quota of requests")
         if not -most - 1e-3 <= tokens <= took_s * TOKENS_A_DAY / DAY_S + 1e-3:
             miscounted.append("quota of tokens")

@@ -4,10 +4,10 @@ Two providers with the tail of the proof `tail`, whose usual time to the first t
 a median of 120 ms and 0.08 ms a token, sigma 0.3, at the lengths of Azure's conversation trace. Each has brown-outs of its
 own, in which whatever begins takes ten times as long, for 5 s of every 60. Against it stand the time-outs 0.3, 0.5, 1, 2 and
 3 s: an attempt without a first token by then is closed and made again at the other provider at once, six attempts at most,
-the last of them without a time-out. The one with the best p99 is what somebody who tunes by hand ends up with. The gateway
+the last of them without a time-out. The one with the best p99 is the result of tuning by hand. The gateway
 has no constant but its budget, which is what that one's further calls came to, and must not make more calls.
 
-Common random numbers: the dice of a request's n-th attempt at a provider are the same whoever makes it. The time-outs, and
+Common random numbers: the dice of a request's n-th attempt at a provider are the same for every client. The time-outs, and
 what is asked directly, are worked out from those very dice; the simulated providers have no capacity that would make one
 attempt wait for another. Over sockets a provider's dice go by the order of arrival: there the same requests meet the same
 weather, with other dice.
@@ -187,11 +187,12 @@ class Rivals:
             Figure(f"{where}: calls a request", calls, "", best.n_calls / self.n),
             Figure(f"{where}: requests without an answer that a direct call would have served", float(n_lost), "", 0.0)]
         for least, below in pairwise(BUCKETS):
-            of = [row for row, shot in enumerate(self.shots) if least <= shot.n_input < below]
-            mine, its = (Exact([waits[row] for row in of]).at(0.99) for waits in (waits_s, best.waits_s))
+            chosen = [row for row, shot in enumerate(self.shots) if least <= shot.n_input < below]
+            p99_s, best_s = (Exact([waits[row] for row in chosen]).at(0.99) for waits in (waits_s, best.waits_s))
+            goal = BUCKET_GOAL * slack if len(chosen) >= LEAST_BUCKET else None
             words = f"from {least} tokens" if below == BUCKETS[-1] else f"{least} to {below} tokens"
-            found.append(Figure(f"{where}: TTFT p99 of prompts of {words} ({mine:.2f} s, n={len(of)}), over that of "
-                                f"{_name(best)}", mine / its, "x", BUCKET_GOAL * slack if len(of) >= LEAST_BUCKET else None))
+            found.append(Figure(f"{where}: TTFT p99 of prompts of {words} ({p99_s:.2f} s, n={len(chosen)}), over that of "
+                                f"{_name(best)}", p99_s / best_s, "x", goal))
         return found
 
 
@@ -221,16 +222,16 @@ class _Numbers:
     """Which dice a call to one provider throws: those of its request, and of how often that has asked there."""
 
     def __init__(self) -> None:
-        self._n_asked: dict[int, int] = {}
+        self._n_attempts: dict[int, int] = {}
 
     def of(self, call: Call) -> int:
         """The bench numbers its requests as they begin, which is the order of its shots."""
         request = int(call.request_id.removeprefix("req_"), 16)
-        n_asked = self._n_asked.get(request, 0)
-        self._n_asked[request] = n_asked + 1
-        if len(self._n_asked) > N_REMEMBERED:
-            del self._n_asked[next(iter(self._n_asked))]
-        return request * MAX_TRIES + min(n_asked, MAX_TRIES - 1)
+        n_attempts = self._n_attempts.get(request, 0)
+        self._n_attempts[request] = n_attempts + 1
+        if len(self._n_attempts) > N_REMEMBERED:
+            del self._n_attempts[next(iter(self._n_attempts))]
+        return request * MAX_TRIES + min(n_attempts, MAX_TRIES - 1)
 
 
 async def over_sockets(load: Load, hedge: Mapping[str, Any], seed: int) -> Result:

@@ -214,7 +214,7 @@ def _recovered_s(rows: Sequence[Row], calm_at: float, phases: Phases, normal_s: 
     bad_until = calm_at
     for n in range(int(phases.after_s / BIN_S)):
         since = calm_at + n * BIN_S
-        of = [row for row in rows if since <= row.at_s < since + BIN_S]
-        if any(not row.is_good for row in of) or _ttft(of).at(0.9) > normal_s:
+        recent = [row for row in rows if since <= row.at_s < since + BIN_S]
+        if any(not row.is_good for row in recent) or _ttft(recent).at(0.9) > normal_s:
             bad_until = since + BIN_S
     return bad_until - calm_at

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import VirtualClaim
+from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import budget, step
 from stayfast.turns.answer import Answer
@@ -48,10 +48,7 @@ class Seen:
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
     """All turns, and the verdict."""
     rng, seen = Random(seed), Seen()
-    async with asyncio.TaskGroup() as running:
-        for number in range(n):
-            running.create_task(_turn(number, loop, rng, seen))
-            await asyncio.sleep(rng.expovariate(TURNS_A_S))
+    await arrive(n, TURNS_A_S, rng, lambda number: _turn(number, loop, rng, seen))
     n_left = len(asyncio.all_tasks()) - 1
     return Finding((
         Figure("longest time to an answer, of a budget of 2.5 s", seen.longest_s, "s", TOTAL_S),
@@ -102,13 +99,13 @@ async def _turn(number: int, loop: SimLoop, rng: Random, seen: Seen) -> None:
             seen.n_lost += 1
             return
         try:
-            came = await found.late[hangs].wait()
+            follow_up = await found.late[hangs].wait()
         except TimeoutError:
             seen.n_given_up += 1
             seen.n_lost += hangs_s < FOLLOW_UP_S
             return
     seen.n_followed += 1
-    seen.n_lost += came != (number, hangs)
+    seen.n_lost += follow_up != (number, hangs)
     seen.latest_follow_up_s = max(seen.latest_follow_up_s, loop.now() - returned_at[hangs])
 
 

@@ -3,7 +3,7 @@ without.
 
 Each agent has the same instructions and tools, some 20,000 tokens, and works in turns: it asks, calls a tool, reads what
 the tool says, asks again. The providers are simulated, by Anthropic's rules and by both of OpenAI's, in virtual time; the
-gateway is the whole pipeline. The naive request is what agents send that nobody has looked at: no marks, and the tools in
+gateway is the whole pipeline. The naive request is what agents send without any care: no marks, and the tools in
 the order in which their servers happened to answer, which is another one each time. "Tidy" is the same with the tools in
 one order: of so few agents as one machine takes, it reads nearly as much as what goes through the gateway, so a quick run,
 with some eight of them, has no goal against it.
@@ -63,7 +63,7 @@ CASES: Final = (
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one kind of agents. `input_usd`: what their provider charges for all that they said."""
+    """The turns of one kind of agents. `input_usd`: what their provider charges for all input."""
 
     turns: list[Turn]
     input_usd: float
@@ -125,7 +125,7 @@ async def ask(loop: SimLoop, case: Case, prefix: PrefixConfig, n_agents: int, se
 
 
 def _figures(case: Case, naive: Outcome, tidy: Outcome, seen: Outcome, over_tidy: float | None) -> Sequence[Figure]:
-    n_failed = sum(turn.status != 200 for came in (naive, tidy, seen) for turn in came.turns)
+    n_failed = sum(turn.status != 200 for outcome in (naive, tidy, seen) for turn in outcome.turns)
     return (
         Figure(f"{case.name}: input read from the cache, naive", naive.share * 100, "%"),
         Figure(f"{case.name}: the same, tidy", tidy.share * 100, "%"),

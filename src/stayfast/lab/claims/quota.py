@@ -10,13 +10,13 @@ When wrong: an upstream that reports no usage is charged by estimate, and then t
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.tenants import Tenants, chat
-from stayfast.lab.harness.virtual import VirtualClaim
+from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
 from stayfast.policy.price import Price
 from stayfast.policy.quota import QuotaConfig
@@ -68,11 +68,12 @@ QUOTA = VirtualClaim(
 
 async def _clients(crowd: Tenants, tenant: str, n: int, rng: Random) -> None:
     request = chat(N_INPUT, N_OUTPUT)
-    async with asyncio.TaskGroup() as group:
-        for _ in range(n):
-            leaves = tenant == "by requests" and rng.random() < LEAVERS
-            group.create_task(crowd.ask(tenant, request, *([rng.uniform(0.0, 0.6)] if leaves else [])))
-            await asyncio.sleep(rng.expovariate(RATE_RPS))
+
+    def begin(_: int) -> Coroutine[Any, Any, float]:
+        leaves = tenant == "by requests" and rng.random() < LEAVERS
+        return crowd.ask(tenant, request, *([rng.uniform(0.0, 0.6)] if leaves else []))
+
+    await arrive(n, RATE_RPS, rng, begin)
 
 
 class _Opening(NamedTuple):

@@ -5,8 +5,8 @@ random order, of a cache that begins empty. It learns from misses and audits alo
 with Redis' pairs made to fool caches (numbers, dates, directions exchanged). Several orders, each with dice of its own; the
 error that counts is that of the worst.
 
-The questions of a help desk are let in: "my" is everybody's, and words like "today" hold for an hour. Neither data set is
-part of the project: `--data DIR` says where they are (docs/cache-eval.md says where to get them).
+The questions of a help desk are let in: "my" is no reason to refuse one, and words like "today" hold for an hour. Neither
+data set is part of the project: `--data DIR` names their folder (docs/cache-eval.md says where to get them).
 
 When wrong: questions that come in random order, as often as in the data, are no traffic. `stayfast cache eval` takes yours.
 """

@@ -13,7 +13,7 @@ the long ones wait longer with them; all of them have to finish.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from random import Random
@@ -25,7 +25,7 @@ from stayfast.core.types import Request
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, largest_lag_ms, simulated_gateway, waits_s, why_spoiled
 from stayfast.lab.harness.tenants import UPSTREAM, Tenants, chat
-from stayfast.lab.harness.virtual import run_virtual_in_thread
+from stayfast.lab.harness.virtual import arrive, run_virtual_in_thread
 from stayfast.policy.admission import AdmissionConfig
 from stayfast.policy.lanes import LanesConfig
 from stayfast.policy.queue import QueueConfig
@@ -117,14 +117,13 @@ async def in_virtual_time(loop: SimLoop, scene: Scene, n: int, seed: int, *, has
     rng, waits = Random(seed), Waits([], [])
     short, long = chat(scene.n_input, scene.n_output), chat(scene.n_input * TIMES, scene.n_output)
 
+    def begin(_: int) -> Coroutine[Any, Any, None]:
+        return one(long, waits.long_s) if rng.random() < LONG_SHARE else one(short, waits.short_s)
+
     async def one(request: Request, waits: list[float]) -> None:
         waits.append(await tenants.ask(None, request))
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(n):
-            is_long = rng.random() < LONG_SHARE
-            group.create_task(one(long, waits.long_s) if is_long else one(short, waits.short_s))
-            await asyncio.sleep(rng.expovariate(scene.rate_rps))
+    await arrive(n, scene.rate_rps, rng, begin)
     return waits
 
 

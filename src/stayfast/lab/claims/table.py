@@ -13,7 +13,7 @@ In virtual time vectors are made beforehand (`workloads.desk_visits`). With `--d
 a run of its own, a bank's (BANKING77), which are harder to tell apart: at `max_error: 5%`, and no goal but that.
 
 When wrong: wordings are made up, and a help desk's tasks lie apart; a provider's draws are independent. Calls of audits are
-made while nobody waits and are paid for; they are in the spend.
+made while no client waits and are paid for; they are in the spend.
 """
 
 import asyncio

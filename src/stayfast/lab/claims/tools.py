@@ -21,7 +21,7 @@ from typing import Any
 
 from stayfast.bench.stats import Exact
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import VirtualClaim
+from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import Hedge, budget, step
 from stayfast.upstreams.simulated import Mixture
@@ -67,10 +67,7 @@ class Turns:
 
     async def all(self, n: int, turn: Callable[[float], Awaitable[None]]) -> None:
         """Turns that come at random."""
-        async with asyncio.TaskGroup() as running:
-            for _ in range(n):
-                running.create_task(self._timed(turn))
-                await asyncio.sleep(self._rng.expovariate(TURNS_A_S))
+        await arrive(n, TURNS_A_S, self._rng, lambda _: self._timed(turn))
 
     async def in_series(self, length_s: float) -> None:
         """As it is mostly written."""
@@ -86,8 +83,8 @@ class Turns:
                                      for name, kind in NAMES.items()}
             found = await b.gather(by=BY_S, **calls)
             self.n_missing += bool(found.missing)
-            has_begun = await b.run(self._call, MODEL, name="answer", hedge=self._hedges.get(MODEL), fallback=False)
-            self.n_unanswered += not has_begun or not await b.run(self._rest, length_s, name="answer", fallback=False)
+            has_started = await b.run(self._call, MODEL, name="answer", hedge=self._hedges.get(MODEL), fallback=False)
+            self.n_unanswered += not has_started or not await b.run(self._rest, length_s, name="answer", fallback=False)
 
     async def _timed(self, turn: Callable[[float], Awaitable[None]]) -> None:
         began_at = self._loop.now()

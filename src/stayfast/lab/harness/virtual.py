@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from stayfast.bench.perform import Origin, perform
@@ -73,6 +74,14 @@ async def ask_pipeline(system: System, load: Load, loop: SimLoop, seed: int, *, 
     subject = Subject("virtual", "virtual:", load.api.value, load.model)
     [found] = await perform(load.plan(seed), [(subject, target)], loop, Origin(), is_virtual=True)
     return found
+
+
+async def arrive(n: int, rate: float, rng: Random, begin: Callable[[int], Coroutine[Any, Any, object]]) -> None:
+    """Run `begin(number)` for each of n arrivals, which come at random (Poisson), to the end of all."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(n):
+            group.create_task(begin(number))
+            await asyncio.sleep(rng.expovariate(rate))
 
 
 async def read(reply: Reply) -> bytes:
