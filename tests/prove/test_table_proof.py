@@ -17,7 +17,7 @@ from stayfast.lab.claims.table import ALL_ON, DIRECT, TIDY, Size, Table
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.workloads.desk_providers import question_in
-from stayfast.lab.workloads.desk_visits import Outcomes, PreparedEmbedder, visit_in_virtual_time
+from stayfast.lab.workloads.desk_visits import Outcomes, embedder_of, visit_in_virtual_time
 from stayfast.lab.workloads.support_desk import AGAIN, Desk, Visit, answer_of, visits
 from stayfast.policy.calibrate import Calibrator
 from tests.bench.phrased import as_csv
@@ -55,7 +55,7 @@ def said() -> list[Visit]:
 
 def came_of(said: list[Visit], route: Mapping[str, Any]) -> Outcomes:
     """All of them, at a gateway with these settings."""
-    embedder = PreparedEmbedder({visit.text: _row(visit) for visit in said}, "by chance")
+    embedder = embedder_of({visit.text: _row(visit) for visit in said}, "by chance")
     return run_virtual(visit_in_virtual_time, said, N_WARM, route, rate_rps=100.0, seed=1, embedder=embedder)
 
 

@@ -45,11 +45,12 @@ import msgspec
 from stayfast.bench.stats import Exact
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock, SystemClock
-from stayfast.core.types import Api, Chunk
+from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetUpFailed, figure_of_rounds, over, ratio
 from stayfast.lab.harness.loopback import BODY, keep_busy, numbered_question
 from stayfast.lab.harness.processes import Processes, Server, gateway_settings
 from stayfast.lab.harness.virtual import read
+from stayfast.lab.workloads.memory import BodyStream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.semantic import SemanticConfig
@@ -59,7 +60,6 @@ from stayfast.settings.environment import cache_home
 from stayfast.stores.embed import HOW_TO, Embedder, EmbedderConfig, NoEmbedder
 from stayfast.upstreams.base import Call, Stream
 from stayfast.wire.decode import decode
-from stayfast.wire.transcode import transcoder
 
 HIT_GOAL_US: Final = 150.0
 ALONE_GOAL_MS, WITH_GOAL_MS = 5.0, 8.0
@@ -235,27 +235,7 @@ class _CannedUpstream:
         here: asyncio.Future[None] = loop.create_future()
         loop.call_soon(here.set_result, None)
         await here
-        return _CannedAnswer(call)
-
-    def close(self) -> None:
-        pass
-
-
-class _CannedAnswer:
-    def __init__(self, call: Call) -> None:
-        self._coder = transcoder(Api.CHAT, call.request, source_streams=False, upstream="canned")
-        self._is_read = False
-        self.sight = self._coder.sight
-
-    async def next(self) -> Chunk | None:
-        if self._is_read:
-            return None
-        self._is_read = True
-        self._coder.feed(BODY)
-        return self._coder.finish()
-
-    def cut(self) -> Chunk | None:
-        return None
+        return BodyStream(call, BODY, "canned")
 
     def close(self) -> None:
         pass

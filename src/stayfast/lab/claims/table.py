@@ -30,13 +30,8 @@ from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sens
 from stayfast.lab.harness.hedging_runs import waits
 from stayfast.lab.harness.load import why_spoiled
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.lab.workloads.desk_visits import (
-    Outcomes,
-    PreparedEmbedder,
-    prepare_embedder,
-    visit_in_virtual_time,
-    visit_over_sockets,
-)
+from stayfast.lab.workloads.desk_visits import Outcomes, prepare_embedder, visit_in_virtual_time, visit_over_sockets
+from stayfast.lab.workloads.memory import MemoryEmbedder
 from stayfast.lab.workloads.support_desk import Desk, Visit, visits
 from stayfast.policy.cache import CacheConfig
 from stayfast.policy.hedge import HedgeConfig
@@ -129,7 +124,7 @@ class Table:
 
 
 async def _visit(drawn: Sequence[Visit], n_warm: int, route: Mapping[str, Any], seed: int,
-                 embedder: PreparedEmbedder | None = None) -> Outcomes:
+                 embedder: MemoryEmbedder | None = None) -> Outcomes:
     return await run_virtual_in_thread(visit_in_virtual_time, drawn, n_warm, route, rate_rps=VIRTUAL_RPS, seed=seed,
                                        embedder=embedder)
 

@@ -29,6 +29,7 @@ from stayfast.lab.harness.processes import Processes, Server
 from stayfast.lab.harness.virtual import read, simulated
 from stayfast.lab.workloads.desk_providers import MAX_OUTPUT, MODEL, NAMES, DeskProvider, provider
 from stayfast.lab.workloads.echo_upstream import cache_result
+from stayfast.lab.workloads.memory import MemoryEmbedder
 from stayfast.lab.workloads.support_desk import DeskPrompts, Visit
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
@@ -48,33 +49,12 @@ _REPORT_EVERY: Final = 10_000
 _encode = msgspec.json.Encoder().encode
 
 
-class PreparedEmbedder:
-    """An `Embedder` of texts that are known beforehand."""
-
-    def __init__(self, rows: Mapping[str, "Floats"], embedder: str) -> None:
-        self.id = embedder
-        self.n_dims = len(next(iter(rows.values())))
-        self._rows = rows
-
-    def is_whole(self, text: str) -> bool:
-        return True
-
-    def fits(self, left_s: float) -> bool:
-        return left_s > EMBED_S
-
-    async def embed(self, texts: Sequence[str]) -> "Floats":
-        await asyncio.sleep(EMBED_S)
-        try:
-            found: Floats = import_module("numpy").stack([self._rows[text] for text in texts])
-        except KeyError:
-            raise NoEmbedder("a text was not expected") from None
-        return found
-
-    def close(self) -> None:
-        pass
+def embedder_of(rows: Mapping[str, "Floats"], embedder: str) -> MemoryEmbedder:
+    """An embedder of texts that are known beforehand."""
+    return MemoryEmbedder(embedder, len(next(iter(rows.values()))), rows.__getitem__, EMBED_S)
 
 
-def prepare_embedder(visits: Sequence[Visit], say: Callable[[str], None]) -> PreparedEmbedder:
+def prepare_embedder(visits: Sequence[Visit], say: Callable[[str], None]) -> MemoryEmbedder:
     """The vectors of all short questions. Raises SetUpFailed where there is no model."""
     try:
         model = import_module("stayfast.stores.minilm").load(EmbedderConfig(), str(cache_home(environment())))
@@ -86,7 +66,7 @@ def prepare_embedder(visits: Sequence[Visit], say: Callable[[str], None]) -> Pre
         say(f"{first:,} of {len(texts):,} questions embedded")
         part = texts[first:first + _REPORT_EVERY]
         rows |= zip(part, model.embed_all(part, _N_AT_ONCE), strict=True)
-    return PreparedEmbedder(rows, model.id)
+    return embedder_of(rows, model.id)
 
 
 @dataclass(slots=True)
@@ -131,7 +111,7 @@ class Outcomes:
 
 
 async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: int, route: Mapping[str, Any], *,
-                                rate_rps: float, seed: int, embedder: PreparedEmbedder | None = None) -> Outcomes:
+                                rate_rps: float, seed: int, embedder: MemoryEmbedder | None = None) -> Outcomes:
     """All visits, Poisson at a rate, the first `n_warm` uncounted, at a gateway whose route has these settings."""
     system = virtual(Settings(
         upstreams={name: SimulatedUpstream(provider=provider(number, seed), probe=False)

@@ -7,15 +7,16 @@ them apart, so that nothing but the scope stands between two requests. To the ot
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stayfast.compose.semantic import missing
 from stayfast.compose.virtual import virtual
-from stayfast.core.types import Api, Chunk, Request
+from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import SetUpFailed
 from stayfast.lab.harness.virtual import read
+from stayfast.lab.workloads.memory import BodyStream, MemoryEmbedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.breaker import BreakerConfig
@@ -27,7 +28,7 @@ from stayfast.policy.semantic import SemanticConfig
 from stayfast.settings import Route, Settings, SimulatedUpstream
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call, Stream
-from stayfast.wire.transcode import recite, transcoder
+from stayfast.wire.transcode import recite
 
 if TYPE_CHECKING:
     from stayfast.stores.embed import Floats
@@ -68,64 +69,20 @@ class EchoUpstream:
 
     async def open(self, call: Call) -> Stream:
         await asyncio.sleep(DELAY_S)
-        return _Answer(call, self._names[call.request_id])
+        request, name = call.request, self._names[call.request_id]
+        body = recite(request, name, answer_id=call.request_id, created_at=0)
+        return BodyStream(call, body, UPSTREAM, source_streams=request.stream)
 
     def close(self) -> None:
         pass
 
 
-class _Answer:
-    """One answer, in the client's own dialect, through the transcoder that a real one comes through."""
-
-    def __init__(self, call: Call, text: str) -> None:
-        request = call.request
-        self._coder = transcoder(request.api, request, source_streams=request.stream, upstream=UPSTREAM)
-        self._chunks = self._read(recite(request, text, answer_id=call.request_id, created_at=0))
-        self.sight = self._coder.sight
-
-    def _read(self, body: bytes) -> Iterator[Chunk]:
-        for chunk in (self._coder.feed(body), self._coder.finish()):
-            if chunk is not None:
-                yield chunk
-
-    async def next(self) -> Chunk | None:
-        return next(self._chunks, None)
-
-    def cut(self) -> Chunk | None:
-        return None
-
-    def close(self) -> None:
-        pass
-
-
-class _RandomEmbedder:
-    """An `Embedder`: vectors by chance, but always the same for a text; with `is_alike`, for all texts."""
-
-    id = "random"
-    n_dims = _N_DIMS
-
-    def __init__(self, *, is_alike: bool) -> None:
-        self._numpy = import_module("numpy")
-        self._is_alike = is_alike
-
-    def is_whole(self, text: str) -> bool:
-        return True
-
-    def fits(self, left_s: float) -> bool:
-        return True
-
-    async def embed(self, texts: Sequence[str]) -> "Floats":
-        found: Floats = self._numpy.stack([self._row(text) for text in texts])
-        return found
-
-    def _row(self, text: str) -> "Floats":
-        rng = self._numpy.random.default_rng(0 if self._is_alike else list(text.encode()))
-        row = rng.standard_normal(_N_DIMS, dtype=self._numpy.float32)
-        unit: Floats = row / self._numpy.linalg.norm(row)
-        return unit
-
-    def close(self) -> None:
-        pass
+def _random_row(text: str) -> "Floats":
+    """A vector by chance, but always the same for a text."""
+    numpy = import_module("numpy")
+    row = numpy.random.default_rng(list(text.encode())).standard_normal(_N_DIMS, dtype=numpy.float32)
+    unit: Floats = row / numpy.linalg.norm(row)
+    return unit
 
 
 async def ask(gateway: Gateway, request: Request, arrival: Arrival) -> Echoed:
@@ -153,5 +110,6 @@ def echo_gateway(names: dict[str, str], models: Sequence[str], cache: CacheConfi
     system = virtual(settings, loop, seed)
     system.registry[UPSTREAM].upstream = EchoUpstream(names)
     if system.embedding is not None:
-        system.embedding.ahead = system.embedding.behind = _RandomEmbedder(is_alike=is_alike)
+        embedder = MemoryEmbedder("random", _N_DIMS, (lambda _: _random_row("alike")) if is_alike else _random_row)
+        system.embedding.ahead = system.embedding.behind = embedder
     return system.gateway
