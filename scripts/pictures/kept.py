@@ -17,12 +17,13 @@ from stayfast.compose.virtual import virtual
 from stayfast.core.clock import Clock
 from stayfast.core.events import Fanout
 from stayfast.core.types import Api
+from stayfast.lab.claims import prefix
+from stayfast.lab.harness.processes import MODEL
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.cache import CacheConfig
 from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.prefix import PrefixConfig
 from stayfast.policy.semantic import SemanticConfig
-from stayfast.prove import prefix
-from stayfast.prove.load import MODEL
 from stayfast.settings import Route, Settings
 from stayfast.settings.environment import cache_home, environment
 from stayfast.stores import minilm
@@ -234,7 +235,7 @@ def prompts(n: int, seed: int) -> tuple[Line, Line]:
     n_agents = max(5, n // 250)
 
     def played(config: PrefixConfig) -> list[float]:
-        came = prefix.ask(prefix.CASES[0], config, n_agents, seed, shuffles=False)
+        came = run_virtual(prefix.ask, prefix.CASES[0], config, n_agents, seed, shuffles=False)
         return [inf if turn.ttft_s is None else turn.ttft_s for turn in came.turns]
 
     return Line("prefix: off", played(PrefixConfig())), Line("mode: auto", played(PrefixConfig("auto")))

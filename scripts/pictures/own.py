@@ -19,6 +19,10 @@ from stayfast.compose.as_one import AsOne
 from stayfast.compose.system import Observers, System, build
 from stayfast.compose.virtual import virtual
 from stayfast.core.deadline import Timeouts
+from stayfast.lab.claims import brownout, noisy
+from stayfast.lab.harness.load import Load
+from stayfast.lab.harness.processes import MODEL
+from stayfast.lab.harness.tenants import Tenants, chat
 from stayfast.policy.admission import AdmissionConfig, TenantConfig
 from stayfast.policy.affinity import AffinityConfig
 from stayfast.policy.breaker import BreakerConfig
@@ -27,14 +31,11 @@ from stayfast.policy.hedge import HedgeConfig
 from stayfast.policy.limits import LimitConfig, Mode
 from stayfast.policy.quota import QuotaConfig
 from stayfast.policy.retry import RetryConfig
-from stayfast.prove import brownout, noisy
-from stayfast.prove.crowd import Crowd, chat
-from stayfast.prove.load import MODEL, Load
 from stayfast.server.board import Board, prepare
 from stayfast.settings import Log, Route, Settings
 from stayfast.settings.routes import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.upstreams.simulated import EngineModel, Gaps, Mixture, ProviderConfig, Regime, Regimes, Simulated, Weather
+from stayfast.upstreams.simulated import EngineModel, Gaps, Mixture, ProviderConfig, Simulated, Weather
 from stayfast.upstreams.simulated.config import Lengths
 from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
@@ -48,13 +49,10 @@ ENGINE_RPS = 64.0  # what it can do of answers of N_OUTPUT tokens
 def breakers(n: int, seed: int) -> tuple[Line, Line]:
     """The two of `prove brownout`; after a calm start the first of the list is ten times slower."""
     calm_s, slow_s = n / 4 / brownout.VIRTUAL_RPS, n / brownout.VIRTUAL_RPS
-    regimes = Regimes(normal=Regime(brownout.CALM_S), brownout=Regime(ttft_factor=brownout.SLOWER))
-    provider = ProviderConfig(seed=seed, ttft=Mixture(0.2, 0.3), gaps=Gaps(0.005, 0.0), fills_max_tokens=True,
-                              regimes=regimes)
     load = Load(calm_s + slow_s, brownout.VIRTUAL_RPS, n_output=brownout.N_OUTPUT)
 
     def played(config: BreakerConfig) -> list[float]:
-        upstream = SimulatedUpstream(provider=provider, probe=False, breaker=config)
+        upstream = SimulatedUpstream(provider=brownout.provider(seed), probe=False, breaker=config)
         route = Route((brownout.BAD, brownout.GOOD), pick="order", hedge=NO_HEDGE)
         settings = Settings(upstreams=dict.fromkeys(route.upstreams, upstream), routes={MODEL: route})
 
@@ -93,8 +91,8 @@ def quotas(n: int, seed: int) -> tuple[Line, Line]:
 
     def played(quota: QuotaConfig) -> list[float]:
         async def main(loop: SimLoop) -> list[float]:
-            crowd = Crowd(provider, {"greedy": TenantConfig(quota=quota), "usual": TenantConfig()}, AdmissionConfig(), loop,
-                          seed)
+            tenants = {"greedy": TenantConfig(quota=quota), "usual": TenantConfig()}
+            crowd = Tenants(provider, tenants, AdmissionConfig(), loop, seed)
             callers, request, waits, others = Callers(loop), chat(N_SHORT, N_OUTPUT), [], []
             gateway, until_s = crowd.system.gateway, n / (usual_rps + n_burst / every_s)
             async with asyncio.TaskGroup() as group:
@@ -113,14 +111,13 @@ def quotas(n: int, seed: int) -> tuple[Line, Line]:
 def fairness(n: int, seed: int) -> tuple[Line, Line]:
     """The three of `prove noisy`: as one tenant, whose requests go first come, first served, and as three."""
     until_s = 3 * n / (2 * noisy.QUIET_RPS + noisy.TIMES * noisy.SHARE_RPS)
-    provider = ProviderConfig(ttft=Mixture(noisy.TTFT_S, noisy.SIGMA), gaps=Gaps(noisy.GAP_S, 0.0, noisy.N_CHUNK),
-                              fills_max_tokens=True)
 
     def played(*, is_known: bool) -> list[float]:
         names = (*noisy.QUIET, noisy.NOISY) if is_known else ("all",) * 3
 
         async def main(loop: SimLoop) -> list[float]:
-            crowd = Crowd(provider, dict.fromkeys(names, TenantConfig()), AdmissionConfig(noisy.N_PLACES), loop, seed)
+            admission = AdmissionConfig(noisy.N_PLACES)
+            crowd = Tenants(noisy.PROVIDER, dict.fromkeys(names, TenantConfig()), admission, loop, seed)
             callers, request, quiet, noise = Callers(loop), chat(N_SHORT, noisy.N_OUTPUT), [], []
             async with asyncio.TaskGroup() as group:
                 for number, name in enumerate(names):

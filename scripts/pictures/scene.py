@@ -17,9 +17,10 @@ from stayfast.compose.system import System
 from stayfast.compose.virtual import virtual
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request
+from stayfast.lab.harness.load import Load
+from stayfast.lab.harness.processes import MODEL
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.prove.load import MODEL, Load
 from stayfast.settings import Settings
 from stayfast.testing.simloop import SimLoop, run
 

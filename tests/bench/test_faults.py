@@ -20,7 +20,7 @@ from stayfast.cli.bench import parse, run
 from stayfast.cli.bench_faults import add_fault_options
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.prove.rig import Rig
+from stayfast.lab.harness.processes import Processes
 from stayfast.upstreams.simulated import FaultRule
 from tests.sim.test_cli import started
 
@@ -49,8 +49,8 @@ def test_every_rule_is_one_of_the_simulator(name: str) -> None:
 def test_scenarios_over_sockets() -> None:
     """Asked without a gateway, a direct call fails as often as the scenario says, and never twice."""
     async def main() -> list[Row]:
-        async with Rig() as rig:
-            sim = await rig.simulator({"a": PROVIDER, "b": PROVIDER}, 1)
+        async with Processes() as processes:
+            sim = await processes.simulator({"a": PROVIDER, "b": PROVIDER}, 1)
             config = FaultsConfig(sim.url, 50.0, 2.0, 0.2, 5.0)
             subjects = [(Subject("direct", sim.url, "chat", "m"), HttpConfig(f"{sim.url}/v1", AskingConfig(Api.CHAT, "m")))]
             scenarios = [BY_NAME[name] for name in ("healthy", "errors", "429", "brownout")]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from stayfast.cli import main
-from stayfast.prove.claim import Claim, Conditions, Figure, Finding, NeedsData, Sense, SetUpFailed
-from stayfast.prove.rig import Rig
+from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding, NeedsData, Sense, SetUpFailed
+from stayfast.lab.harness.processes import Processes
 
 NAN = float("nan")
 HOLDS = Finding((Figure("time to nothing", 1.25, "ms", 50.0, low=0.5, high=2.0), Figure("clients", 10.0, "")), ("A note.",))
@@ -62,8 +62,8 @@ class Endless:
 
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""
-        async with Rig() as rig:
-            floor = await rig.floor("http://127.0.0.1:9")
+        async with Processes() as processes:
+            floor = await processes.baseline_proxy("http://127.0.0.1:9")
             conditions.say(f"pid {floor.process.pid}")
             await floor.process.wait()
         return HOLDS

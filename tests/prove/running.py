@@ -2,7 +2,7 @@
 
 import uvloop
 
-from stayfast.prove.claim import Claim, Conditions, Figure, Finding
+from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding
 
 N_TRIES = 3  # what is claimed holds on a machine that has a core to spare; a shared one may be kept from running
 QUICK = Conditions(is_quick=True)

@@ -2,47 +2,49 @@
 
 import pytest
 
+from stayfast.lab.claims import fair, noisy, quota
+from stayfast.lab.harness.tenants import Tenants, chat
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.admission import AdmissionConfig
 from stayfast.policy.queue import QueueConfig
-from stayfast.prove import fair, noisy, quota
-from stayfast.prove.crowd import Crowd, chat
-from stayfast.testing.simloop import SimLoop, run
+from stayfast.testing.simloop import SimLoop
 
 
 def test_the_books_close() -> None:
     """A few thousand requests; only what is reserved for the last ones weighs more than in a long run."""
-    finding = quota.in_virtual_time(6000, quota.TENANTS, 1, least=80.0)
+    finding = run_virtual(quota.play, 6000, 1, least=80.0)
     assert [figure.name for figure in finding.figures if not figure.holds] == []
 
 
 def test_books_that_are_wrong_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates that are never put right leave a gap of thousands."""
     monkeypatch.setattr("stayfast.policy.quota.Quota.reconcile", lambda *_: None)
-    finding = quota.in_virtual_time(3000, quota.TENANTS, 1, least=0.0)
+    finding = run_virtual(quota.play, 3000, 1, least=0.0)
     assert "by tokens: the books are off by" in [figure.name for figure in finding.figures if not figure.holds]
 
 
 def test_shares_are_kept() -> None:
     """Two phases of each kind; with equal weights for all, those who are due more fall short."""
-    assert fair.in_virtual_time(480.0, fair.WEIGHTS, 1).holds
-    assert not fair.in_virtual_time(240.0, dict.fromkeys(fair.WEIGHTS, 1.0), 1).holds
+    assert run_virtual(fair.play, 480.0, 1).holds
+    assert not run_virtual(fair.play, 240.0, 1, dict.fromkeys(fair.WEIGHTS, 1.0)).holds
 
 
 def test_a_noisy_tenant_is_no_trouble() -> None:
     """Half a virtual minute; where everybody is one tenant, the quiet ones suffer."""
     config = AdmissionConfig(noisy.N_PLACES)
-    alone, _ = noisy.in_virtual_time(30.0, config, 2, is_beside=False)
-    beside, (n, n_shed) = noisy.in_virtual_time(30.0, config, 2, is_beside=True)
-    assert noisy._moved(alone, beside) < 15
+    alone, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, is_beside=False)
+    beside, (n, n_shed) = run_virtual(noisy.in_virtual_time, 30.0, config, 2, is_beside=True)
+    assert noisy.moved_percent(alone, beside) < 15
     assert n_shed > n / 2
-    unprotected, _ = noisy.in_virtual_time(30.0, AdmissionConfig(1, QueueConfig(max_queue=0)), 2, is_beside=True)
+    config = AdmissionConfig(1, QueueConfig(max_queue=0))
+    unprotected, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, is_beside=True)
     assert float("inf") in unprotected
 
 
 def test_the_crowd_counts_what_ends() -> None:
     """Tokens and cost as the upstream said, and nothing before the books are opened."""
     async def main(loop: SimLoop) -> None:
-        crowd = Crowd(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
+        crowd = Tenants(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
         crowd.books.is_open = False
         await crowd.ask("by cost", chat(20, 40))
         crowd.books.begin()
@@ -52,4 +54,4 @@ def test_the_crowd_counts_what_ends() -> None:
         n_output = book.tokens - book.input_tokens
         assert book.cost_usd == pytest.approx((book.input_tokens + 4 * n_output) / 1e6)
 
-    run(main)
+    run_virtual(main)

@@ -10,34 +10,42 @@ import uvloop
 from stayfast.bench.gaps import Gaps
 from stayfast.bench.result import Health, Mode, Result, Subject
 from stayfast.bench.samples import Error, Sample, Samples
-from stayfast.prove import cancel
-from stayfast.prove.budget import DEADLINE_S, LEGS, Budget, Leg, judge
-from stayfast.prove.cancel import STATES, Cancel
-from stayfast.prove.claim import Finding
-from stayfast.prove.load import Load
-from stayfast.prove.overhead import PROVIDER, Extent, Overhead
-from stayfast.prove.rig import Rig, Server
-from stayfast.prove.truth import RATE_RPS, against_each_other, against_formula, against_stall, in_virtual_time, with_a_stall
+from stayfast.lab.claims import cancel
+from stayfast.lab.claims.budget import DEADLINE_S, LEGS, Budget, Leg, judge
+from stayfast.lab.claims.cancel import STATES, Cancel
+from stayfast.lab.claims.overhead import PROVIDER, Overhead
+from stayfast.lab.claims.truth import (
+    RATE_RPS,
+    against_each_other,
+    against_formula,
+    against_stall,
+    ask_with_a_stall,
+    in_virtual_time,
+)
+from stayfast.lab.harness.claim import Extent, Finding
+from stayfast.lab.harness.load import Load
+from stayfast.lab.harness.processes import Processes, Server
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.upstreams.simulated import PRESETS
 from tests.prove.running import run, short_of
 
 OTHER = PRESETS["gemini-flash-like"].ttft
 
 
-async def deaf(rig: Rig, settings: Mapping[str, Any]) -> Server:
+async def deaf(processes: Processes, settings: Mapping[str, Any]) -> Server:
     """A proxy that stays with its upstream when the client leaves."""
-    return await rig.start("tests/prove/deaf.py", rig.written(settings))
+    return await processes.start("tests/prove/deaf.py", processes.written(settings))
 
 
-async def refusing(rig: Rig, settings: Mapping[str, Any]) -> Server:
+async def refusing(processes: Processes, settings: Mapping[str, Any]) -> Server:
     """A gateway that knows none of the routes."""
-    return await rig.gateway({**settings, "routes": {"other": {"upstreams": ["silent"]}}})
+    return await processes.gateway({**settings, "routes": {"other": {"upstreams": ["silent"]}}})
 
 
 @pytest.mark.sockets
 def test_cancel_falls_short_of_a_proxy_that_never_closes_its_upstream() -> None:
     """No call is closed, and tokens are paid for all the time, in every state."""
-    finding = run(Cancel(n_clients_quick=3, front=deaf))
+    finding = run(Cancel(quick=Extent(3), front=deaf))
     assert [name.split(",")[0] for name in short_of(finding)] == [
         "calls not closed by the hang-up after 1 s", "longest time to the upstream's close",
         "tokens a client after it hung up"] * len(STATES)
@@ -48,7 +56,7 @@ def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: 
     """A refusal leaves nothing to cancel, and that is not the same as cancelling it."""
     monkeypatch.setattr(cancel, "VISIT_WITHIN_S", 0.3)
     monkeypatch.setattr(cancel, "SETTLED_AFTER_S", 0.1)
-    finding = run(Cancel(n_clients_quick=2, front=refusing))
+    finding = run(Cancel(quick=Extent(2), front=refusing))
     assert "clients that left in mid-stream" in short_of(finding)
     assert sum("not closed" in name for name in short_of(finding)) == len(STATES)
 
@@ -56,7 +64,7 @@ def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: 
 @pytest.mark.sockets
 def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> None:
     """The one fails what could have been served, the other lets requests outlive what was claimed."""
-    finding = run(Budget(quick_s=1.0, routes={
+    finding = run(Budget(quick=Extent(real_s=1.0), routes={
         "alone": {"upstreams": ["hanging"], "deadline": DEADLINE_S + 0.5},
         "hanging": {"upstreams": ["hanging"], "deadline": DEADLINE_S},
         "jagged": {"upstreams": ["jagged"], "deadline": DEADLINE_S},
@@ -73,7 +81,7 @@ def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> Non
 def test_overhead_falls_short_of_requests_that_fail() -> None:
     """An error is cheaper than an answer: figures with errors among them are no figures."""
     faulty = {**PROVIDER, "faults": [{"kind": "status", "status": 400, "rate": 0.3}]}
-    finding = run(Overhead(quick=Extent(0.2, 1), provider=faulty))
+    finding = run(Overhead(quick=Extent(real_s=0.2), provider=faulty))
     assert "failed requests" in short_of(finding)
 
 
@@ -82,9 +90,9 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
     """Callers who wait for a stalled target do not ask meanwhile, and their p99 is fine: the same stall, not seen."""
 
     async def main(load: Load) -> tuple[Result, float]:
-        async with Rig() as rig:
-            sim = await rig.simulator({"fast": {"preset": "instant"}}, 1)
-            return await with_a_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
+        async with Processes() as processes:
+            sim = await processes.simulator({"fast": {"preset": "instant"}}, 1)
+            return await ask_with_a_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
 
     _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, n_concurrent=4, n_output=2))))
     assert not p99.holds
@@ -95,7 +103,7 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
 
 def test_truth_falls_short_of_another_mixture() -> None:
     """Answers of one provider, held against the formula of another, and against each other."""
-    result = in_virtual_time(4.0, 1)
+    result = run_virtual(in_virtual_time, 4.0, 1)
     figures = against_formula("it", result, OTHER, slack=2.0)
     assert [figure.holds for figure in figures] == [True, False, False]
     slower = result_of([msgspec.structs.replace(sample, first_s=sample.first_s + 0.5) for sample in result.samples])

@@ -7,25 +7,26 @@ import pytest
 import uvloop
 
 from stayfast.core.clock import SystemClock
+from stayfast.lab.claims import cache_lookup_cost as lookup
+from stayfast.lab.claims import isolation
+from stayfast.lab.claims.coalesce import Coalesce
+from stayfast.lab.claims.isolation import FILES, Conversation, ask_follow_ups, read_conversations
+from stayfast.lab.harness.claim import Conditions, Extent, SetUpFailed
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.pipeline import caching
 from stayfast.pipeline.stages import cache
-from stayfast.prove import inside, isolation
-from stayfast.prove.claim import Conditions, SetUpFailed
-from stayfast.prove.coalesce import Coalesce
-from stayfast.prove.lookup import Extent, Lookup, Meter
-from stayfast.prove.parents import FILES, Conversation, below_others, conversations
 from stayfast.wire.canonical import Asked, said_of, terms_of
 
 
 def test_nothing_crosses() -> None:
     """A thousand requests."""
-    finding = isolation.in_virtual_time(1000, 1)
+    finding = run_virtual(isolation.ask_at_random, 1000, 1)
     assert finding.figures[0].holds
 
 
 def test_nothing_crosses_in_other_words() -> None:
     """Where the embedder finds all texts alike, and hits are many."""
-    finding = isolation.in_virtual_time(3000, 1, is_semantic=True)
+    finding = run_virtual(isolation.ask_at_random, 3000, 1, is_semantic=True)
     assert finding.holds, finding.figures
 
 
@@ -42,7 +43,7 @@ def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
 def test_a_key_that_forgets_something_is_seen(monkeypatch: pytest.MonkeyPatch, forgotten: str, is_semantic: bool) -> None:
     """Without the tenant, or without the rest of the body, answers reach others."""
     forgets(monkeypatch, forgotten)
-    finding = isolation.in_virtual_time(1000, 1, is_semantic=is_semantic)
+    finding = run_virtual(isolation.ask_at_random, 1000, 1, is_semantic=is_semantic)
     assert finding.figures[0].value > 10
 
 
@@ -52,41 +53,41 @@ ASKED = [Conversation(f"What is a {thing}?", f"A {thing} is a thing.", follow_up
 
 def test_a_follow_up_is_its_parents() -> None:
     """The same words below another question are another question."""
-    assert [figure.value for figure in below_others(ASKED, 1)] == [0.0, 0.0, 100.0]
+    assert [figure.value for figure in run_virtual(ask_follow_ups, ASKED, 1)] == [0.0, 0.0, 100.0]
 
 
 def test_a_key_that_forgets_the_parent_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then follow-ups are answered with what was said below other questions."""
     forgets(monkeypatch, "body")
-    taken, crossed, _ = below_others(ASKED, 1)
+    taken, crossed, _ = run_virtual(ask_follow_ups, ASKED, 1)
     assert taken.value > 0
     assert crossed.value > 0
 
 
 def test_conversations_are_read_once(tmp_path: Path) -> None:
     """From those of the files that are there; what is no such file is told."""
-    assert conversations(tmp_path) == []
+    assert read_conversations(tmp_path) == []
     names = {"question": "Main Query", "answer": "Main Query Response", "follow_up": "Follow-Up Query"}
     rows = [{names[field]: value for field, value in msgspec.structs.asdict(one).items()} for one in ASKED]
     (tmp_path / FILES[0]).write_bytes(msgspec.json.encode(rows + rows))
-    assert conversations(tmp_path) == ASKED
+    assert read_conversations(tmp_path) == ASKED
     (tmp_path / FILES[1]).write_text("[1]")
     with pytest.raises(SetUpFailed, match=FILES[1]):
-        conversations(tmp_path)
+        read_conversations(tmp_path)
 
 
 @pytest.mark.sockets
 def test_many_are_one_call() -> None:
     """Thirty clients; without a cache each is its own call."""
-    finding = uvloop.run(Coalesce(n_quick=30).run(Conditions(is_quick=True)))
+    finding = uvloop.run(Coalesce(quick=Extent(30)).run(Conditions(is_quick=True)))
     assert finding.holds
-    without = uvloop.run(Coalesce(n_quick=30, cache={"mode": "off"}).run(Conditions(is_quick=True)))
+    without = uvloop.run(Coalesce(quick=Extent(30), cache={"mode": "off"}).run(Conditions(is_quick=True)))
     assert [figure.value for figure in without.figures if "calls" in figure.name] == [30.0, 30.0]
 
 
 def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
     """Each turn is set against the one beside it; the spread is that of the rounds, not of one bad turn."""
-    meter = Meter()
+    meter = lookup.Meter()
     speeds = [1.0, 1.0, 4.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
     meter.rounds = [[{"off": 100 * speed, "miss": 110 * speed, "hit": 50 * speed} for speed in half]
                     for half in (speeds[:5], speeds[5:])]
@@ -98,7 +99,7 @@ def test_what_slows_the_machine_says_nothing_of_a_miss_inside() -> None:
     """Of both the quickest tenth of all turns count, though half of one round and most of another were slow."""
     turn = (50.0, 65.0)
     slow = (75.0, 100.0)
-    value, off = inside.figures([[turn, slow] * 20, [slow] * 38 + [turn] * 2, [turn] * 40])
+    value, off = lookup.figures_without_sockets([[turn, slow] * 20, [slow] * 38 + [turn] * 2, [turn] * 40])
     assert (value.value, value.low, value.high) == (15.0, 15.0, 25.0)
     assert (off.value, off.low, off.high) == (50.0, 50.0, 75.0)
 
@@ -107,8 +108,8 @@ def test_a_miss_inside_is_one() -> None:
     """Each question is looked up, asked for and kept; without a cache none is."""
     async def results(cache: dict[str, object] | None) -> list[str | None]:
         clock = SystemClock()
-        gateway = inside.system(cache, clock).gateway
-        return [await inside.ask(gateway, number, clock) for number in (1, 2, 1)]
+        gateway = lookup.canned_system(cache, clock).gateway
+        return [await lookup.ask(gateway, number, clock) for number in (1, 2, 1)]
 
     *misses, hit = uvloop.run(results({"mode": "exact"}))
     assert misses == ["miss; kind=exact", "miss; kind=exact"]
@@ -120,7 +121,7 @@ def test_a_miss_inside_is_one() -> None:
 @pytest.mark.sockets
 def test_what_a_look_up_costs_is_measured() -> None:
     """A hit is cheaper than a call, and no request fails; the goals themselves are for an idle machine."""
-    finding = uvloop.run(Lookup(quick=Extent(0.4, 1, 200)).run(Conditions(is_quick=True)))
+    finding = uvloop.run(lookup.CacheLookupCost(quick=Extent(200, 0.4)).run(Conditions(is_quick=True)))
     figures = {figure.name: figure.value for figure in finding.figures}
     assert figures["failed requests"] == 0
     assert 0 < figures["CPU of a hit"] < figures["CPU of an answer without a cache"]

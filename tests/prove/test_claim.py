@@ -4,8 +4,8 @@ from math import inf, isnan, nan
 
 import pytest
 
-from stayfast.prove.claim import Figure, Finding, Sense, over
-from stayfast.prove.claims import claims
+from stayfast.lab.claims.registry import claims
+from stayfast.lab.harness.claim import Figure, Finding, Sense, over
 
 
 @pytest.mark.parametrize(("value", "sense", "holds"), [

@@ -14,8 +14,8 @@ import pytest
 
 from stayfast.bench.table import Ink
 from stayfast.cli import main
-from stayfast.prove.claim import Conditions, Figure, Finding
-from stayfast.prove.report import as_text
+from stayfast.lab.harness.claim import Conditions, Figure, Finding
+from stayfast.lab.harness.report import as_text
 from tests.prove.fakes import FALLS_SHORT, HOLDS, Fake, fakes
 
 PATIENCE_S = 30.0

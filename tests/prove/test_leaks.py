@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
+from stayfast.lab.claims import leaks
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.places import Places
 from stayfast.pipeline.race import Race
 from stayfast.policy.breaker import Breaker
 from stayfast.policy.extra import ExtraBudget
 from stayfast.policy.quota import Quota
-from stayfast.prove import leaks
 from stayfast.upstreams.state.limiter import Limited
 
 N = 4000
@@ -18,7 +19,7 @@ N = 4000
 
 def test_nothing_leaks() -> None:
     """Some thousand schedules, of which every one of the states is reached."""
-    finding = leaks.in_virtual_time(N, 1)
+    finding = run_virtual(leaks.play, N, 1)
     assert [figure for figure in finding.figures if not figure.holds] == [], finding.notes
 
 
@@ -29,7 +30,7 @@ def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, 
     """One thing in twenty is forgotten."""
     right, calls = getattr(of, method), iter(range(10**9))
     monkeypatch.setattr(of, method, lambda *args, **more: None if next(calls) % 20 == 7 else right(*args, **more))
-    finding = leaks.in_virtual_time(400, 1)
+    finding = run_virtual(leaks.play, 400, 1)
     assert not finding.holds
     assert any(note.startswith(f"{leak}: ") for note in finding.notes), finding.notes
 
@@ -44,10 +45,10 @@ def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
         right(attempt, *args, **more)
 
     monkeypatch.setattr(Attempt, "end", end)
-    assert any(note.startswith("streams: ") for note in leaks.in_virtual_time(400, 1).notes)
+    assert any(note.startswith("streams: ") for note in run_virtual(leaks.play, 400, 1).notes)
 
 
 def test_a_task_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second attempts that go on when the race is over."""
     monkeypatch.setattr(Race, "end", lambda *_: None)
-    assert any(note.startswith("tasks: ") for note in leaks.in_virtual_time(400, 1).notes)
+    assert any(note.startswith("tasks: ") for note in run_virtual(leaks.play, 400, 1).notes)

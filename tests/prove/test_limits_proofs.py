@@ -2,36 +2,34 @@
 
 import pytest
 
-from stayfast.prove.brownout import Brownout, judge
-from stayfast.prove.brownout import Extent as BrownoutExtent
-from stayfast.prove.brownout import in_virtual_time as brownout
-from stayfast.prove.storm import Extent as StormExtent
-from stayfast.prove.storm import Storm
-from stayfast.prove.storm import in_virtual_time as storm
+from stayfast.lab.claims import brownout, storm
+from stayfast.lab.claims.brownout import Brownout, judge
+from stayfast.lab.claims.storm import Storm
+from stayfast.lab.harness.virtual import run_virtual
 from tests.prove.running import figure_of, run_until_it_holds, short_of
 
-BROWNOUT = BrownoutExtent(10.0, 12.0, 4.0, 12.0, open_s=8.0)
+BROWNOUT = brownout.Phases(10.0, 12.0, 4.0, 12.0, open_s=8.0)
 
 
 def test_brownout_in_virtual_time_holds_and_sees_a_missing_breaker() -> None:
     """Without breakers the slow provider goes on to be asked."""
-    with_breakers = judge("v", brownout(BROWNOUT, 1, {})[0], BROWNOUT, 10, 10)
+    with_breakers = judge("v", run_virtual(brownout.in_virtual_time, BROWNOUT, 1, {})[0], BROWNOUT, 10, 10)
     assert [figure.name for figure in with_breakers if not figure.holds] == []
-    result, before, after = brownout(BROWNOUT, 1, {"enabled": False})
+    result, before, after = run_virtual(brownout.in_virtual_time, BROWNOUT, 1, {"enabled": False})
     assert [figure.name for figure in judge("v", result, BROWNOUT, before, after) if not figure.holds] != []
 
 
 def test_storm_in_virtual_time_sees_a_missing_limit() -> None:
     """All two hundred at once."""
-    extent = StormExtent(3.0, 3.0, 3.0)
-    assert storm(extent, 1, "gradient")[1] <= 1.3 * 32
-    assert storm(extent, 1, "off")[1] >= 200
+    phases = storm.Phases(3.0, 3.0, 3.0)
+    assert run_virtual(storm.in_virtual_time, phases, 1, "gradient")[1] <= 1.3 * 32
+    assert run_virtual(storm.in_virtual_time, phases, 1, "off")[1] >= 200
 
 
 @pytest.mark.sockets
 def test_storm_holds() -> None:
     """In virtual time; over sockets, where three seconds on a shared machine judge little, it is far from no limit."""
-    finding = run_until_it_holds(Storm(quick=StormExtent(3.0, 3.0, 4.0)))
+    finding = run_until_it_holds(Storm(quick=storm.Phases(3.0, 3.0, 4.0)))
     assert [name for name in short_of(finding) if not name.startswith("sockets")] == []
     assert figure_of(finding, "sockets: most at the engine").value < 0.5 * figure_of(finding, "without limits").value
     assert figure_of(finding, "without limits").value > 5
@@ -40,6 +38,6 @@ def test_storm_holds() -> None:
 @pytest.mark.sockets
 def test_brownout_runs_and_loses_nothing() -> None:
     """p99 of a few requests is the machine's as much as ours; that none fails is not."""
-    extent = BrownoutExtent(4.0, 5.0, 2.0, 2.0, open_s=4.0)
-    finding = run_until_it_holds(Brownout(quick=extent, quick_virtual=BROWNOUT))
+    phases = brownout.Phases(4.0, 5.0, 2.0, 2.0, open_s=4.0)
+    finding = run_until_it_holds(Brownout(quick=phases, quick_virtual=BROWNOUT))
     assert all(figure.holds for figure in finding.figures if "failed" in figure.name)

@@ -7,16 +7,18 @@ import msgspec
 import pytest
 
 from stayfast.bench.result import Health
+from stayfast.lab.claims.overload import ADMISSION, Overload, Phases, _why_late, in_virtual_time, judge
+from stayfast.lab.harness.claim import Figure
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.admission import AdmissionConfig
-from stayfast.prove.claim import Figure
-from stayfast.prove.overload import ADMISSION, Extent, Overload, _why_late, in_virtual_time, judge
 from tests.prove.running import run, short_of
 
-SHORT = Extent(30.0, 40.0, 20.0, 10.0, 1.3)
+SHORT = Phases(30.0, 40.0, 20.0, 10.0, 1.3)
 
 
 def _falls_short(admission: AdmissionConfig) -> list[str]:
-    return [figure.name for figure in judge("", in_virtual_time(SHORT, admission, 1), SHORT) if not figure.holds]
+    run = run_virtual(in_virtual_time, SHORT, admission, 1)
+    return [figure.name for figure in judge("", run, SHORT) if not figure.holds]
 
 
 def test_it_holds_in_virtual_time() -> None:
@@ -33,7 +35,7 @@ def test_without_places_kept_back_the_premium_tier_is_turned_away() -> None:
 def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
     """Where the client's own loop was late as well; where it was not, they fall short."""
     late = [Figure("refusals: p99", 9.0, "ms", 5.0)]
-    at_ease = in_virtual_time(SHORT, ADMISSION, 1)
+    at_ease = run_virtual(in_virtual_time, SHORT, ADMISSION, 1)
     busy = {name: msgspec.structs.replace(result, health=Health(loop_lag_p99_s=0.004))
             for name, result in at_ease.by_tier.items()}
     assert _why_late(at_ease, late) is None
@@ -44,7 +46,7 @@ def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
 @pytest.mark.sockets
 def test_every_figure_is_taken() -> None:
     """So short a run proves nothing, but nothing is missing in it."""
-    brief = Extent(9.0, 4.0, 5.0, 2.0, 1.5)
+    brief = Phases(9.0, 4.0, 5.0, 2.0, 1.5)
     finding = run(Overload(quick=brief, quick_virtual=SHORT))
     assert [figure.name for figure in finding.figures if isnan(figure.value)] == []
     assert [name for name in short_of(finding) if name.startswith("virtual time")] == []

@@ -2,24 +2,25 @@
 
 import asyncio
 
+from stayfast.lab.claims.prefix import CASES, Prefix, ask
+from stayfast.lab.harness.claim import Conditions, Extent
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.prefix import PrefixConfig
-from stayfast.prove.claim import Conditions
-from stayfast.prove.prefix import CASES, Prefix, ask
 
 
 def test_agents_read_most_of_what_they_say() -> None:
     """Three agents of each kind."""
-    finding = asyncio.run(Prefix(n_agents_quick=3).run(Conditions(is_quick=True)))
+    finding = asyncio.run(Prefix(quick=Extent(3)).run(Conditions(is_quick=True)))
     assert finding.holds, [figure for figure in finding.figures if not figure.holds]
 
 
 def test_without_it_the_claim_falls() -> None:
     """The naive request reads nothing, from nobody."""
     for case in CASES:
-        assert ask(case, PrefixConfig(), 2, 1, shuffles=True).share < 0.01
+        assert run_virtual(ask, case, PrefixConfig(), 2, 1, shuffles=True).share < 0.01
 
 
 def test_a_run_repeats() -> None:
     """In virtual time, to the last token."""
-    runs = [ask(CASES[1], PrefixConfig("auto"), 2, 7, shuffles=True) for _ in range(2)]
+    runs = [run_virtual(ask, CASES[1], PrefixConfig("auto"), 2, 7, shuffles=True) for _ in range(2)]
     assert runs[0] == runs[1]

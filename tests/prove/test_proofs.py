@@ -5,11 +5,12 @@ from math import isfinite
 
 import pytest
 
-from stayfast.prove.budget import Budget
-from stayfast.prove.cancel import Cancel
-from stayfast.prove.overhead import Extent as OverheadExtent
-from stayfast.prove.overhead import Overhead
-from stayfast.prove.truth import KNOWN, Extent, Truth, against_formula, in_virtual_time
+from stayfast.lab.claims.budget import Budget
+from stayfast.lab.claims.cancel import Cancel
+from stayfast.lab.claims.overhead import Overhead
+from stayfast.lab.claims.truth import KNOWN, Truth, against_formula, in_virtual_time
+from stayfast.lab.harness.claim import Extent
+from stayfast.lab.harness.virtual import run_virtual
 from tests.prove.running import figure_of, run, run_until_it_holds, short_of
 
 pytestmark = pytest.mark.sockets
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.sockets
 
 def test_cancel_holds() -> None:
     """In all three states, for every client."""
-    finding = run_until_it_holds(Cancel(n_clients_quick=6))
+    finding = run_until_it_holds(Cancel(quick=Extent(6)))
     assert short_of(finding) == []
     assert finding.holds
     assert len(finding.figures) == 12
@@ -25,7 +26,7 @@ def test_cancel_holds() -> None:
 
 def test_budget_holds() -> None:
     """Three routes, streamed and whole; the fallback and the ends in part were needed."""
-    finding = run_until_it_holds(Budget(quick_s=2.0))
+    finding = run_until_it_holds(Budget(quick=Extent(real_s=2.0)))
     assert short_of(finding) == []
     assert finding.holds, finding.spoiled
     assert figure_of(finding, "jagged, streams: ended in part").value > 0
@@ -34,7 +35,7 @@ def test_budget_holds() -> None:
 
 def test_overhead_runs_and_takes_every_figure() -> None:
     """The figures are this machine's; that there are some, and no failures among them, is not."""
-    finding = run(Overhead(quick=OverheadExtent(0.4, 1)))
+    finding = run(Overhead(quick=Extent(real_s=0.4)))
     assert [figure.name for figure in finding.figures if not isfinite(figure.value)] == []
     assert len(finding.figures) == 10
     assert figure_of(finding, "failed requests").holds
@@ -44,7 +45,7 @@ def test_overhead_runs_and_takes_every_figure() -> None:
 def test_truth_runs_and_takes_every_figure() -> None:
     """Few answers make poor percentiles, so only what does not depend on their number must hold: that none is missing, and
     that the stall shows in full."""
-    finding = run(Truth(quick=Extent(real_s=0.5, virtual_s=2.0, stalled_run_s=2.0, stall_s=0.6)))
+    finding = run(Truth(quick=Extent(real_s=0.5, virtual_s=2.0), stalled_run_s=2.0, stall_s=0.6))
     assert [figure.name for figure in finding.figures if not isfinite(figure.value)] == []
     assert len(finding.figures) == 13
     assert all(figure.holds for figure in finding.figures if "without an answer" in figure.name)
@@ -53,5 +54,5 @@ def test_truth_runs_and_takes_every_figure() -> None:
 
 def test_truth_in_virtual_time_holds() -> None:
     """No machine is too busy for that: 5,000 answers recover p50 within 3 % and p99 within 7 %."""
-    figures = against_formula("virtual time", in_virtual_time(20.0, 1), KNOWN)
+    figures = against_formula("virtual time", run_virtual(in_virtual_time, 20.0, 1), KNOWN)
     assert [figure.name for figure in figures if not figure.holds] == []

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from stayfast.lab.claims.semantic import CLASSES, PAIRS, Semantic
+from stayfast.lab.harness.claim import Conditions, Figure, SetUpFailed
 from stayfast.policy.calibrate import Calibrator
-from stayfast.prove.claim import Conditions, Figure, SetUpFailed
-from stayfast.prove.semantic import CLASSES, PAIRS, Semantic
 from stayfast.stores import minilm
 from tests.bench.phrased import Words, as_csv
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from stayfast.prove import stalls
+from stayfast.lab.claims import stalls
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.wire.continuation import Seam
 
 N = 200
@@ -10,7 +11,7 @@ N = 200
 
 def test_rescues_shorten_the_longest_wait() -> None:
     """From half a minute to about a second, and every answer is right."""
-    waited, rescued = (stalls.in_virtual_time(N, 1, mode) for mode in ("wait", "rescue"))
+    waited, rescued = (run_virtual(stalls.play, N, 1, mode) for mode in ("wait", "rescue"))
     assert (waited.n_wrong, rescued.n_wrong) == (0, 0)
     assert waited.gap_p99_s > stalls.HALT_S - 1.0
     assert rescued.gap_p99_s < stalls.GAP_P99_S
@@ -28,4 +29,4 @@ def test_a_wrong_seam_is_seen(monkeypatch: pytest.MonkeyPatch, more: int) -> Non
         return said if was_over or not said else said[1:] if more < 0 else said[0] + said
 
     monkeypatch.setattr(Seam, "take", take)
-    assert stalls.in_virtual_time(N, 1, "rescue").n_wrong > 0
+    assert run_virtual(stalls.play, N, 1, "rescue").n_wrong > 0

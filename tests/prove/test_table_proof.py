@@ -12,13 +12,14 @@ import pytest
 import uvloop
 from numpy.typing import NDArray
 
+from stayfast.lab.claims.semantic import CLASSES
+from stayfast.lab.claims.table import ALL_ON, DIRECT, TIDY, Size, Table
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, SetUpFailed
+from stayfast.lab.harness.virtual import run_virtual
+from stayfast.lab.workloads.desk_providers import question_in
+from stayfast.lab.workloads.desk_visits import Outcomes, embedder_of, visit_in_virtual_time
+from stayfast.lab.workloads.support_desk import AGAIN, Desk, Visit, answer_of, visits
 from stayfast.policy.calibrate import Calibrator
-from stayfast.prove.answered import Came, Prepared, in_virtual_time
-from stayfast.prove.claim import Conditions, Figure, SetUpFailed
-from stayfast.prove.desk import AGAIN, Desk, Visit, answer_of, visits
-from stayfast.prove.semantic import CLASSES
-from stayfast.prove.shop import question_in
-from stayfast.prove.table import ALL_ON, DIRECT, TIDY, Extent, Slack, Table
 from tests.bench.phrased import as_csv
 
 N_DIMS = 64
@@ -52,10 +53,10 @@ def said() -> list[Visit]:
     return visits(Desk(Random(1)), Random(1), N_WARM + N)
 
 
-def came_of(said: list[Visit], route: Mapping[str, Any]) -> Came:
+def came_of(said: list[Visit], route: Mapping[str, Any]) -> Outcomes:
     """All of them, at a gateway with these settings."""
-    embedder = Prepared({visit.text: _row(visit) for visit in said}, "by chance")
-    return in_virtual_time(said, N_WARM, route, rate_rps=100.0, seed=1, embedder=embedder)
+    embedder = embedder_of({visit.text: _row(visit) for visit in said}, "by chance")
+    return run_virtual(visit_in_virtual_time, said, N_WARM, route, rate_rps=100.0, seed=1, embedder=embedder)
 
 
 def test_what_is_asked_is_what_is_claimed(said: list[Visit]) -> None:
@@ -99,7 +100,7 @@ def test_a_cache_that_gives_everything_is_seen(said: list[Visit], monkeypatch: p
 
 def figures(conditions: Conditions) -> dict[str, Figure]:
     """Of the shortest run."""
-    finding = uvloop.run(Table(quick=Extent(200, 200, 1.0, 2.0, Slack(), Slack())).run(conditions))
+    finding = uvloop.run(Table(quick=Size(200, Extent(200, 2.0, warmup_s=1.0))).run(conditions))
     return {figure.name: figure for figure in finding.figures}
 
 

@@ -6,8 +6,10 @@ from math import inf
 
 import pytest
 
-from stayfast.prove import agent, deadline, partial, tools
-from stayfast.prove.layer import Layer
+from stayfast.lab.claims import agent, deadline, partial, tools
+from stayfast.lab.claims.budget_overhead import BudgetOverhead
+from stayfast.lab.harness.claim import Extent
+from stayfast.lab.harness.virtual import run_virtual
 from stayfast.turns import patch
 from stayfast.turns.budget import Budget
 from tests.prove.running import figure_of, run, short_of
@@ -15,7 +17,7 @@ from tests.prove.running import figure_of, run, short_of
 
 def test_no_turn_outlives_its_budget() -> None:
     """Five hundred of them."""
-    finding = deadline.in_virtual_time(500, 1)
+    finding = run_virtual(deadline.play, 500, 1)
     assert short_of(finding) == []
     assert finding.holds
 
@@ -26,7 +28,7 @@ def test_a_layer_that_waits_for_cleaning_up_is_seen(monkeypatch: pytest.MonkeyPa
         await asyncio.wait(list(calls), timeout=0.05)
 
     monkeypatch.setattr(Budget, "_wait_for", patient)
-    assert not figure_of(deadline.in_virtual_time(300, 1), "latest end of a budget, past its deadline").holds
+    assert not figure_of(run_virtual(deadline.play, 300, 1), "latest end of a budget, past its deadline").holds
 
 
 def test_a_layer_that_forgets_its_steps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,55 +37,55 @@ def test_a_layer_that_forgets_its_steps_is_seen(monkeypatch: pytest.MonkeyPatch)
         pass
 
     monkeypatch.setattr(Budget, "_end_all", forgetful)
-    finding = deadline.in_virtual_time(300, 1)
+    finding = run_virtual(deadline.play, 300, 1)
     assert not finding.holds
     assert figure_of(finding, "steps that went on and were not named as abandoned").value > 0
 
 
 def test_answers_come_without_what_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand turns; where the answer waits for all, it is late."""
-    finding = partial.in_virtual_time(1000, 1)
+    finding = run_virtual(partial.play, 1000, 1)
     assert short_of(finding) == []
     assert finding.holds
     monkeypatch.setattr(partial, "BY_S", 25.0)
     monkeypatch.setattr(partial, "TOTAL_S", 28.0)
-    assert figure_of(partial.in_virtual_time(100, 1), "longest time to an answer, of a budget of 2.5 s").value > 2.5
+    assert figure_of(run_virtual(partial.play, 100, 1), "longest time to an answer, of a budget of 2.5 s").value > 2.5
 
 
 def test_a_wrong_patch_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers' states are not the turn's then."""
     monkeypatch.setattr(patch, "diff", lambda old, new: [{"op": "add", "path": "/other", "value": 1}])
-    finding = partial.in_virtual_time(50, 1)
+    finding = run_virtual(partial.play, 50, 1)
     assert figure_of(finding, "readers whose state is not the turn's after the patch").value == 50
 
 
 def test_an_agent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand turns; without its reserve answers are cut off, with a layer that waits for what refuses it is late."""
-    assert short_of(agent.in_virtual_time(1000, 1)) == []
+    assert short_of(run_virtual(agent.play, 1000, 1)) == []
     with monkeypatch.context() as without:
         without.setattr(agent, "ANSWER_S", 0.001)
-        assert not figure_of(agent.in_virtual_time(200, 1), "answers that were whole").holds
+        assert not figure_of(run_virtual(agent.play, 200, 1), "answers that were whole").holds
 
     async def patient(of: Budget, calls: "set[asyncio.Task[object]]") -> None:
         await asyncio.wait(list(calls), timeout=0.05)
 
     monkeypatch.setattr(Budget, "_wait_for", patient)
-    assert not agent.in_virtual_time(200, 1).holds
+    assert not run_virtual(agent.play, 200, 1).holds
 
 
 def test_turns_with_tools() -> None:
     """At less than half of the time; without hedges the goal is missed."""
-    finding = tools.in_virtual_time(3000, 1, hedges=True)
+    finding = run_virtual(tools.play, 3000, 1, hedges=True)
     assert figure_of(finding, "with the layer: p95 of a turn").value < 2.4
     assert figure_of(finding, "more spend").value < 15
-    without = tools.in_virtual_time(3000, 1, hedges=False)
+    without = run_virtual(tools.play, 3000, 1, hedges=False)
     assert not figure_of(without, "with the layer: p95 of a turn").holds
     assert figure_of(without, "more spend").value <= 0.5
 
 
 def test_what_the_layer_costs_is_measured() -> None:
     """The goals are for an idle machine: beside an empty Task of this very minute a step is some of them, not dozens."""
-    finding = run(Layer(n_stretches_quick=12, n_rounds=1))
+    finding = run(BudgetOverhead(quick=Extent(12)))
     assert len(finding.figures) == 6
     task_us = asyncio.run(least_us_of_a_task())
     assert all(0 < figure.value < 25 * task_us for figure in finding.figures), (task_us, finding.figures)

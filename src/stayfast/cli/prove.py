@@ -18,9 +18,9 @@ from stayfast.bench.table import Ink
 from stayfast.cli import say
 from stayfast.cli.bench import allow_sockets, machine
 from stayfast.core.clock import SystemClock
-from stayfast.prove.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed
-from stayfast.prove.claims import claims
-from stayfast.prove.report import as_json, as_text
+from stayfast.lab.claims.registry import claims
+from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed
+from stayfast.lab.harness.report import as_json, as_text
 from stayfast.settings import environment
 
 EXIT_FALLS_SHORT = 1

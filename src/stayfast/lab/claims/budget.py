@@ -1,0 +1,151 @@
+"""No request outlives its deadline, and none fails that a fallback could have served.
+
+Three routes of one gateway: one whose only upstream hangs, one whose first choice hangs and one whose first choice is
+jagged (a slow tail, stalls in mid-stream); the last two have a steady fallback. All are asked at once, for streams and for
+whole answers. Times are taken at the client, from its own send to the last byte, so they include everything that the
+gateway does about a deadline that is over, and whatever the client's own machine adds. An answer whose first token has
+reached the client cannot be had from another upstream any more: at its deadline it ends in part, and that is no failure.
+
+When wrong: on a machine without a core to spare every process is kept waiting, and what ends late says nothing about the
+gateway. The client sees that in its own loop; a run in which the two cannot be told apart proves nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import Any
+
+from stayfast.bench.result import Result
+from stayfast.bench.samples import Error, Samples
+from stayfast.bench.stats import Exact
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
+from stayfast.lab.harness.load import Load, ask, largest_lag_ms, n_failed, simulated_gateway
+
+WITHIN_MS = 50.0
+DEADLINE_S = 2.0
+RATE_RPS = 20.0  # of each route, for streams and again for whole answers
+N_OUTPUT = 40
+PROVIDERS: Mapping[str, Any] = {
+    "hanging": {"faults": [{"kind": "hang"}]},
+    "jagged": {"ttft": {"median_s": 0.4, "sigma": 0.5, "tail_share": 0.1, "tail_median_s": 4.0},
+               "gaps": {"median_s": 0.01, "sigma": 0.3}, "fills_max_tokens": True,
+               "stalls": {"share": 0.01, "duration": {"median_s": 3.0, "sigma": 0.5}}},
+    "steady": {"ttft": {"median_s": 0.15, "sigma": 0.2}, "gaps": {"median_s": 0.01, "sigma": 0.3}, "fills_max_tokens": True},
+}
+FALLBACK = {"fallback": {"upstreams": ["steady"], "reserve": "50%"}, "partial": True}
+ROUTES: Mapping[str, Any] = {
+    "alone": {"upstreams": ["hanging"], "deadline": DEADLINE_S},
+    "hanging": {"upstreams": ["hanging"], "deadline": DEADLINE_S, "on_overrun": FALLBACK},
+    "jagged": {"upstreams": ["jagged"], "deadline": DEADLINE_S, "on_overrun": FALLBACK},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One route, asked for streams or for whole answers."""
+
+    route: str
+    stream: bool
+
+    def load(self, seconds: float) -> Load:
+        """The requests."""
+        return Load(seconds, RATE_RPS, stream=self.stream, n_output=N_OUTPUT, model=self.route)
+
+    def __str__(self) -> str:
+        return f"{self.route}, {'streams' if self.stream else 'whole answers'}"
+
+
+LEGS = tuple(Leg(route, stream) for route in ROUTES for stream in (True, False))
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    full: Extent = Extent(real_s=40.0)
+    quick: Extent = Extent(real_s=8.0)
+    routes: Mapping[str, Any] = field(default_factory=lambda: ROUTES)  # the gateway's
+
+    name = "budget"
+    says = (f"Behind a hanging or a jagged upstream no request outlives its deadline by more than {WITHIN_MS:g} ms, and "
+            "none fails that a fallback could have served.")
+
+    async def run(self, conditions: Conditions) -> Finding:
+        seconds, seed = conditions.choose(self.full, self.quick).real_s, conditions.seed
+        async with simulated_gateway(PROVIDERS, seed, {"routes": self.routes}) as (sim, url):
+            conditions.say(f"{len(LEGS)} times {RATE_RPS:g} requests/s for {seconds:g} s")
+            async with asyncio.TaskGroup() as group:
+                asking = {leg: group.create_task(ask(leg.load(seconds), {"": url}, seed + n)) for n, leg in enumerate(LEGS)}
+            counts = (await sim.get("/_sim/counts"))["providers"]
+        return judge({leg: task.result()[""] for leg, task in asking.items()}, counts)
+
+
+def judge(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Finding:
+    """The verdict by the answers, and by the simulator's `counts` of its providers."""
+    figures = [*(figure for leg, result in results.items() for figure in _figures(leg, result)), *_calls(counts)]
+    lag_ms = largest_lag_ms(results.values())
+    is_late = any(figure.unit == "ms" and not figure.holds for figure in figures)
+    spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms: what was late may be this machine"
+               if is_late and lag_ms > WITHIN_MS / 2 else None)
+    return Finding(tuple(figures), (f"The client's own loop was at most {lag_ms:.1f} ms late.", *_latest(results)), spoiled)
+
+
+def _figures(leg: Leg, result: Result) -> Sequence[Figure]:
+    samples = result.samples
+    took = Exact(_took_s(samples))
+    n = len(samples)
+    n_endless = sum(1 for error in samples.errors if error in (Error.TIMEOUT, Error.UNSENT))
+    figures = [
+        Figure(f"{leg}: latest end, past the deadline of {DEADLINE_S:g} s (n={n})", _past_ms(took.at(1.0)), "ms", WITHIN_MS,
+               low=_past_ms(took.at(0.0)), high=_past_ms(took.at(1.0))),
+        Figure(f"{leg}: requests without an end", float(n_endless + sum(map(isnan, samples.floats["ended_s"]))), "", 0.0),
+    ]
+    if leg.route == "alone":
+        return [*figures, *_of_failures(leg, samples)]
+    figures.append(Figure(f"{leg}: requests that failed although a fallback was there", float(n_failed(result)), "", 0.0))
+    if leg.stream:
+        n_part = sum(not error and n_chunks < N_OUTPUT
+                     for error, n_chunks in zip(samples.errors, samples.ints["n_chunks"], strict=True))
+        figures.append(Figure(f"{leg}: ended in part", n_part / n * 100 if n else nan, "%"))
+    return figures
+
+
+def _of_failures(leg: Leg, samples: Samples) -> Sequence[Figure]:
+    """Where no upstream can serve, a request fails: at its deadline, or sooner once the gateway knows better (503)."""
+    due_s = DEADLINE_S - WITHIN_MS / 1e3
+    ends = list(zip(samples.ints["status"], _took_s(samples), strict=True))
+    n_clear = sum(status == 503 or (status == 504 and took_s >= due_s) for status, took_s in ends)
+    n_waited = sum(status == 504 and took_s >= due_s for status, took_s in ends)
+    return (
+        Figure(f"{leg}: answered neither by 503 nor, at the deadline, by 504", float(len(ends) - n_clear), "", 0.0),
+        Figure(f"{leg}: waited until the deadline", float(n_waited), "requests", 1.0, Sense.AT_LEAST),
+    )
+
+
+def _calls(counts: Mapping[str, Any]) -> Sequence[Figure]:
+    """Calls that the upstreams counted: without them the claim was not put to the test."""
+    return [Figure(f"calls to the {name}", float(n_calls), "", 1.0, Sense.AT_LEAST) for name, n_calls in (
+        ("hanging upstream", counts["hanging"]["n_asked"]),
+        ("jagged upstream that were given up", counts["jagged"]["outcomes"].get("cancelled", 0)),
+        ("fallback", counts["steady"]["n_asked"]))]
+
+
+def _latest(results: Mapping[Leg, Result]) -> Sequence[str]:
+    """The gateway's own account of the answer that ended last."""
+    rows = [(took_s, leg, timing) for leg, result in results.items()
+            for took_s, timing in zip(_took_s(result.samples), result.samples.server_timings, strict=True)
+            if not isnan(took_s)]
+    if not rows:
+        return ()
+    took_s, leg, timing = max(rows, key=lambda row: row[0])
+    spent = ", ".join(part.replace(";dur=", " ").partition(";")[0] for part in timing.split(", "))
+    return (f"The latest of all ({leg}) took {took_s * 1e3:.1f} ms; by the gateway's own account, in ms: {spent}.",)
+
+
+def _took_s(samples: Samples) -> list[float]:
+    """From send to end; NaN for what was not sent or has no end."""
+    floats = samples.floats
+    return [ended - sent for ended, sent in zip(floats["ended_s"], floats["sent_s"], strict=True)]
+
+
+def _past_ms(took_s: float) -> float:
+    return (took_s - DEADLINE_S) * 1e3

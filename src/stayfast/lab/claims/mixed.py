@@ -1,0 +1,253 @@
+"""What a time-out tuned by hand cannot do: prompts that differ a hundredfold, and providers with bad minutes.
+
+Two providers with the tail of the proof `tail`, whose usual time to the first token grows with the prompt: a lognormal with
+a median of 120 ms and 0.08 ms a token, sigma 0.3, at the lengths of Azure's conversation trace. Each has brown-outs of its
+own, in which whatever begins takes ten times as long, for 5 s of every 60. Against it stand the time-outs 0.3, 0.5, 1, 2 and
+3 s: an attempt without a first token by then is closed and made again at the other provider at once, six attempts at most,
+the last of them without a time-out. The one with the best p99 is the result of tuning by hand. The gateway
+has no constant but its budget, which is what that one's further calls came to, and must not make more calls.
+
+Common random numbers: the dice of a request's n-th attempt at a provider are the same for every client. The time-outs, and
+what is asked directly, are worked out from those very dice; the simulated providers have no capacity that would make one
+attempt wait for another. Over sockets a provider's dice go by the order of arrival: there the same requests meet the same
+weather, with other dice.
+
+When wrong: the tail grows with the prompt here as the body does (by half at the median prompt), as the simulator has it. And
+real brown-outs do not come by the clock; nothing in the gateway knows that these do.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf, isnan
+from typing import Any, NamedTuple
+
+from stayfast.bench.lengths import CONV_INPUT, CONV_OUTPUT
+from stayfast.bench.result import Result
+from stayfast.bench.run import LEAD_S
+from stayfast.bench.schedule import Shot, shots
+from stayfast.bench.stats import Exact
+from stayfast.compose.virtual import virtual
+from stayfast.core.types import Api
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
+from stayfast.lab.harness.load import Load, ask, simulated_gateway, since_start_s, why_spoiled
+from stayfast.lab.harness.processes import MODEL, Server
+from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.testing.simloop import SimLoop
+from stayfast.upstreams.base import Call
+from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
+from stayfast.upstreams.simulated.ask import Ask
+from stayfast.upstreams.simulated.plan import Dice
+from stayfast.upstreams.simulated.plan import plan as draw_plan
+from stayfast.upstreams.simulated.regimes import CALM
+
+NAMES = ("a", "b")
+RATE_RPS, VIRTUAL_RPS = 60.0, 100.0
+MEDIAN_S, A_TOKEN_S, GAP_S = 0.12, 0.00008, 0.02
+MIXTURE = Mixture(MEDIAN_S, 0.3, 0.068, 3.66, 0.745)
+SLOWER, LASTS_S, EVERY_S = 10.0, 5.0, 60.0
+BEGINS_S = (15.0, 45.0)  # of each minute, by provider
+TIMEOUTS_S = (0.3, 0.5, 1.0, 2.0, 3.0)
+N_TRIES = 6
+MAX_TRIES = 16  # of one request at one provider: apart in the numbers of their dice
+PATIENCE_S = 60.0
+P99_GOAL = 0.5
+BUCKET_GOAL = 0.6  # of long prompts even a healthy provider takes a good part of it
+BUCKETS = (0, 512, 2048, 1 << 30)  # tokens of the prompt
+LEAST_BUCKET = 1000  # requests; of fewer a p99 is chance
+N_REMEMBERED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """hedge: what the route has beside its budget."""
+
+    full: Extent = Extent(1_000_000, 240.0, warmup_s=30.0, slack=1.1)
+    quick: Extent = Extent(30_000, 15.0, warmup_s=10.0, slack=1.6, virtual_slack=1.6)
+    hedge: Mapping[str, Any] = field(default_factory=dict)
+
+    name = "mixed"
+    says = (f"With prompts of all sizes and brown-outs, p99 to the first token is at most {P99_GOAL:g} times that of the "
+            "best constant time-out with a retry elsewhere, at no more calls, and nothing is lost.")
+
+    async def run(self, conditions: Conditions) -> Finding:
+        extent, seed = conditions.choose(self.full, self.quick), conditions.seed
+        conditions.say(f"{extent.n:,} requests in virtual time, and with each of the time-outs")
+        load = load_of(VIRTUAL_RPS, extent.n / VIRTUAL_RPS, extent.warmup_s)
+        rivals = await asyncio.to_thread(Rivals, load, seed)  # for seconds, in which a signal must be handled
+        twin = await run_virtual_in_thread(in_virtual_time, load, HedgeConfig(**{"budget": rivals.budget, **self.hedge}),
+                                           seed)
+        figures = [*rivals.figures("virtual time"), *rivals.against("virtual time", twin, extent.virtual_slack)]
+        conditions.say(f"{extent.real_s:g} s over sockets")
+        load = load_of(RATE_RPS, extent.real_s, extent.warmup_s)
+        rivals = Rivals(load, seed)
+        real = await over_sockets(load, {"mode": "auto", "budget": rivals.budget, **self.hedge}, seed)
+        figures += rivals.against("sockets", real, extent.slack)
+        return Finding(tuple(figures), spoiled=why_spoiled({"gateway": real}))
+
+
+def load_of(rate_rps: float, seconds: float, warmup_s: float) -> Load:
+    """The requests."""
+    return Load(seconds, rate_rps, n_input=CONV_INPUT, n_output=CONV_OUTPUT, warmup_s=warmup_s, timeout_s=PATIENCE_S)
+
+
+def provider(number: int) -> ProviderConfig:
+    """One of the two. Its chunks are large: only the first is of interest."""
+    return ProviderConfig(seed=number, ttft=MIXTURE, prefill_per_token=A_TOKEN_S / MEDIAN_S, fills_max_tokens=True,
+                          gaps=Gaps(GAP_S, 0.0, 400),
+                          regimes=Regimes(normal=Regime(1e9), brownout=Regime(ttft_factor=SLOWER)))
+
+
+def is_brownout(number: int, at_s: float) -> bool:
+    """Whether a provider has one, so long after the start of the run."""
+    return 0 <= at_s % EVERY_S - BEGINS_S[number] < LASTS_S
+
+
+class Rival(NamedTuple):
+    """What one way to ask came to: waits in the order of the shots, and calls."""
+
+    timeout_s: float  # infinite: asked directly
+    waits_s: Sequence[float]
+    n_calls: int
+
+    @property
+    def p99_s(self) -> float:
+        """The figure by which the best is chosen."""
+        return Exact(self.waits_s).at(0.99)
+
+
+class Rivals:
+    """All time-outs on the requests of one load."""
+
+    def __init__(self, load: Load, seed: int) -> None:
+        plan = load.plan(seed)
+        self.shots = [shot for shot in shots(plan.workload, seed, plan.limit) if shot.at_s >= 0]
+        self.n = len(self.shots)
+        self._dice = [Dice(number, name) for number, name in enumerate(NAMES)]
+        self._config = provider(0)
+        self._zero_s = LEAD_S + load.warmup_s
+        *timeouts, self.direct = self._ask((*TIMEOUTS_S, inf))
+        self.timeouts = timeouts
+        self.best = min(timeouts, key=lambda rival: rival.p99_s)
+        self.budget = self.best.n_calls / self.n - 1  # of extra calls, as a share
+
+    def _ask(self, timeouts_s: Sequence[float]) -> list[Rival]:
+        waits_s: list[list[float]] = [[] for _ in timeouts_s]
+        n_calls = [0] * len(timeouts_s)
+        for shot in self.shots:
+            drawn_s: list[float] = []
+            for which, timeout_s in enumerate(timeouts_s):
+                wait_s, n_tries = self._wait_s(shot, timeout_s, drawn_s)
+                waits_s[which].append(wait_s)
+                n_calls[which] += n_tries
+        return [Rival(*found) for found in zip(timeouts_s, waits_s, n_calls, strict=True)]
+
+    def _wait_s(self, shot: Shot, timeout_s: float, drawn_s: list[float]) -> tuple[float, int]:
+        """From the intended start to the first token, and calls. `drawn_s`: what each attempt takes in calm weather."""
+        at_s = began_s = self._zero_s + shot.at_s
+        for n in range(N_TRIES):
+            number = (shot.number + n) % 2
+            if n == len(drawn_s):
+                drawn_s.append(self._drawn_s(shot, number, n // 2))
+            took_s = drawn_s[n] * (SLOWER if is_brownout(number, at_s) else 1.0)
+            if took_s <= timeout_s or n == N_TRIES - 1:
+                break
+            at_s += timeout_s
+        return at_s + took_s - began_s, n + 1
+
+    def _drawn_s(self, shot: Shot, number: int, n_before: int) -> float:
+        ask = Ask(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
+        rng = self._dice[number].of_request(shot.number * MAX_TRIES + n_before)
+        return draw_plan(self._config, self._config.numbers, ask, rng, luck=None, regime=CALM).ttft_s
+
+    def figures(self, where: str) -> list[Figure]:
+        """What each of them came to."""
+        return [figure for rival in (*self.timeouts, self.direct) for figure in (
+            Figure(f"{where}: {_name(rival)}: TTFT p99", rival.p99_s, "s"),
+            Figure(f"{where}: {_name(rival)}: calls a request", rival.n_calls / self.n, ""))]
+
+    def against(self, where: str, result: Result, slack: float) -> list[Figure]:
+        """The gateway's, beside the best of them."""
+        samples, best = result.samples, self.best
+        rows = {shot.number: row for row, shot in enumerate(self.shots)}
+        waits_s = [inf] * self.n
+        n_lost = 0
+        for number, wait_s, error in zip(samples.ints["number"], since_start_s(result, "first_s"), samples.errors,
+                                         strict=True):
+            row = rows[number]
+            waits_s[row] = inf if isnan(wait_s) else wait_s
+            n_lost += bool(error) and self.direct.waits_s[row] < PATIENCE_S
+        ours, calls = Exact(waits_s), sum(samples.ints["n_upstream_attempts"]) / self.n
+        found = [
+            Figure(f"{where}: TTFT p50 (n={self.n})", ours.at(0.5), "s"), Figure(f"{where}: TTFT p95", ours.at(0.95), "s"),
+            Figure(f"{where}: TTFT p99", ours.at(0.99), "s"),
+            Figure(f"{where}: TTFT p99, over that of {_name(best)}", ours.at(0.99) / best.p99_s, "x", P99_GOAL * slack),
+            Figure(f"{where}: calls a request", calls, "", best.n_calls / self.n),
+            Figure(f"{where}: requests without an answer that a direct call would have served", float(n_lost), "", 0.0)]
+        for least, below in pairwise(BUCKETS):
+            chosen = [row for row, shot in enumerate(self.shots) if least <= shot.n_input < below]
+            p99_s, best_s = (Exact([waits[row] for row in chosen]).at(0.99) for waits in (waits_s, best.waits_s))
+            goal = BUCKET_GOAL * slack if len(chosen) >= LEAST_BUCKET else None
+            words = f"from {least} tokens" if below == BUCKETS[-1] else f"{least} to {below} tokens"
+            found.append(Figure(f"{where}: TTFT p99 of prompts of {words} ({p99_s:.2f} s, n={len(chosen)}), over that of "
+                                f"{_name(best)}", p99_s / best_s, "x", goal))
+        return found
+
+
+def _name(rival: Rival) -> str:
+    return "direct" if rival.timeout_s == inf else f"a time-out of {rival.timeout_s:g} s"
+
+
+async def in_virtual_time(loop: SimLoop, load: Load, hedge: HedgeConfig, seed: int) -> Result:
+    """The requests of a load through the pipeline, with the dice of `Rivals`."""
+    providers = {name: provider(number) for number, name in enumerate(NAMES)}
+    system = virtual(settings_of(providers, hedge=hedge), loop, seed)
+    for number, name in enumerate(NAMES):
+        upstream = simulated(system, name)
+        upstream.number_of = _Numbers().of
+        for at_s, weather in _weather_changes(number, load):
+            loop.call_at(at_s, upstream.provider.set_regime, weather)
+    return await ask_pipeline(system, load, loop, seed)
+
+
+def _weather_changes(number: int, load: Load) -> list[tuple[float, Weather]]:
+    """When a provider's brown-outs begin and end, in seconds from the start of the run."""
+    begins_s = [n * EVERY_S + BEGINS_S[number] for n in range(int((load.seconds + load.warmup_s) / EVERY_S) + 1)]
+    return [change for at_s in begins_s for change in ((at_s, Weather.BROWNOUT), (at_s + LASTS_S, Weather.NORMAL))]
+
+
+class _Numbers:
+    """Which dice a call to one provider throws: those of its request, and of how often that has asked there."""
+
+    def __init__(self) -> None:
+        self._n_attempts: dict[int, int] = {}
+
+    def of(self, call: Call) -> int:
+        """The bench numbers its requests as they begin, which is the order of its shots."""
+        request = int(call.request_id.removeprefix("req_"), 16)
+        n_attempts = self._n_attempts.get(request, 0)
+        self._n_attempts[request] = n_attempts + 1
+        if len(self._n_attempts) > N_REMEMBERED:
+            del self._n_attempts[next(iter(self._n_attempts))]
+        return request * MAX_TRIES + min(n_attempts, MAX_TRIES - 1)
+
+
+async def over_sockets(load: Load, hedge: Mapping[str, Any], seed: int) -> Result:
+    """The requests of a load at a gateway in front of the simulator."""
+    providers = {name: replace(provider(number), gaps=Gaps(GAP_S, 0.0, 25)) for number, name in enumerate(NAMES)}
+    async with simulated_gateway(providers, seed, hedge=dict(hedge)) as (sim, url), asyncio.TaskGroup() as group:
+        changing = [group.create_task(_change_weather(sim, number, load)) for number in range(len(NAMES))]
+        found = (await ask(load, {"gateway": url}, seed))["gateway"]
+        for task in changing:
+            task.cancel()
+    return found
+
+
+async def _change_weather(sim: Server, number: int, load: Load) -> None:
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    for at_s, weather in _weather_changes(number, load):
+        await asyncio.sleep(began_at + at_s - loop.time())
+        await sim.get("/_sim/regime", "POST", {"provider": NAMES[number], "regime": weather})

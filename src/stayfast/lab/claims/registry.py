@@ -1,0 +1,41 @@
+"""All claims. To add one: a module with a `Claim`, and a line here (docs/proofs.md)."""
+
+from stayfast.lab.claims.agent import AGENT
+from stayfast.lab.claims.brownout import Brownout
+from stayfast.lab.claims.budget import Budget
+from stayfast.lab.claims.budget_overhead import BudgetOverhead
+from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
+from stayfast.lab.claims.cancel import Cancel
+from stayfast.lab.claims.coalesce import Coalesce
+from stayfast.lab.claims.deadline import DEADLINE
+from stayfast.lab.claims.fair import FAIR
+from stayfast.lab.claims.hangs import Hangs
+from stayfast.lab.claims.hedge import Hedge
+from stayfast.lab.claims.isolation import Isolation
+from stayfast.lab.claims.lanes import LANES_CLAIM
+from stayfast.lab.claims.leaks import LEAKS
+from stayfast.lab.claims.mixed import Mixed
+from stayfast.lab.claims.noisy import Noisy
+from stayfast.lab.claims.overhead import Overhead
+from stayfast.lab.claims.overload import Overload
+from stayfast.lab.claims.partial import PARTIAL
+from stayfast.lab.claims.prefix import Prefix
+from stayfast.lab.claims.quota import QUOTA
+from stayfast.lab.claims.semantic import Semantic
+from stayfast.lab.claims.stalls import Stalls
+from stayfast.lab.claims.storm import Storm
+from stayfast.lab.claims.stragglers import Stragglers
+from stayfast.lab.claims.table import Table
+from stayfast.lab.claims.tail import Tail
+from stayfast.lab.claims.tools import TOOLS
+from stayfast.lab.claims.truth import Truth
+from stayfast.lab.harness.claim import Claim
+
+
+def claims() -> dict[str, Claim]:
+    """By name, in the order in which `make proofs` runs them."""
+    found: tuple[Claim, ...] = (Truth(), Overhead(), Cancel(), Budget(), Tail(), Mixed(), Hangs(), Hedge(), Noisy(),
+                                Overload(), QUOTA, FAIR, LEAKS, Brownout(), Storm(), Stalls(), LANES_CLAIM, Stragglers(),
+                                Isolation(), Coalesce(), CacheLookupCost(), Prefix(), Semantic(), Table(), BudgetOverhead(),
+                                DEADLINE, TOOLS, PARTIAL, AGENT)
+    return {claim.name: claim for claim in found}

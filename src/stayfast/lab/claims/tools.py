@@ -1,0 +1,129 @@
+"""A turn with tools: as it is mostly written, one call after another, and through the budget layer.
+
+A turn retrieves, asks two tools (p95 1.2 s and 1.6 s), has its policy checked and asks a model; nothing of that needs what
+the others bring but the model. Every call is a mixture: mostly it is quick, and 6 or 7 in 100 are slow by bad luck, as with
+hosted APIs. Before: in series, without time-outs. After: the four side by side, each with a hedge that has learned its
+delay; what is not there by BY_S is said to be missing; the model is asked with what is there, hedged until its first token,
+in the time that is reserved for it. Turns come at random; virtual time.
+
+Spend: each call has its price, and is paid in full even where it was cancelled or lost against another. The length of an
+answer is the turn's own: a second attempt has the same, and only its first token may come sooner.
+
+When wrong: what is compared is this workload. Prices of tools and model and how they are late are typical guesses.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from stayfast.bench.stats import Exact
+from stayfast.lab.harness.claim import Figure, Finding, Sense
+from stayfast.lab.harness.virtual import VirtualClaim, arrive
+from stayfast.testing.simloop import SimLoop
+from stayfast.turns import Hedge, budget, step
+from stayfast.upstreams.simulated import Mixture
+
+SERIES_P95_S = 5.2
+P95_GOAL_S = 2.2
+SPEND_GOAL = 12.0  # %
+TURNS_A_S = 5.0
+TOTAL_S = 4.0
+BY_S = 1.0
+HEDGED = 0.12  # share of the calls of each kind that may be made twice
+MODEL_HEDGED = 0.11
+ANSWER_S = 2.4  # reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of call: its waits, and what it costs."""
+
+    waits: Mixture
+    usd: float
+
+
+RETRIEVAL, TOOL_A, TOOL_B, CHECK = KINDS = (
+    Kind(Mixture(0.12, 0.4, 0.05, 0.8, 0.5), 0.0002), Kind(Mixture(0.25, 0.35, 0.07, 1.59, 0.5), 0.001),
+    Kind(Mixture(0.35, 0.35, 0.07, 2.15, 0.5), 0.001), Kind(Mixture(0.2, 0.3, 0.06, 0.8, 0.5), 0.0005))
+MODEL = Kind(Mixture(0.35, 0.4, 0.068, 3.3, 0.7), 0.006)  # to its first token
+LENGTH = Mixture(0.55, 0.3)  # seconds from there to the end of the answer
+NAMES: Mapping[str, Kind] = MappingProxyType({"retrieval": RETRIEVAL, "tool_a": TOOL_A, "tool_b": TOOL_B, "check": CHECK})
+
+
+class Turns:
+    """Turns of one way of writing them, and what they took."""
+
+    def __init__(self, loop: SimLoop, rng: Random, *, hedges: bool) -> None:
+        self._loop = loop
+        self._rng = rng
+        shares = {**dict.fromkeys(KINDS, HEDGED), MODEL: MODEL_HEDGED} if hedges else {}
+        self._hedges = {kind: Hedge(share) for kind, share in shares.items()}
+        self._took_s: list[float] = []
+        self.usd = 0.0
+        self.n_missing = self.n_unanswered = 0
+
+    async def all(self, n: int, turn: Callable[[float], Awaitable[None]]) -> None:
+        """Turns that come at random."""
+        await arrive(n, TURNS_A_S, self._rng, lambda _: self._timed(turn))
+
+    async def in_series(self, length_s: float) -> None:
+        """As it is mostly written."""
+        for kind in KINDS:
+            await self._call(kind)
+        await self._call(MODEL)
+        await self._rest(length_s)
+
+    async def in_a_budget(self, length_s: float) -> None:
+        """Through the layer."""
+        async with budget(TOTAL_S, {"answer": ANSWER_S}) as b:
+            calls: dict[str, Any] = {name: step(self._call, kind, hedge=self._hedges.get(kind))
+                                     for name, kind in NAMES.items()}
+            found = await b.gather(by=BY_S, **calls)
+            self.n_missing += bool(found.missing)
+            has_started = await b.run(self._call, MODEL, name="answer", hedge=self._hedges.get(MODEL), fallback=False)
+            self.n_unanswered += not has_started or not await b.run(self._rest, length_s, name="answer", fallback=False)
+
+    async def _timed(self, turn: Callable[[float], Awaitable[None]]) -> None:
+        began_at = self._loop.now()
+        await turn(LENGTH.draw(self._rng, 1.0))
+        self._took_s.append(self._loop.now() - began_at)
+
+    async def _call(self, kind: Kind) -> bool:
+        self.usd += kind.usd
+        await asyncio.sleep(kind.waits.draw(self._rng, self._rng.random()))
+        return True
+
+    async def _rest(self, length_s: float) -> bool:
+        await asyncio.sleep(length_s)
+        return True
+
+    @property
+    def took_s(self) -> Exact:
+        """Of the turns, whole."""
+        return Exact(self._took_s)
+
+
+async def play(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Finding:
+    """Both ways, and the verdict."""
+    before, after = Turns(loop, Random(seed), hedges=hedges), Turns(loop, Random(seed), hedges=hedges)
+    await before.all(n, before.in_series)
+    await after.all(n, after.in_a_budget)
+    series_s, layer_s = before.took_s, after.took_s
+    note = (f"In series p50 {series_s.at(0.5):.2f} s, p99 {series_s.at(0.99):.2f} s; with the layer p50 "
+            f"{layer_s.at(0.5):.2f} s, p99 {layer_s.at(0.99):.2f} s.")
+    return Finding((
+        Figure("in series: p95 of a turn", series_s.at(0.95), "s", SERIES_P95_S * 0.95, Sense.AT_LEAST),
+        Figure("with the layer: p95 of a turn", layer_s.at(0.95), "s", P95_GOAL_S),
+        Figure("more spend", (after.usd / before.usd - 1) * 100, "%", SPEND_GOAL),
+        Figure("longest turn, of a budget of 4 s", layer_s.at(1.0), "s", TOTAL_S + 0.02),
+        Figure("turns that answered without all of the four", after.n_missing / n * 100, "%", 5.0),
+        Figure("turns that had no answer of the model", after.n_unanswered / n * 100, "%", 1.0)), (note,))
+
+
+TOOLS = VirtualClaim(
+    "tools", f"A turn of retrieval, two tools, a policy check and a model has a p95 of {SERIES_P95_S:g} s in series, and of "
+    f"at most {P95_GOAL_S:g} s through the budget layer, at {SPEND_GOAL:g} % more spend or less.", play,
+    "{:,} turns in virtual time, before and after", 50_000, 5_000)

@@ -1,0 +1,135 @@
+"""Whether the instrument tells the truth: the bench must recover percentiles that are known in advance.
+
+The simulator draws its times to the first token from a mixture whose quantiles are known in closed form. The bench
+measures it over a socket, through a gateway in front of the same model, and through the same pipeline in virtual time: all
+must come out where the formula says, and the last two must agree with each other within their bootstrap intervals. Then the
+simulator is stopped in its tracks (SIGSTOP) in mid-run: a bench that waits with its next request until the target answers
+would send less while it is slow and report a fine p99. From the intended start, a stall of S seconds in a run of T seconds
+delays a request by U(0, S) with probability S / T, so for 1 - p < S / T
+
+    p-quantile = S - (1 - p) * T     (+ the usual latency, here below a millisecond)
+
+When wrong: sampling. With n answers the quantile of a share p has a standard error of sqrt(p (1 - p) / n) / f; the runs are
+as long as makes that, at p99, a third of what is allowed.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from random import Random
+
+from stayfast.bench.compare import CompareConfig, compare
+from stayfast.bench.result import Result
+from stayfast.bench.stats import Exact, Measured
+from stayfast.compose.virtual import virtual
+from stayfast.core.clock import SystemClock
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
+from stayfast.lab.harness.load import Load, ask, n_failed, since_start_s, why_spoiled
+from stayfast.lab.harness.processes import MODEL, Processes, Server
+from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of
+from stayfast.policy.hedge import HedgeConfig
+from stayfast.testing.simloop import SimLoop
+from stayfast.upstreams.simulated import PRESETS, Mixture, ProviderConfig
+
+PRESET = "sonnet-4.6-like"
+KNOWN = PRESETS[PRESET].ttft
+RATE_RPS = 250.0
+P50_WITHIN, P99_WITHIN = 0.03, 0.07
+UNHEDGED = HedgeConfig(mode="off")  # second attempts would be quicker than what is known
+LEVEL = 0.99  # of the intervals: three quantiles are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """real_s of an extent: of each of two targets. stalled_run_s: of the run in whose middle the target stalls."""
+
+    full: Extent = Extent(real_s=60.0, virtual_s=400.0)
+    quick: Extent = Extent(real_s=15.0, virtual_s=100.0, slack=2.0)
+    stalled_run_s: float = 12.0
+    stall_s: float = 1.5
+
+    name = "truth"
+    says = (f"The bench recovers a simulated provider's known percentiles within {P50_WITHIN:.0%} at p50 and "
+            f"{P99_WITHIN:.0%} at p99, over sockets and in virtual time, and shows a stalled target.")
+
+    async def run(self, conditions: Conditions) -> Finding:
+        extent, seed = conditions.choose(self.full, self.quick), conditions.seed
+        provider = {"preset": PRESET, "seed": seed}
+        async with Processes() as processes:
+            sim = await processes.simulator({"known": provider, "fast": {"preset": "instant"}}, seed)
+            gateway = await processes.gateway({
+                "upstreams": {"known": {"kind": "simulated", "probe": False, **provider}},
+                "routes": {MODEL: {"upstreams": ["known"], "hedge": {"mode": UNHEDGED.mode}}}})
+            conditions.say(f"twice {extent.real_s:g} s over sockets at {RATE_RPS:g} requests/s")
+            real = await ask(Load(extent.real_s, RATE_RPS, n_output=2, warmup_s=1.0),
+                             {"simulator": f"{sim.url}/known/v1", "gateway": f"{gateway.url}/v1"}, seed)
+            conditions.say(f"{extent.virtual_s:g} s in virtual time")
+            twin = await run_virtual_in_thread(in_virtual_time, extent.virtual_s, seed)
+            conditions.say(f"a target that stalls for {self.stall_s:g} s")
+            load = Load(self.stalled_run_s, RATE_RPS, n_output=2)
+            stalled, stall_s = await ask_with_a_stall(load, sim, f"{sim.url}/fast/v1", self.stall_s, seed)
+        figures = [figure for where, result in (*real.items(), ("virtual time", twin))
+                   for figure in against_formula(where, result, KNOWN, extent.slack)]
+        figures += [against_each_other(real["gateway"], twin, seed), *against_stall(stalled, stall_s)]
+        return Finding(tuple(figures), spoiled=why_spoiled(real))
+
+
+async def in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> Result:
+    """The same provider, asked through the pipeline."""
+    system = virtual(settings_of({"known": ProviderConfig(PRESET, seed)}, hedge=UNHEDGED), loop, seed)
+    return await ask_pipeline(system, Load(seconds, RATE_RPS, n_output=2), loop, seed)
+
+
+async def ask_with_a_stall(load: Load, target: Server, url: str, stall_s: float, seed: int) -> tuple[Result, float]:
+    """The result of a run in whose middle the target was stopped, and for how many seconds it really was."""
+    clock = SystemClock()
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(ask(load, {"stalled": url}, seed))
+        await asyncio.sleep(load.seconds / 2)
+        target.freeze()
+        frozen_at = clock.now()
+        await asyncio.sleep(stall_s)
+        stalled_s = clock.now() - frozen_at
+        target.thaw()
+    return asking.result()["stalled"], stalled_s
+
+
+def against_formula(where: str, result: Result, known: Mixture, slack: float = 1.0) -> Sequence[Figure]:
+    """The quantiles of the TTFT from the intended start, against those of `known`."""
+    ttft = Exact(since_start_s(result, "first_s"))
+    figures = [_unanswered(where, result)]
+    for share, within in ((0.5, P50_WITHIN), (0.99, P99_WITHIN)):
+        known_s = known.quantile(share)
+        figures.append(Figure(f"{where}: TTFT p{share * 100:g}, off by (known: {known_s * 1e3:.1f} ms, n={ttft.n})",
+                              _off_by_percent(ttft.at(share), known_s), "%", within * slack * 100))
+    return figures
+
+
+def against_each_other(real: Result, twin: Result, seed: int) -> Figure:
+    """How many quantiles of the TTFT are beyond chance; one that could not be compared is."""
+    compared = compare(Measured(real), Measured(twin), Random(seed), CompareConfig(level=LEVEL))
+    rows = [row for row in compared.rows if row.quantity.startswith("ttft_sched.")]
+    differ = [row.quantity for row in rows if isnan(row.difference.value) or not row.difference.spans_zero]
+    return Figure(f"gateway and virtual time: quantiles of the TTFT that differ ({LEVEL:.0%} intervals): "
+                  f"{', '.join(differ) or 'none'}", float(len(differ)) if rows else nan, "", 0.0)
+
+
+def against_stall(result: Result, stall_s: float) -> Sequence[Figure]:
+    """The p99 of a run in which the target stood still for `stall_s`, against the formula of this module."""
+    e2e = Exact(since_start_s(result, "last_s"))
+    known_s = stall_s - 0.01 * result.duration_s
+    return [
+        _unanswered("stalled target", result),
+        Figure(f"stalled target: e2e p99, off by (stalled {stall_s:.3f} s, so known: {known_s * 1e3:.0f} ms)",
+               _off_by_percent(e2e.at(0.99), known_s), "%", P99_WITHIN * 100),
+        Figure("stalled target: e2e p50", e2e.at(0.5) * 1e3, "ms"),
+    ]
+
+
+def _off_by_percent(found_s: float, known_s: float) -> float:
+    return abs(found_s / known_s - 1) * 100 if known_s > 0 else nan
+
+
+def _unanswered(where: str, result: Result) -> Figure:
+    return Figure(f"{where}: requests without an answer", float(n_failed(result)), "", 0.0)

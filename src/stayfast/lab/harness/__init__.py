@@ -1,0 +1,1 @@
+"""What every proof stands on: claims and figures, processes, load, virtual time."""

@@ -1,0 +1,106 @@
+"""Load over sockets: the bench, driven from code, and what a proof reads from its results."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf, isnan
+from typing import Any
+
+from stayfast.bench.arrivals import Arrivals, Gamma
+from stayfast.bench.asking import AskingConfig
+from stayfast.bench.client import HttpConfig, HttpTarget
+from stayfast.bench.lengths import Constant, Length
+from stayfast.bench.perform import Origin, Plan, perform
+from stayfast.bench.result import Result, Subject
+from stayfast.bench.schedule import Limit, Prompts, Workload
+from stayfast.core.clock import SystemClock
+from stayfast.core.types import Api
+from stayfast.lab.harness.processes import MODEL, Processes, Server, gateway_settings
+
+BLOCK_S = 5.0  # of several targets, each gets the whole load for so long in turn
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The requests of a run: an open loop at `rate_rps` (Poisson) or by `arrivals`, or a closed one of `n_concurrent`."""
+
+    seconds: float
+    rate_rps: float = 0.0
+    n_concurrent: int = 0
+    stream: bool = True
+    n_input: int | Length = 20
+    n_output: int | Length = 16
+    warmup_s: float = 0.0
+    timeout_s: float = 30.0
+    api: Api = Api.CHAT
+    model: str = MODEL
+    arrivals: Arrivals | None = None
+    key: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # more members of each body
+
+    def plan(self, seed: int) -> Plan:
+        """The bench's own form of the load."""
+        arrivals = None if self.n_concurrent else self.arrivals or Gamma(self.rate_rps)
+        workload = Workload(input=_length(self.n_input), output=_length(self.n_output), arrivals=arrivals)
+        return Plan(workload, Limit(self.seconds, None, self.warmup_s), seed, self.n_concurrent, self.timeout_s,
+                    min(BLOCK_S, self.seconds))
+
+    def asking(self) -> AskingConfig:
+        """The form of the requests."""
+        return AskingConfig(self.api, self.model, self.stream, self.key, extra=dict(self.extra))
+
+
+def _length(tokens: int | Length) -> Length:
+    return Constant(tokens) if isinstance(tokens, int) else tokens
+
+
+async def ask(load: Load, urls: Mapping[str, str], seed: int, prompts: Prompts | None = None) -> dict[str, Result]:
+    """Put the load on each of `urls` (base URLs, by name), interleaved where there are several; the results by name."""
+    clock = SystemClock()
+    subjects = [(Subject(name, url, load.api.value, load.model),
+                 HttpTarget(name, HttpConfig(url, load.asking()), prompts or Prompts(seed), clock))
+                for name, url in urls.items()]
+    found = await perform(load.plan(seed), subjects, clock, Origin())
+    return {result.label: result for result in found}
+
+
+@asynccontextmanager
+async def simulated_gateway(providers: Mapping[str, Any], seed: int, settings: Mapping[str, Any] | None = None,
+                            **route: Any) -> AsyncIterator[tuple[Server, str]]:
+    """A simulator and a gateway in front of it as processes: the simulator, and the gateway's base URL.
+
+    providers: as settings files have them, or `ProviderConfig`s. settings: the gateway's, beside its upstreams and route.
+    """
+    async with Processes() as processes:
+        sim = await processes.simulator(providers, seed)
+        urls = {name: f"{sim.url}/{name}/v1" for name in providers}
+        gateway = await processes.gateway({**gateway_settings(urls, **route), **(settings or {})})
+        yield sim, f"{gateway.url}/v1"
+
+
+def since_start_s(result: Result, field_name: str, since_s: float = -inf, until_s: float = inf) -> list[float]:
+    """From the intended start of each request in this part of the run to an instant of its sample; NaN without one."""
+    floats = result.samples.floats
+    return [then - at for then, at in zip(floats[field_name], floats["at_s"], strict=True) if since_s <= at < until_s]
+
+
+def waits_s(result: Result) -> list[float]:
+    """From the intended start of each request to its first token; infinite where it failed."""
+    return [inf if error or isnan(wait_s) else wait_s
+            for error, wait_s in zip(result.samples.errors, since_start_s(result, "first_s"), strict=True)]
+
+
+def n_failed(result: Result) -> int:
+    """How many requests ended in an error."""
+    return sum(1 for error in result.samples.errors if error)
+
+
+def largest_lag_ms(results: Iterable[Result]) -> float:
+    """How long the client's own loop stood still at most."""
+    return max((result.health.loop_lag_max_s for result in results), default=0.0) * 1e3
+
+
+def why_spoiled(results: Mapping[str, Result]) -> str | None:
+    """Why these results prove nothing: the client was the bottleneck. None where they are valid."""
+    reasons = [f"{name}: {reason}" for name, result in results.items() for reason in result.health.verdict]
+    return "; ".join(reasons) or None

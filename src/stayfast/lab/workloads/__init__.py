@@ -1,0 +1,1 @@
+"""What proofs ask, and the upstreams that answer it."""

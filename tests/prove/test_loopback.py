@@ -1,0 +1,78 @@
+"""The peers on loopback: the canned answer is a whole one, its callers count what they got, and the bare proxy does what a
+proxy must, or it would be a poor yardstick.
+"""
+
+from math import isnan
+
+import pytest
+import uvloop
+
+from stayfast.bench.result import Result
+from stayfast.lab.harness.load import Load, ask
+from stayfast.lab.harness.loopback import keep_busy
+from stayfast.lab.harness.processes import Processes, gateway_settings
+from tests.bench.servers import END, FINISH, STREAM_HEAD, Seen, Step, chunk, event, said, serving, whole
+
+pytestmark = pytest.mark.sockets
+WHOLE = (whole(b'{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}]}'),)
+STREAM = (STREAM_HEAD + b"\r\n", event(said("a")), 0.02, event(said("b")), event(FINISH), chunk(b"data: [DONE]\n\n"), END)
+
+
+def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
+    """And every caller is answered, again and again, until the time is up."""
+    async def main() -> None:
+        async with Processes() as processes:
+            canned = await processes.canned_upstream()
+            gateway = await processes.gateway(gateway_settings({"canned": f"{canned.url}/v1"}))
+            n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.3, 4)
+            assert n_answers > 8
+            assert n_failed == 0
+            told = (await ask(Load(0.2, n_concurrent=1, stream=False), {"g": f"{gateway.url}/v1"}, 1))["g"]
+            assert not any(told.samples.errors)
+
+    uvloop.run(main())
+
+
+def test_failures_are_counted() -> None:
+    """An answer that is no 200 is a failed call."""
+    async def main() -> None:
+        async with Processes() as processes:
+            gateway = await processes.gateway(gateway_settings({"nobody": "http://127.0.0.1:1/v1"}))
+            n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.2, 2)
+            assert n_failed == n_answers > 0
+
+    uvloop.run(main())
+
+
+async def through_the_proxy(script: tuple[Step, ...], load: Load) -> tuple[Result, Seen]:
+    """The load on a scripted server, by way of the bare proxy."""
+    async with serving(script) as (url, seen), Processes() as processes:
+        proxy = await processes.baseline_proxy(url.removesuffix("/v1"))
+        return (await ask(load, {"proxy": f"{proxy.url}/v1"}, 1))["proxy"], seen
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_it_proxies_on_kept_connections(stream: bool) -> None:
+    """Every answer comes whole and in as many parts as it was sent; two callers need two connections."""
+    script = STREAM if stream else WHOLE
+    result, seen = uvloop.run(through_the_proxy(script, Load(0.3, n_concurrent=2, stream=stream)))
+    samples = result.samples
+    assert len(samples) == len(seen.bodies) > 2
+    assert not any(samples.errors)
+    assert set(samples.ints["n_chunks"]) == {2 if stream else 1}
+    assert seen.n_connections <= 2
+
+
+def test_chunks_pass_as_they_come() -> None:
+    """The wait in the middle of a stream is seen behind the proxy."""
+    result, _ = uvloop.run(through_the_proxy(STREAM, Load(0.2, n_concurrent=1)))
+    assert min(result.samples.floats["gap_max_s"]) > 0.01
+
+
+def test_it_passes_on_what_it_is_given() -> None:
+    """Method, path, fields and body are the client's."""
+    result, seen = uvloop.run(through_the_proxy(WHOLE, Load(0.1, n_concurrent=1, stream=False, model="mine")))
+    assert not isnan(result.samples.floats["ended_s"][0])
+    assert seen.heads[0].startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
+    assert b"content-type: application/json\r\n" in seen.heads[0].lower()
+    assert b'"model":"mine"' in seen.bodies[0]

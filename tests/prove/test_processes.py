@@ -1,0 +1,133 @@
+"""The rig: what it says of a server that does not start, and that nothing outlives it."""
+
+import asyncio
+import os
+
+import pytest
+import uvloop
+
+from stayfast.lab.harness import processes as harness
+from stayfast.lab.harness.claim import SetUpFailed
+from stayfast.lab.harness.processes import Processes, gateway_settings
+
+pytestmark = pytest.mark.sockets
+NOWHERE = "http://127.0.0.1:9"  # nobody listens there
+HELLO = "import time; print('http://127.0.0.1:1', flush=True); "
+IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+
+
+def is_gone(pid: int) -> bool:
+    """Whether there is no such process any more, not even one that nobody has waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_servers_are_the_commands_that_users_type() -> None:
+    """A simulator and a gateway in front of it come up, answer, tell their CPU, and end with the processes."""
+
+    async def main() -> list[int]:
+        async with Processes() as processes:
+            sim = await processes.simulator({"fast": {"preset": "instant"}}, 1)
+            gateway = await processes.gateway(gateway_settings({"fast": f"{sim.url}/fast/v1"}))
+            assert (await sim.get("/_sim/counts"))["providers"]["fast"]["n_asked"] == 0
+            assert await gateway.get("/livez")
+            assert 0 < gateway.cpu_s() < 60
+            with pytest.raises(SetUpFailed, match="GET /nowhere answered 404"):
+                await gateway.get("/nowhere")
+            return [sim.process.pid, gateway.process.pid]
+
+    assert all(is_gone(pid) for pid in uvloop.run(main()))
+
+
+def test_a_server_that_does_not_start_is_told_with_its_output() -> None:
+    """And what had been started before it is ended."""
+
+    async def main(pids: list[int]) -> None:
+        async with Processes() as processes:
+            pids.append((await processes.baseline_proxy(NOWHERE)).process.pid)
+            await processes.gateway({"routes": {"m": {"upstreams": ["nobody"]}}})
+
+    pids: list[int] = []
+    with pytest.raises(SetUpFailed, match=r"(?s)stayfast serve --config .* did not start.*nobody"):
+        uvloop.run(main(pids))
+    assert is_gone(pids[0])
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended as well."""
+    monkeypatch.setattr(harness, "START_WITHIN_S", 0.2)
+
+    async def main() -> Processes:
+        async with Processes() as processes:
+            with pytest.raises(SetUpFailed, match="did not start"):
+                await processes.start("-c", "import time; time.sleep(60)")
+        return processes
+
+    [process] = uvloop.run(main())._processes
+    assert is_gone(process.pid)
+
+
+def test_nothing_outlives_a_claim_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a server that is frozen, or one that does not listen to SIGTERM."""
+    monkeypatch.setattr(harness, "STOP_WITHIN_S", 0.5)
+
+    async def main(pids: list[int]) -> None:
+        async with Processes() as processes:
+            floor = await processes.baseline_proxy(NOWHERE)
+            deaf = await processes.start("-c", IGNORES + HELLO + "time.sleep(60)")
+            pids += [floor.process.pid, deaf.process.pid]
+            floor.freeze()
+            raise ValueError("in the middle of it")
+
+    pids: list[int] = []
+    with pytest.raises(ValueError, match="in the middle"):
+        uvloop.run(main(pids))
+    assert [is_gone(pid) for pid in pids] == [True, True]
+
+
+@pytest.mark.parametrize("is_up", [True, False], ids=["while it runs", "while it starts"])
+def test_nothing_outlives_a_claim_that_is_cancelled(is_up: bool) -> None:
+    """Whether its server runs or is about to."""
+
+    async def claim(processes: Processes, started: asyncio.Event) -> None:
+        async with processes:
+            starting = processes.start("-c", (HELLO if is_up else "import time; ") + "time.sleep(60)")
+            if is_up:
+                await starting
+                started.set()
+                await asyncio.sleep(60)
+            else:
+                asyncio.get_running_loop().call_later(0.2, started.set)
+                await starting
+
+    async def main() -> Processes:
+        processes, started = Processes(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(claim(processes, started))
+            await started.wait()
+            task.cancel()
+        assert task.cancelled()
+        return processes
+
+    [process] = uvloop.run(main())._processes
+    assert is_gone(process.pid)
+
+
+def test_the_users_own_settings_do_not_reach_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number of workers would be another measurement."""
+    monkeypatch.setenv("STAYFAST_WORKERS", "4")
+    monkeypatch.setenv("PORT", "1")
+    monkeypatch.setenv("KEPT", "yes")
+
+    async def main() -> None:
+        async with Processes() as processes:
+            await processes.start("-c", "import os; print(sorted(os.environ))")
+
+    with pytest.raises(SetUpFailed) as failed:
+        uvloop.run(main())
+    assert "'KEPT'" in str(failed.value)
+    assert "STAYFAST" not in str(failed.value)
+    assert "'PORT'" not in str(failed.value)
