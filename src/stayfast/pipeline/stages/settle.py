@@ -33,16 +33,13 @@ class Settle:
         ex.ledger.enter(SETTLE)
         ex.watch.stop()
         status, error = _status_and_error(why)
-        arrival, request = ex.arrival, ex.request
+        arrival, request, cached = ex.arrival, ex.request, ex.cached
         stages = ex.ledger.finish()
         if isinstance(why, StayfastError):
-            why.server_timing = ex.ledger.server_timing()
-            if ex.attempts and (last := ex.attempts[-1].done) is not None and last.steps:
-                why.server_timing += steps_timing(last.steps)
+            why.server_timing = _server_timing(ex)
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = sight.usage if sight is not None else None
         finish = sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None
-        accepted_at, cached = arrival.accepted_at, ex.cached
         self._sink.emit(RequestDone(
             request_id=arrival.request_id,
             api=request.api,
@@ -50,13 +47,13 @@ class Settle:
             model=request.model[:MAX_NAME],
             stream=request.stream,
             status=status,
-            accepted_at=accepted_at,
+            accepted_at=arrival.accepted_at,
             ended_at=stages[-1].ended_at,
             wall_at=self._clock.wall(),
             stages=stages,
             upstream=ex.upstream,
             n_attempts=len(ex.attempts),
-            ttft_s=first_at - accepted_at if first_at is not None else None,
+            ttft_s=first_at - arrival.accepted_at if first_at is not None else None,
             n_chunks=n_chunks,
             usage=usage,
             finish_reason=finish,
@@ -68,7 +65,7 @@ class Settle:
             tpot_s=cadence.tpot_s(usage.output) if cadence is not None and usage is not None else None,
             gap_max_s=cadence.gap_max_s if cadence is not None else None,
             trace=arrival.trace,
-            queue_s=began_at - accepted_at if began_at is not None else None,
+            queue_s=began_at - arrival.accepted_at if began_at is not None else None,
             attempts=tuple([attempt.done for attempt in ex.attempts if attempt.done is not None]),
             notes=tuple(ex.notes),
             shed=why.reason if isinstance(why, Shed) else None,
@@ -76,6 +73,11 @@ class Settle:
             saved_usd=cached.saved_usd if cached is not None else None,
             cache_key=ex.cache_key,
         ))
+
+
+def _server_timing(ex: Exchange) -> str:
+    last = ex.attempts[-1].done if ex.attempts else None
+    return ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
 
 
 def _status_and_error(why: BaseException | None) -> tuple[int, str | None]:
