@@ -20,7 +20,6 @@ twice loses what a text says twice.
 When wrong: an upstream that says the first half once more before it goes on is heard twice.
 """
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -110,7 +109,7 @@ class Continuation:
         check = _check_chunk if request.api in _SAY_DONE else _check_event
         source = source_of(request.api, request, "", Sight())
         texts: list[str] = []
-        for data, name in _events(sse.Splitter(MAX_SO_FAR_BYTES), so_far):
+        for data, name in sse.events(sse.Splitter(MAX_SO_FAR_BYTES), so_far):
             source.see(data, name)
             if source.ended:
                 raise CannotGoOn("over")
@@ -139,7 +138,7 @@ class Continuation:
 
     def _read(self, data: bytes) -> list[Json]:
         events: list[Json] = []
-        for said, name in _events(self._splitter, data):
+        for said, name in sse.events(self._splitter, data):
             if not self._source.ended:
                 self._source.see(said, name)
                 for delta in self._source.deltas():
@@ -210,16 +209,6 @@ def _asked(request: Request) -> Conversation:
     if asked.effort is not None:
         raise CannotGoOn("thinking")  # it begins anew with the second half, or is refused there
     return asked
-
-
-def _events(splitter: sse.Splitter, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The events that are whole now: data and name. Comments are none."""
-    blocks = splitter.feed(data)
-    are_data = splitter.are_data
-    for block in blocks:
-        said, name = (block, b"") if are_data else sse.parse(block)
-        if said is not None:
-            yield said, name
 
 
 def _place(event: Json) -> tuple[object, ...]:

@@ -17,15 +17,16 @@ from typing import Any, Final
 import msgspec
 
 from stayfast.core.types import FROM_CACHE, Api, Request, Sight
+from stayfast.wire import sse
 from stayfast.wire.deltas import TextDelta
 from stayfast.wire.dialect import object_in
-from stayfast.wire.transcode import said_in_events, source_of, transcoder, writer_of
+from stayfast.wire.transcode import WRONG_SHAPE, fold_of, said_in_events, source_of, writer_of
 from stayfast.wire.usage import to_chat
 
 Json = dict[str, Any]
 _CLEAN: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
 _OF_CHAT: Final = (Api.CHAT, Api.COMPLETIONS)
-_ODD: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError)  # what answers of a wrong shape raise
+_ANY: Final = msgspec.json.Decoder()
 
 
 # What a stream made of deltas says, or what says nothing of the answer itself.
@@ -60,7 +61,7 @@ def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
         body = _folded(request, data) if request.stream else data
         if not _SAYS_TEXT[request.api](body):
             return None
-    except _ODD:
+    except WRONG_SHAPE:
         return None
     if request.stream and sight.usage is not None and request.api in _OF_CHAT:
         said = object_in(body)
@@ -70,11 +71,12 @@ def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
 
 
 def _folded(request: Request, data: bytes) -> bytes:
-    whole = msgspec.structs.replace(request, stream=False)
-    coder = transcoder(request.api, whole, source_streams=True, upstream=FROM_CACHE)
-    coder.feed(data)
-    end = coder.finish()
-    return end.data if end is not None else b""
+    """The whole answer of a stream that has been seen to be complete."""
+    fold = fold_of(request.api)
+    for event, _ in sse.events(sse.Splitter(), data):
+        if event.strip() != b"[DONE]":
+            fold.add(_ANY.decode(event))
+    return fold.body()
 
 
 def _chat_says_text(body: bytes) -> bool:
@@ -132,7 +134,7 @@ def _is_all_said(api: Api, said: Json) -> bool:
     """Whether a stream made of this body holds all that the body does."""
     try:
         return _SAYS_ALL[api](said)
-    except _ODD:
+    except WRONG_SHAPE:
         return False
 
 

@@ -6,6 +6,7 @@ A lone carriage return as the last byte read is held back as well: the next byte
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # an event with a base64 picture; what is longer is no event
@@ -127,6 +128,16 @@ def _parse_any(block: bytes) -> tuple[bytes | None, bytes]:
         elif field == b"event":
             name = value[1:] if value.startswith(b" ") else value
     return b"\n".join(data) or None, name
+
+
+def events(splitter: Splitter, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The events that are whole now: data and name. Comments are none. Raises EventTooLong."""
+    blocks = splitter.feed(data)
+    are_data = splitter.are_data
+    for block in blocks:
+        read, name = (block, b"") if are_data else parse(block)
+        if read is not None:
+            yield read, name
 
 
 def event(data: bytes, name: str | None = None) -> bytes:

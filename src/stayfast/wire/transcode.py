@@ -403,8 +403,8 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
         is_named = not says_done
         return Translation(reader, sight, upstream, writer_of(request, created_at), is_named=is_named)
     if is_same:
-        return Collection(reader, sight, upstream, _fold(source)) if source_streams else Whole(reader, sight, upstream)
-    rewrite = Rewrite(writer_of(request, created_at), _fold(request.api))
+        return Collection(reader, sight, upstream, fold_of(source)) if source_streams else Whole(reader, sight, upstream)
+    rewrite = Rewrite(writer_of(request, created_at), fold_of(request.api))
     if source_streams:
         return Collection(reader, sight, upstream, rewrite)
     return TranslatedWhole(reader, sight, upstream, rewrite)
@@ -421,7 +421,7 @@ def recite(request: Request, text: str, *, answer_id: str, created_at: int) -> b
     if not request.stream:
         sight = Sight()
         sight.usage = Usage()
-        rewrite = Rewrite(writer, _fold(request.api))
+        rewrite = Rewrite(writer, fold_of(request.api))
         rewrite.add(deltas)
         return rewrite.end(sight)
     events = [said for delta in deltas for said in writer.events(delta)] + writer.end(Usage())
@@ -447,7 +447,8 @@ def writer_of(request: Request, created_at: int) -> Writer:
     return ChatWriter(request, created_at)
 
 
-def _fold(api: Api) -> Fold:
+def fold_of(api: Api) -> Fold:
+    """What puts an answer's events in `api` together."""
     match api:
         case Api.MESSAGES:
             return MessagesFold()
