@@ -49,7 +49,7 @@ from stayfast.turns.events import (
 from stayfast.turns.http import deadline_headers, sdk_options
 from stayfast.turns.model import Hear, Json, Said
 from stayfast.turns.pace import Pace, choose
-from stayfast.turns.running import Running
+from stayfast.turns.step_run import Running
 from stayfast.turns.tools import Call, Tool
 
 crm = Breaker(BreakerConfig())

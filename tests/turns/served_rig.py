@@ -13,7 +13,7 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.retry import RetryConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.turns import Answer, Asked
-from stayfast.turns.find import checked
+from stayfast.turns.function import checked
 from stayfast.turns.served import Served
 from tests.flow.rig import Rig, chat
 

@@ -8,7 +8,7 @@ import uvloop
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Asked, Breaker, Budget, Hedge, StepTimeout, budget, step, steps
+from stayfast.turns import Asked, Breaker, Budget, Hedge, StepTimeout, budget, report, step
 from tests.turns.served_rig import Serving
 from tests.turns.test_budget import takes
 
@@ -42,7 +42,7 @@ def test_beside_a_step_that_blocks(then_s: float) -> None:
     innocent = b.rows[1]
     assert (innocent.how, innocent.detail) == (
         "timeout", "not done within the 1 s that the turn had for it, at whose end the event loop was blocked for 0.5 s")
-    assert b.broken_by == steps.broken_by(b) == "the event loop"
+    assert b.broken_by == report.find_blamed_anywhere(b) == "the event loop"
     assert b.report().endswith("broke the budget: the event loop")
 
 

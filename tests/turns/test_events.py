@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stayfast.testing import SimLoop, run
 from stayfast.turns import budget, step
 from stayfast.turns.answer import Answer
-from stayfast.turns.errors import OutOfTime
+from stayfast.turns.budget import OutOfTime
 from stayfast.turns.events import Delta, Event, Final, Patch, Prefix, Snapshot, json_value, last_event_id, text_of
 from stayfast.turns.patch import patched
 from stayfast.wire.sse import Splitter

@@ -12,7 +12,7 @@ from stayfast.compose.turns import Turns, thread_gauges
 from stayfast.core.clock import SystemClock
 from stayfast.testing import RecordingSink
 from stayfast.turns import Asked, StepSkipped, budget, remaining, step, threads
-from stayfast.turns.find import checked
+from stayfast.turns.function import checked
 from stayfast.turns.served import Served
 
 

@@ -40,7 +40,7 @@ from stayfast.settings import (
     unusable,
     why_not_embedded,
 )
-from stayfast.turns.find import state_of
+from stayfast.turns.function import state_of
 from stayfast.upstreams.simulated.settings import KINDS
 
 Address = tuple[str, int]

@@ -12,7 +12,7 @@ import msgspec
 
 from stayfast.cli.warm_round import Pace, Round
 from stayfast.turns.cached import Cached
-from stayfast.turns.find import find
+from stayfast.turns.function import find
 
 
 class Arguments(NamedTuple):

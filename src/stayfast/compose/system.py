@@ -48,7 +48,7 @@ from stayfast.server.siblings import Siblings
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embed import Embedding
-from stayfast.turns.elsewhere import AskOthers
+from stayfast.turns.remote_resume import AskOthers
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.local import Address, Door, LocalUpstream

@@ -25,7 +25,7 @@ from stayfast.observe.totals import Snapshot, Totals
 from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
 from stayfast.server.backend import Asked, ToForget
 from stayfast.server.siblings import Siblings
-from stayfast.turns.elsewhere import Heard, Sought
+from stayfast.turns.remote_resume import Heard, Sought
 
 _N_PIECES_AT_A_TIME = 16  # series written before the loop has its turn: a quarter of a millisecond
 _NORMAL_S = 3600.0

@@ -8,8 +8,8 @@ from stayfast.observe.families import TURN_THREADS
 from stayfast.observe.totals import Rows
 from stayfast.settings import Settings, TurnUpstream
 from stayfast.turns import threads
-from stayfast.turns.elsewhere import AskOthers, Heard, Sought
-from stayfast.turns.find import find
+from stayfast.turns.function import find
+from stayfast.turns.remote_resume import AskOthers, Heard, Sought
 from stayfast.turns.served import Served
 from stayfast.upstreams.state.upstream_state import Registry
 

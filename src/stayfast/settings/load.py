@@ -29,7 +29,7 @@ from stayfast.settings.references import expand
 from stayfast.settings.routes import OnOverrun
 from stayfast.settings.tree import Defaults, Settings
 from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstream
-from stayfast.turns.find import find as find_turn
+from stayfast.turns.function import find as find_turn
 
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"

@@ -13,15 +13,11 @@ the server's dependencies.
 from stayfast.policy.breaker import BreakerConfig
 from stayfast.turns.agent import Agent, Outcome
 from stayfast.turns.answer import Answer
-from stayfast.turns.asked import Asked
-from stayfast.turns.breaker import Breaker
-from stayfast.turns.budget import Budget, budget
+from stayfast.turns.budget import Budget, OutOfTime, budget, charge, current, remaining
 from stayfast.turns.cached import Cached
-from stayfast.turns.errors import OutOfTime, Refused, StepCancelled, StepFailed, StepSkipped, StepTimeout
-from stayfast.turns.hedge import Hedge
-from stayfast.turns.partial import Missing, Partial
-from stayfast.turns.scope import charge, current, remaining
-from stayfast.turns.step import Step, step
+from stayfast.turns.function import Asked, Refused
+from stayfast.turns.gather import Missing, Partial
+from stayfast.turns.step import Breaker, Hedge, Step, StepCancelled, StepFailed, StepSkipped, StepTimeout, step
 from stayfast.turns.tools import ToolError, tool
 
 __all__ = ["Agent", "Answer", "Asked", "Breaker", "BreakerConfig", "Budget", "Cached", "Hedge", "Missing", "OutOfTime",

@@ -27,13 +27,11 @@ import msgspec
 from stayfast.policy.window import Window
 from stayfast.turns.amounts import is_count, is_seconds, wrong
 from stayfast.turns.answer import Answer, whole
-from stayfast.turns.breaker import Breaker
 from stayfast.turns.budget import Budget, budget
-from stayfast.turns.errors import StepCancelled
 from stayfast.turns.model import Json, Model, Said
 from stayfast.turns.pace import Pace, slow_s
-from stayfast.turns.running import Running
-from stayfast.turns.step import Step
+from stayfast.turns.step import Breaker, Step, StepCancelled
+from stayfast.turns.step_run import Running
 from stayfast.turns.tools import Call, Tool, ToolError
 
 AnyTool = Tool[..., Any]

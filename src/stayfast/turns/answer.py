@@ -24,8 +24,7 @@ from typing import Any
 
 from stayfast.turns import patch
 from stayfast.turns.amounts import is_count, wrong
-from stayfast.turns.budget import is_cut_off
-from stayfast.turns.errors import OutOfTime, StepTimeout
+from stayfast.turns.budget import OutOfTime
 from stayfast.turns.events import (
     Citation,
     Degraded,
@@ -40,8 +39,8 @@ from stayfast.turns.events import (
     json_value,
 )
 from stayfast.turns.patch import Json, Operation
-from stayfast.turns.running import Running
-from stayfast.turns.scope import here
+from stayfast.turns.step import StepTimeout
+from stayfast.turns.step_run import Running, here
 
 N_KEPT = 512
 MAX_DEPTH = 100  # of a value in the state: what is nested deeper cannot be told, or not be read, everywhere
@@ -166,7 +165,7 @@ class Answer:
                 how = "timeout"
             case asyncio.CancelledError():
                 scope = here.get()
-                how = "timeout" if scope is not None and is_cut_off(scope) else "cancelled"
+                how = "timeout" if scope is not None and scope.is_cut_off else "cancelled"
             case _:
                 how = "failed"
         self.final_id = self._n_told + 1

@@ -31,9 +31,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stayfast.core.errors import Rejected
 from stayfast.turns.amounts import is_seconds, wrong
-from stayfast.turns.budget import Budget, budget
-from stayfast.turns.errors import OutOfTime, StepSkipped, StepTimeout
-from stayfast.turns.running import CLEANUP_S
+from stayfast.turns.budget import Budget, OutOfTime, budget
+from stayfast.turns.step import StepSkipped, StepTimeout
+from stayfast.turns.step_run import CLEANUP_S
 from stayfast.wire.patience import patience_s
 
 T = TypeVar("T")

@@ -12,60 +12,39 @@ more than its steps, to say what it has; if it still waits for something then, i
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 from stayfast.core.clock import SystemClock
 from stayfast.turns.amounts import is_amount, is_seconds, wrong
-from stayfast.turns.breaker import Breaker
-from stayfast.turns.errors import OutOfTime, StepCancelled
-from stayfast.turns.gather import Gathering
-from stayfast.turns.hedge import Hedge
-from stayfast.turns.partial import Partial
-from stayfast.turns.report import blamed, written
-from stayfast.turns.running import CLEANUP_S, Running
-from stayfast.turns.scope import Scope, here
-from stayfast.turns.step import RAISE, AsyncStep, Step, name_of
+from stayfast.turns.gather import Gathering, Partial
+from stayfast.turns.report import find_broken_by, list_abandoned, render_waterfall, total_cost_usd
+from stayfast.turns.step import RAISE, AsyncStep, Breaker, Hedge, Step, StepCancelled, name_of
+from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S, BudgetState, Scope, here
 from stayfast.turns.threads import StartThread, start_thread
 
 T = TypeVar("T")
 F = TypeVar("F")
-BODY_GRACE_S = 0.01
-LEAST_CLEANUP_S = 0.001
-_SAME_INSTANT_S = 1e-3  # uvloop rounds its timers to milliseconds
 _NO_RESERVE: Mapping[str, float] = MappingProxyType({})
 
 
-class Budget:
+class OutOfTime(TimeoutError):
+    """The body of an `async with budget(...)` was still waiting for something when its time was over."""
+
+
+class Budget(BudgetState):
     """See the module. Made by `budget`; one task enters it, any may run steps in it until it ends."""
 
-    __slots__ = ("_alarm", "_alarm_at", "_behind_s", "_is_open", "_kept_s", "_outer", "_patience_s", "_reserve", "_root",
-                 "_threads", "_timeout", "_total_s", "began_at", "deadline_at", "ended_at", "loop", "now", "rows",
-                 "start_thread", "tasks")
-
-    loop: asyncio.AbstractEventLoop
-    _outer: Scope | None
-    _timeout: asyncio.Timeout
-    start_thread: StartThread  # what starts the plain functions
+    __slots__ = ("_patience_s", "_reserve", "_threads")
 
     def __init__(self, total_s: float | None, reserve: Mapping[str, float], patience_s: float,
                  threads: StartThread | None) -> None:
+        super().__init__(total_s)
         self._patience_s = patience_s
-        self._total_s = total_s
         self._reserve = reserve
         self._threads = threads
-        self.tasks: dict[asyncio.Task[Any], Running] = {}  # every call that has not ended
-        self._behind_s: dict[str, float] = {}  # of each reserved stage: what is reserved for those behind it
-        self._kept_s = 0.0
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = inf
-        self._is_open = False
-        self._root: Scope | None = None  # of the body; None before it is entered
-        self.now: Callable[[], float] = SystemClock.now  # monotonic seconds
-        self.began_at = self.ended_at = self.deadline_at = inf
-        self.rows: list[Running] = []  # the steps, in the order in which they began
 
     async def __aenter__(self) -> "Budget":
         if self.began_at < inf:
@@ -75,7 +54,7 @@ class Budget:
         self.began_at = now = self.now()
         self._outer = outer = here.get()
         self.start_thread = self._threads or (start_thread if outer is None else outer.budget.start_thread)
-        total_s = self._total_s
+        total_s = self.total_s
         if outer is not None:
             self.deadline_at = outer.ends_at if total_s is None else min(outer.ends_at, now + total_s)
             if outer.inner is None:
@@ -171,10 +150,10 @@ class Budget:
                 await running.over()
             except asyncio.CancelledError:
                 running.end("cancelled", StepCancelled(running.name, "the turn was cancelled"))
-                await self.cleaned_up((running,))
+                await self.clean_up((running,))
                 raise
         if running.how != "ok":
-            await self.cleaned_up((running,))
+            await self.clean_up((running,))
         return running.result()
 
     async def gather(self, /, *unnamed: Never, need: int = 0, by: float | None = None, late: "Budget | None" = None,
@@ -190,33 +169,15 @@ class Budget:
                             "b.gather(kb=step(search, question), web=...)")
         return await Gathering(self, need, by, late).result(calls)
 
-    def remaining(self) -> float:
-        """Seconds left for whoever asks, never negative: less what is reserved, and within the cap of the step it is in."""
-        root = self._root
-        if root is None:
-            raise RuntimeError("this budget has not begun: write `async with budget(...) as b:`")
-        if not self._is_open:
-            return 0.0
-        inside = here.get()
-        ends_at = root.ends_at if inside is None else min(root.ends_at, inside.ends_at)
-        return max(0.0, ends_at - self.now())
-
     @property
     def cost_usd(self) -> float:
         """What all steps said they cost (`charge`), in dollars."""
-        scopes: list[Scope] = [*self.rows] if self._root is None else [self._root, *self.rows]
-        return sum(one.cost_usd + sum(inner.cost_usd for inner in one.inner or ()) for one in scopes)
-
-    @property
-    def inner(self) -> "list[Budget]":
-        """The budgets that its body opened itself, in no step."""
-        return (self._root.inner if self._root is not None else None) or []
+        return total_cost_usd(self)
 
     @property
     def abandoned(self) -> list[str]:
         """The steps that were cancelled and go on all the same, those of budgets inside included."""
-        own = [row.name for row in self.rows if row.is_abandoned]
-        return own + [name for inner in self._inside() for name in inner.abandoned]
+        return list_abandoned(self)
 
     @property
     def broken_by(self) -> str | None:
@@ -224,72 +185,11 @@ class Budget:
         have had more time of its own. EVENT_LOOP where it was that which did not run: whoever blocked it, in this turn or
         another, a step that merely waited meanwhile is not to blame.
         """
-        own = blamed(self.rows)
-        if own is not None:
-            return own
-        by = (inner.broken_by for inner in self._inside() if inner.deadline_at < inner.began_at + (inner._total_s or inf))
-        return next(filter(None, by), None)
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether its body, or what is around it, was cancelled because the time was over."""
-        around = self._outer
-        return self._timeout.expired() or (around is not None and is_cut_off(around))
+        return find_broken_by(self)
 
     def report(self) -> str:
         """The turn as a waterfall, for people: its steps, what each took and cost, what was cut, what broke the budget."""
-        return written(self)
-
-    def begun(self, step: Step, name: str, tell: Callable[[], None] | None = None,
-              late: "Budget | None" = None) -> Running:
-        """A step that has begun, in this budget or in the one that it may go on under."""
-        of = self if late is None else late
-        root = of._root
-        if root is None or not of._is_open:
-            raise RuntimeError(f"step {name!r} was begun outside of its budget: await it inside `async with budget(...) as "
-                               "b:`, or keep it going after the turn with gather(..., late=outer)")
-        if asyncio.get_running_loop() is not of.loop:
-            raise RuntimeError(f"step {name!r} was begun in another event loop than its budget's: from a plain function, "
-                               "hand it over with asyncio.run_coroutine_threadsafe(b.run(...), b.loop).result()")
-        behind_s = of._behind_s.get(name)
-        if behind_s is not None and behind_s < of._kept_s:
-            of._kept_s = behind_s
-            root.ends_at = of.deadline_at - behind_s
-        ends_at = root.ends_at
-        if late is None:
-            inside = here.get()
-            if inside is not None and inside.ends_at < ends_at:
-                ends_at = inside.ends_at
-        running = Running(name, step, of, ends_at, tell)
-        running.begin(of.now())
-        self.rows.append(running)
-        return running
-
-    def _inside(self) -> "list[Budget]":
-        """Those that were opened in its body or in its steps."""
-        return [*self.inner, *(inner for row in self.rows for inner in row.inner or ())]
-
-    def watch(self, at: float) -> None:
-        """See to it that steps which must be over at this instant are."""
-        if at < self._alarm_at:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm = self.loop.call_at(at, self._ring)
-            self._alarm_at = at
-
-    def _ring(self) -> None:
-        """End the steps whose time is over, and set the alarm for the others."""
-        self._alarm, self._alarm_at = None, inf
-        now = self.now()
-        if now > self.deadline_at and self._is_open and not self._timeout.expired():
-            self._timeout.reschedule(now + BODY_GRACE_S)  # a loop that was blocked rings both bells at once
-        for running in list(self.tasks.values()):
-            if running.is_over or all(call.done() for call in running.calls):  # its result is there, if not told of yet
-                continue
-            if running.ends_at <= now + _SAME_INSTANT_S:
-                running.expire(now)
-            else:
-                self.watch(running.ends_at)
+        return render_waterfall(self)
 
     def _share_out(self, left_s: float, total_s: float | None) -> None:
         """Fill `_behind_s`. In a shorter time than was asked for, every reserve is shorter in proportion."""
@@ -312,16 +212,6 @@ class Budget:
         finally:
             for running in self.tasks.values():
                 running.is_abandoned = True
-
-    async def cleaned_up(self, steps: Iterable[Running]) -> None:
-        """Give cancelled steps a moment to close what they hold."""
-        calls = [call for running in steps for call in running.calls]
-        if calls:
-            await self._wait_for(calls)
-
-    async def _wait_for(self, calls: Iterable["asyncio.Task[Any]"]) -> None:
-        latest_s = self.deadline_at + BODY_GRACE_S + CLEANUP_S - self.now()
-        await asyncio.wait(list(calls), timeout=max(LEAST_CLEANUP_S, min(CLEANUP_S, latest_s)))
 
     def __repr__(self) -> str:
         left = f"{self.remaining():.3f} s left" if self._is_open else "not running"
@@ -349,9 +239,34 @@ def budget(total: float | None = None, reserve: Mapping[str, float] = _NO_RESERV
     return Budget(total, reserve, patience, threads)
 
 
-def is_cut_off(scope: Scope) -> bool:
-    """Whether what runs there is being cancelled because its time is over, or that of what is around it."""
-    return (isinstance(scope, Running) and scope.how == "timeout") or scope.budget.is_cut_off
+def current() -> Budget:
+    """The innermost budget around this code. Raises RuntimeError where there is none."""
+    scope = here.get()
+    if scope is None or not isinstance(scope.budget, Budget):
+        raise RuntimeError("no budget is open around this code: write `async with budget(total=2.5):` around what calls it, "
+                           "or ask remaining(), which is infinite then")
+    return scope.budget
+
+
+def remaining() -> float:
+    """Seconds left for this code, by the budget and the step that it runs in; infinite where there is none.
+
+    So that code which knows of no turn can be given its time: `timeout=min(5.0, remaining())`.
+    """
+    scope = here.get()
+    return inf if scope is None else max(0.0, scope.ends_at - scope.budget.now())
+
+
+def charge(usd: float) -> None:
+    """What the step that runs here has just cost, in dollars, for the report; nothing without a budget.
+
+    Raises ValueError and TypeError for what is no amount: it is summed up, and one such sum would spoil all that come after.
+    """
+    if not is_amount(usd):
+        raise wrong(f"charge({usd!r:.80}): what a step cost is dollars, 0 or more, as in charge(0.0004)", usd)
+    scope = here.get()
+    if scope is not None:
+        scope.cost_usd += usd
 
 
 def _check_reserve(reserve: Mapping[str, float], total_s: float) -> None:

@@ -35,7 +35,7 @@ from stayfast.policy.s3fifo import OVERHEAD_BYTES, S3Fifo
 from stayfast.stores.base import Kept, Store
 from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
 from stayfast.turns.budget import Budget
-from stayfast.turns.scope import Scope, here
+from stayfast.turns.step_run import Scope, here
 
 P = ParamSpec("P")
 T = TypeVar("T")

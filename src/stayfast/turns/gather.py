@@ -1,17 +1,53 @@
-"""A fan-out while it runs: several steps side by side, and when enough of them are done."""
+"""A fan-out: several steps side by side, when enough of them are done, and what they brought."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from stayfast.turns.amounts import is_seconds, wrong
-from stayfast.turns.errors import StepCancelled, StepFailed, StepTimeout
-from stayfast.turns.partial import Missing, Partial
-from stayfast.turns.running import Running
-from stayfast.turns.step import Step
+from stayfast.turns.step import Step, StepCancelled, StepFailed, StepTimeout
+from stayfast.turns.step_run import BudgetState, Running
 
-if TYPE_CHECKING:
-    from stayfast.turns.budget import Budget
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """One that brought nothing. `why`: timeout, failed, skipped, cancelled or late; `detail` says more, in words of ours."""
+
+    why: str
+    detail: str
+    elapsed_s: float
+    error: BaseException | None = None  # its own
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """`done`: results by name, and fallbacks; `missing`: what brought no result of its own; `late`: what of that goes on.
+
+    A late one's result is `await late["web"].wait()`.
+    """
+
+    done: Mapping[str, Any]
+    missing: Mapping[str, Missing] = field(default_factory=dict)
+    late: Mapping[str, Running] = field(default_factory=dict)
+
+    @property
+    def timed_out(self) -> tuple[str, ...]:
+        """Those that were not done in time."""
+        return tuple(name for name, missing in self.missing.items() if missing.why in ("timeout", "late"))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """One result, or `default` where it is missing."""
+        return self.done.get(name, default)
+
+    def require(self, *names: str) -> None:
+        """Raise for the first of these that is missing: its own exception, or StepFailed, which says why."""
+        for name in names:
+            if name in self.missing:
+                missing = self.missing[name]
+                raise missing.error or StepFailed(name, missing.detail)
+            if name not in self.done:
+                raise KeyError(f"there was no {name!r} among {', '.join((*self.done, *self.missing))}")
 
 
 class Gathering:
@@ -19,7 +55,7 @@ class Gathering:
 
     __slots__ = ("_by_s", "_is_due", "_late", "_need", "_of", "_steps", "_waiter")
 
-    def __init__(self, of: "Budget", need: int, by_s: float | None, late: "Budget | None") -> None:
+    def __init__(self, of: BudgetState, need: int, by_s: float | None, late: BudgetState | None) -> None:
         self._of = of
         self._need = need
         self._by_s = by_s
@@ -100,7 +136,7 @@ class Gathering:
             running.is_capped = False  # its breaker learns nothing: it was within its cap
             running.end(how, StepTimeout(name, why) if how == "timeout" else StepCancelled(name, why))
             running.is_capped = how == "timeout"  # and it was not the turn's end that it reached
-        await self._of.cleaned_up(running for running in self._steps.values() if running.how != "ok")
+        await self._of.clean_up(running for running in self._steps.values() if running.how != "ok")
 
     def _partial(self) -> Partial:
         done: dict[str, Any] = {}

@@ -14,8 +14,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from stayfast.turns.amounts import is_seconds, wrong
-from stayfast.turns.errors import OutOfTime
-from stayfast.turns.scope import remaining
+from stayfast.turns.budget import OutOfTime, remaining
 
 HEADER = "x-stayfast-deadline-ms"
 T = TypeVar("T")

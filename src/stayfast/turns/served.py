@@ -6,32 +6,27 @@
 It runs in a budget that ends END_MARGIN_S before the request must be over, so that what it has by then still gets out. When
 its client leaves it is cancelled at once, with all that it runs; a client of the typed events may come back, with the same
 x-request-id and the Last-Event-ID that it saw, for `resume_s` after it was cut off. Until then the turn goes on.
-When wrong: turns are kept where they run. The other workers of the same parent are asked (`turns.elsewhere`); a client that
-comes back to another replica is told by a 404 that it is not there.
+When wrong: turns are kept where they run. The other workers of the same parent are asked (`turns.remote_resume`); a client
+that comes back to another replica is told by a 404 that it is not there.
 """
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import Callable
 from contextlib import aclosing
 from math import inf
-from pathlib import PurePath
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import Sink, TurnFailed
 from stayfast.core.steps import TurnSeen
-from stayfast.turns import steps
 from stayfast.turns.answer import Answer, Reader
-from stayfast.turns.asked import Asked
-from stayfast.turns.budget import Budget, budget
-from stayfast.turns.elsewhere import AskOthers, Elsewhere, Heard, Sought, heard
-from stayfast.turns.errors import OutOfTime, Refused, StepTimeout
+from stayfast.turns.budget import OutOfTime, budget
 from stayfast.turns.events import Final, text_of
-from stayfast.turns.find import Function
-from stayfast.turns.report import EVENT_LOOP
-from stayfast.turns.running import Contained, kind_of
+from stayfast.turns.function import Asked, Function, Refused
+from stayfast.turns.remote_resume import AskOthers, Elsewhere, Heard, Sought, heard
+from stayfast.turns.report import EVENT_LOOP, find_blamed_anywhere, list_steps
+from stayfast.turns.step import Contained, StepTimeout, kind_of, where_raised
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import Piece, Turning, TurnUpstream
 from stayfast.wire.dialect import unsayable
@@ -42,7 +37,6 @@ END_MARGIN_S = 0.025  # of the budget's own grace and clean-up, and a busy loop'
 MAX_KEPT = 1000
 MAX_KEPT_CHARS = 64_000_000  # of turns that have ended
 OBEYS_S = 1.0  # what a cancelled turn has to close what it holds before it is told of as abandoned
-_N_FRAMES = 3
 
 
 class BadAnswer(TypeError):
@@ -166,7 +160,7 @@ class Served(TurnUpstream):
         self.kept.weigh(turn)
         error = None if turn.task.cancelled() else turn.task.exception()
         if error is not None and not isinstance(error, Refused | OutOfTime | StepTimeout):
-            where = str(error) if isinstance(error, BadAnswer) else _where(error)
+            where = str(error) if isinstance(error, BadAnswer) else where_raised(error)
             self._sink.emit(TurnFailed(self.name, turn.asked.request_id, kind_of(error), where))
 
     def _abandoned(self, turn: "Turn") -> None:
@@ -183,11 +177,13 @@ class Turn:
     def __init__(self, upstream: str, function: Function, asked: Asked, *, is_idempotent: bool, waits: bool, stays_s: float,
                  drop: "Callable[[Turn], None]", abandon: "Callable[[Turn], None]") -> None:
         self.asked = asked
+        self.late = asked.late  # the budget of all of it
         self.answer = Answer()
         self.key = (asked.tenant, asked.request_id)
         self.n_chars = 0  # of its text, once it has ended
         self.told_at = -inf  # when some reader was the last to tell of its steps
         self._upstream = upstream
+        self.name = function.name
         self._function = function
         self._is_idempotent = is_idempotent
         self._waits = waits
@@ -198,11 +194,6 @@ class Turn:
         self._n_readers = 0
         self._leaving: asyncio.TimerHandle | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
-
-    @property
-    def late(self) -> Budget:
-        """The budget of all of it."""
-        return self.asked.late
 
     def come(self) -> None:
         """One more reads it."""
@@ -238,11 +229,6 @@ class Turn:
         self.task.cancel()
         alarm = asyncio.get_running_loop().call_later(OBEYS_S, self._abandon, self)
         self.task.add_done_callback(lambda _: alarm.cancel())
-
-    @property
-    def name(self) -> str:
-        """Of its function."""
-        return self._function.name
 
     @property
     def is_ending(self) -> bool:
@@ -293,7 +279,7 @@ class Turn:
                 refused.status = 400
                 return refused
             case OutOfTime() | StepTimeout():
-                by = self.late.broken_by or steps.broken_by(self.late)
+                by = self.late.broken_by or find_blamed_anywhere(self.late)
                 where = "" if not by else ", as the event loop was blocked" if by == EVENT_LOOP else f" in its step {by}"
                 failed = UpstreamFailed(self._upstream, Fault.TIMEOUT, f"the turn {self._upstream} ran out of time{where}",
                                         code="turn_out_of_time", kind="timeout_error")
@@ -346,7 +332,7 @@ class Reading:
 
     def seen(self) -> TurnSeen:
         """See `Turning.seen`."""
-        return steps.seen(self._turn.late, since=self._since, is_ending=self._turn.is_ending)
+        return list_steps(self._turn.late, since=self._since, is_ending=self._turn.is_ending)
 
     def close(self) -> None:
         """See `Turning.close`."""
@@ -360,9 +346,3 @@ def _text(function: Function, piece: object, how: str) -> str:
     if not isinstance(piece, str):
         raise BadAnswer(f"the turn {function.name} {how} a {type(piece).__name__}: it must be text")
     return piece
-
-
-def _where(error: BaseException) -> str:
-    raised = error.__cause__ if isinstance(error, Contained) else error
-    frames = traceback.extract_tb(raised.__traceback__ if raised is not None else None)[-_N_FRAMES:]
-    return ", ".join(f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)

@@ -1,18 +1,200 @@
-"""What a step is: a function, its arguments, and what may be done about it. Wrong use is told before anything runs."""
+"""What a step is: a function, its arguments, and what may be done about it. Wrong use is told before anything runs.
+
+    search, crm = Hedge(), Breaker()                   # once, beside the functions: they learn from every call
+    await b.run(find, question, name="kb", hedge=search)
+    await b.run(look_up, customer, name="crm", cap=0.8, breaker=crm, fallback=None)
+
+Hedge: when to ask a second time for the same read while the first one still runs. Only for reads: what changes something may
+not be done twice. The delay comes from the live distribution of the step's own times (`policy.hedge`), second calls are a
+bounded share of all (`policy.extra`), and the slower of the two is cancelled.
+Breaker: the gateway's own (`policy.breaker`), for one step. While it is open the step is not begun, its fallback is used at
+once, and now and then one call is let through as a probe. A call that took all of its cap has failed; one that was cut short
+because the turn had no more time says nothing.
+"""
 
 import inspect
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from functools import partial
+from math import inf
+from pathlib import PurePath
+from random import Random
 from types import CoroutineType, FunctionType
 from typing import Any, Final, Never, TypeVar
 
-from stayfast.turns.amounts import is_seconds, wrong
-from stayfast.turns.breaker import Breaker
-from stayfast.turns.hedge import Hedge
+from stayfast.policy import breaker as policy
+from stayfast.policy.extra import ExtraBudget
+from stayfast.policy.hedge import NEVER, FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
+from stayfast.policy.retry import RetryConfig
+from stayfast.turns.amounts import is_amount, is_seconds, wrong
 
 T = TypeVar("T")
 AsyncStep = Callable[..., Coroutine[Any, Any, T]] | Awaitable[T]
+REFRESHED_S = 1.0  # how old a plan may be: making one takes a tenth of a millisecond
+_WEIGHT = 1.0  # all calls of a step are alike
+_MAX_AFTER_S = 60.0
+_N_FRAMES = 3  # of a traceback
+_IS_ASYNC = inspect.CO_COROUTINE
+
+
+class StepFailed(Exception):
+    """A step brought no result, and not by an exception of its own. `name`: of the step."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"step {name!r}: {why}")
+        self.name = name
+        self.why = why
+
+
+class StepTimeout(StepFailed, TimeoutError):
+    """A step used all the time that it might take, or there was none left for it to begin."""
+
+
+class StepSkipped(StepFailed):
+    """A step was not begun: its breaker is open, or too many threads are busy."""
+
+
+class StepCancelled(StepFailed):
+    """A step was cancelled by itself or by somebody else, while whoever waited for it was not."""
+
+
+class Contained(RuntimeError):
+    """In place of what must not leave a Task: it would end the loop, or never be heard of. Its cause is what was raised."""
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of what was raised."""
+    return type(error.__cause__ if isinstance(error, Contained) else error).__name__
+
+
+def where_raised(error: BaseException) -> str:
+    """The last frames before it was raised, as "file:line function"."""
+    raised = error.__cause__ if isinstance(error, Contained) else error
+    frames = traceback.extract_tb(raised.__traceback__ if raised is not None else None)[-_N_FRAMES:]
+    return ", ".join(f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)
+
+
+async def run_contained(made: Awaitable[Any], step: str) -> Any:
+    """Await the call of a step. Raises what it raises, or Contained."""
+    try:
+        return await made
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Contained(f"step {step!r} raised {type(error).__name__}, which ends nothing but the step") from error
+
+
+def call_contained(step: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call the plain function of a step, in its thread. Raises what it raises, or Contained."""
+    try:
+        return function(*args)
+    except StopIteration as error:  # no future takes it
+        raise Contained(f"step {step!r} raised StopIteration: give next() what it returns at the end") from error
+
+
+class Breaker:
+    """Of one step; share it among turns. Changed on one loop, nothing here awaits."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, config: policy.BreakerConfig | None = None, rng: Random | None = None) -> None:
+        if config is not None and not isinstance(config, policy.BreakerConfig):
+            raise TypeError(f"Breaker({config!r:.80}): say what opens it, or nothing, as in "
+                            "Breaker(BreakerConfig(failures_in_row=3))")
+        self._of = policy.Breaker(config or policy.BreakerConfig(), rng or Random())
+
+    def why_not(self, now: float) -> str:
+        """Why no call may be made now; empty where one may."""
+        of = self._of
+        return "" if of.state is policy.State.CLOSED or of.wants_probe(now) else f"left alone: {of.why}"
+
+    def began(self) -> int:
+        """A call begins; its mark, which comes back with what became of it."""
+        return self._of.began()
+
+    def ended(self, mark: int, now: float, *, is_good: bool | None) -> None:
+        """What became of it; None: nothing that says anything."""
+        if is_good is None:
+            self._of.forgotten(mark)
+        elif is_good:
+            self._of.succeeded(mark, now)
+        else:
+            self._of.failed(mark, now)
+
+    def __repr__(self) -> str:
+        return repr(self._of)
+
+
+class Hedge:
+    """Of one step; share it among turns, not among steps. Changed on one loop, nothing here awaits.
+
+    `share`: of the calls, how many may be made a second time. `after_s`: a fixed delay; None: learned, and none before 32
+    calls are known. Raises ValueError and TypeError for what cannot be.
+    """
+
+    __slots__ = ("_budget", "_is_fixed", "_lately", "_of", "_plan", "_refresh_at", "_share")
+
+    def __init__(self, share: float = 0.05, *, after_s: float | None = None) -> None:
+        if not is_seconds(share) or share > 1:
+            raise wrong(f"share={share!r:.80}: how many of all calls may be made twice, more than 0 and at most 1, as in "
+                        "Hedge(share=0.05)", share)
+        if after_s is not None and (not is_amount(after_s) or after_s > _MAX_AFTER_S):
+            raise wrong(f"after_s={after_s!r:.80}: seconds before the second call, 0 to {_MAX_AFTER_S:g}, as in "
+                        "Hedge(after_s=0.2); leave it out where it is to be learned", after_s)
+        self._is_fixed = after_s is not None
+        config = HedgeConfig(budget=share, race_after_s=0.0 if after_s is None else after_s)
+        self._share = share
+        self._budget = ExtraBudget(RetryConfig().budget, share)
+        self._lately = Lately(share)
+        self._of = FirstTokens(self._lately)
+        self._plan = NEVER if after_s is None else Plan(config.race_after_s, 0.0, 0, 0.0)
+        self._refresh_at = inf if self._is_fixed else -inf
+
+    def asked(self, call: object, now: float) -> None:
+        """A turn makes a first call; `call` is whatever tells it from the others."""
+        self._budget.request(_WEIGHT, now)
+        self._of.began(call, now)
+
+    def after_s(self, now: float) -> float:
+        """How long to wait for a call before a second one is made; infinite where none would help."""
+        if now >= self._refresh_at:
+            lately = live((self._of,), now)
+            self._plan = plan(lately, lately, aim(self._share, self._budget.wanted_share(now)), 1)
+            self._of.due_s = self._plan.after_s
+            self._refresh_at = now + REFRESHED_S
+        return self._plan.after_s
+
+    def may_again(self, left_s: float, now: float) -> bool:
+        """Whether the second call may be made now, with `left_s` before the step's end."""
+        if not self._is_fixed:
+            self._lately.late(now)
+            if self._lately.is_slow(now):
+                return False
+        if self._plan.usual_s >= left_s:
+            return False
+        if self._budget.may_hedge(_WEIGHT, now):
+            return True
+        self._budget.miss_hedge(_WEIGHT, now)
+        return False
+
+    def asked_again(self, call: object, now: float) -> None:
+        """The second call is made."""
+        self._budget.take_hedge(_WEIGHT, now)
+        self._of.began(call, now)
+
+    def took(self, call: object, now: float) -> None:
+        """A call brought its result."""
+        self._of.took(call, now)
+
+    def cut_off(self, call: object, now: float) -> None:
+        """A call was ended before it brought anything."""
+        self._of.cut_off(call, now)
+
+    def failed(self, call: object) -> None:
+        """A call failed: that says nothing about how long one takes."""
+        self._of.failed(call)
+
+    def __repr__(self) -> str:
+        return f"<Hedge: {self._of!r}, {self._budget!r}>"
 
 
 class _Raise(Enum):
@@ -79,9 +261,6 @@ class Step:
         if self.way is READY:
             self._refuse("a coroutine that was made already can run only once: to hedge it, give the function and its "
                          "arguments, as in step(find, question, hedge=search)")
-
-
-_IS_ASYNC = inspect.CO_COROUTINE
 
 
 def step(function: Callable[..., Any] | Awaitable[Any], *args: Any, cap: float | None = None, hedge: Hedge | None = None,

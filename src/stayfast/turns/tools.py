@@ -16,12 +16,11 @@ from typing import Any, Generic, Never, ParamSpec, TypeVar
 import msgspec
 
 from stayfast.turns.amounts import is_amount, is_seconds, wrong
-from stayfast.turns.breaker import Breaker
+from stayfast.turns.budget import charge
 from stayfast.turns.cached import Cached
 from stayfast.turns.events import json_value
-from stayfast.turns.running import Running, kind_of
-from stayfast.turns.scope import charge
-from stayfast.turns.step import Step
+from stayfast.turns.step import Breaker, Step, kind_of
+from stayfast.turns.step_run import Running
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,11 +20,10 @@ from stayfast.testing.simloop import SimLoop
 from stayfast.turns import budget
 from stayfast.turns.agent import Agent, Outcome
 from stayfast.turns.answer import Answer
-from stayfast.turns.breaker import Breaker
-from stayfast.turns.budget import BODY_GRACE_S
-from stayfast.turns.errors import OutOfTime
+from stayfast.turns.budget import OutOfTime
 from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.running import CLEANUP_S
+from stayfast.turns.step import Breaker
+from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S
 from stayfast.turns.tools import Call, Tool, ToolError, tool
 from stayfast.upstreams.simulated import Mixture
 

@@ -22,9 +22,8 @@ from stayfast.lab.harness.virtual import VirtualClaim
 from stayfast.testing.simloop import SimLoop
 from stayfast.testing.threads import VirtualThreads
 from stayfast.turns import Breaker, Budget, Hedge, OutOfTime, StepFailed, budget, step
-from stayfast.turns.running import Running
-from stayfast.turns.scope import here
 from stayfast.turns.step import RAISE
+from stayfast.turns.step_run import Running, here
 
 WITHIN_MS = 20.0
 MOMENT_S = 0.05

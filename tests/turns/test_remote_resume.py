@@ -8,7 +8,7 @@ from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import EventsWish
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, Asked, current
-from stayfast.turns.elsewhere import Heard, Sought
+from stayfast.turns.remote_resume import Heard, Sought
 from tests.flow.rig import read
 from tests.turns.served_rig import Serving, some, told
 

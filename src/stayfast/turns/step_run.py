@@ -1,36 +1,169 @@
-"""One step while it runs: its calls, and what became of it.
+"""One step while it runs, what it stands in, and what it needs of its budget.
 
-Nothing here waits: callbacks of the loop start and end the calls, and whoever wants the result is told once. So a budget
-can watch one step or twenty in the same way, and a step costs one Task and one future.
+Callbacks of the loop start and end the calls, and what waits for the result is woken once. So a budget watches one step or
+twenty in the same way, and a step costs one Task and one future.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import isawaitable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stayfast.turns.errors import StepCancelled, StepFailed, StepSkipped, StepTimeout
-from stayfast.turns.scope import Scope, here
-from stayfast.turns.step import ASYNC, RAISE, THREAD, Step, fits_at_a_glance, misfit
-from stayfast.turns.threads import TooManyThreads
+from stayfast.core.clock import SystemClock
+from stayfast.turns.step import (
+    ASYNC,
+    RAISE,
+    THREAD,
+    Step,
+    StepCancelled,
+    StepFailed,
+    StepSkipped,
+    StepTimeout,
+    call_contained,
+    fits_at_a_glance,
+    kind_of,
+    misfit,
+    run_contained,
+)
+from stayfast.turns.threads import StartThread, TooManyThreads
 
-if TYPE_CHECKING:
-    from stayfast.turns.budget import Budget
-
+BODY_GRACE_S = 0.01  # what the body of a budget has more than its steps
 CLEANUP_S = 0.005  # what a cancelled call has to close what it holds before it is abandoned
 BLOCKED_S, BLOCKED_SHARE = 0.05, 0.1  # an event loop that is late by both, in seconds and of a step's time, was blocked
+_LEAST_CLEANUP_S = 0.001
+_SAME_INSTANT_S = 1e-3  # uvloop rounds its timers to milliseconds
 
 
-class Contained(RuntimeError):
-    """In place of what must not leave a Task: it would end the loop, or never be heard of. Its cause is what was raised."""
+class BudgetState:
+    """The steps of one budget and the time that they have; `turns.budget` opens, closes and reserves it."""
+
+    __slots__ = ("_alarm", "_alarm_at", "_behind_s", "_is_open", "_kept_s", "_outer", "_root", "_timeout", "began_at",
+                 "deadline_at", "ended_at", "loop", "now", "rows", "start_thread", "tasks", "total_s")
+
+    loop: asyncio.AbstractEventLoop
+    _outer: "Scope | None"
+    _timeout: asyncio.Timeout
+    start_thread: StartThread  # what starts the plain functions
+
+    def __init__(self, total_s: float | None) -> None:
+        self.total_s = total_s
+        self.tasks: dict[asyncio.Task[Any], Running] = {}  # every call that has not ended
+        self._behind_s: dict[str, float] = {}  # of each reserved stage: what is reserved for those behind it
+        self._kept_s = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = inf
+        self._is_open = False
+        self._root: Scope | None = None  # of the body; None before it is entered
+        self.now: Callable[[], float] = SystemClock.now  # monotonic seconds
+        self.began_at = self.ended_at = self.deadline_at = inf
+        self.rows: list[Running] = []  # the steps, in the order in which they began
+
+    @property
+    def scopes(self) -> "list[Scope]":
+        """The body, once it is entered, and the steps."""
+        return [*self.rows] if self._root is None else [self._root, *self.rows]
+
+    @property
+    def inner(self) -> "list[BudgetState]":
+        """The budgets that its body opened itself, in no step."""
+        return (self._root.inner if self._root is not None else None) or []
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether its body, or what is around it, was cancelled because the time was over."""
+        around = self._outer
+        return self._timeout.expired() or (around is not None and around.is_cut_off)
+
+    def remaining(self) -> float:
+        """Seconds left for the caller, never negative: less what is reserved, and within the cap of the step it is in."""
+        root = self._root
+        if root is None:
+            raise RuntimeError("this budget has not begun: write `async with budget(...) as b:`")
+        if not self._is_open:
+            return 0.0
+        inside = here.get()
+        ends_at = root.ends_at if inside is None else min(root.ends_at, inside.ends_at)
+        return max(0.0, ends_at - self.now())
+
+    def begun(self, step: Step, name: str, tell: Callable[[], None] | None = None,
+              late: "BudgetState | None" = None) -> "Running":
+        """A step that has begun, in this budget or in the one that it may go on under."""
+        of = self if late is None else late
+        root = of._root
+        if root is None or not of._is_open:
+            raise RuntimeError(f"step {name!r} was begun outside of its budget: await it inside `async with budget(...) as "
+                               "b:`, or keep it going after the turn with gather(..., late=outer)")
+        if asyncio.get_running_loop() is not of.loop:
+            raise RuntimeError(f"step {name!r} was begun in another event loop than its budget's: from a plain function, "
+                               "hand it over with asyncio.run_coroutine_threadsafe(b.run(...), b.loop).result()")
+        behind_s = of._behind_s.get(name)
+        if behind_s is not None and behind_s < of._kept_s:
+            of._kept_s = behind_s
+            root.ends_at = of.deadline_at - behind_s
+        ends_at = root.ends_at
+        if late is None:
+            inside = here.get()
+            if inside is not None and inside.ends_at < ends_at:
+                ends_at = inside.ends_at
+        running = Running(name, step, of, ends_at, tell)
+        running.begin(of.now())
+        self.rows.append(running)
+        return running
+
+    def watch(self, at: float) -> None:
+        """See to it that steps which must be over at this instant are."""
+        if at < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = self.loop.call_at(at, self._ring)
+            self._alarm_at = at
+
+    def _ring(self) -> None:
+        """End the steps whose time is over, and set the alarm for the others."""
+        self._alarm, self._alarm_at = None, inf
+        now = self.now()
+        if now > self.deadline_at and self._is_open and not self._timeout.expired():
+            self._timeout.reschedule(now + BODY_GRACE_S)  # a loop that was blocked rings both bells at once
+        for running in list(self.tasks.values()):
+            if running.is_over or all(call.done() for call in running.calls):  # its result is there, if not told of yet
+                continue
+            if running.ends_at <= now + _SAME_INSTANT_S:
+                running.expire(now)
+            else:
+                self.watch(running.ends_at)
+
+    async def clean_up(self, steps: "Iterable[Running]") -> None:
+        """Give cancelled steps a moment to close what they hold."""
+        calls = [call for running in steps for call in running.calls]
+        if calls:
+            await self._wait_for(calls)
+
+    async def _wait_for(self, calls: Iterable["asyncio.Task[Any]"]) -> None:
+        latest_s = self.deadline_at + BODY_GRACE_S + CLEANUP_S - self.now()
+        await asyncio.wait(list(calls), timeout=max(_LEAST_CLEANUP_S, min(CLEANUP_S, latest_s)))
 
 
-def kind_of(error: BaseException) -> str:
-    """The name of what was raised."""
-    return type(error.__cause__ if isinstance(error, Contained) else error).__name__
+class Scope:
+    """Where code stands: in the body of a budget, or in one of its steps. `ends_at` is an instant of the budget's clock."""
+
+    __slots__ = ("budget", "cost_usd", "ends_at", "inner")
+
+    def __init__(self, budget: BudgetState, ends_at: float) -> None:
+        self.budget = budget
+        self.ends_at = ends_at
+        self.cost_usd = 0.0  # what was charged to it
+        self.inner: list[BudgetState] | None = None  # those that were opened in it
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether what runs there is being cancelled because its time is over, or that of what is around it."""
+        return self.budget.is_cut_off
+
+
+here: ContextVar[Scope | None] = ContextVar("stayfast_turn", default=None)  # Tasks and threads started there inherit it
 
 
 class Running(Scope):
@@ -43,8 +176,8 @@ class Running(Scope):
     __slots__ = ("_alarm", "_mark", "_step", "_tell", "_value", "_waiters", "began_at", "calls", "detail", "ended_at",
                  "error", "how", "is_abandoned", "is_capped", "is_over", "n_calls", "name", "used_fallback")
 
-    def __init__(self, name: str, step: Step, budget: "Budget", ends_at: float,
-                 tell: "Callable[[], None] | None" = None) -> None:
+    def __init__(self, name: str, step: Step, budget: BudgetState, ends_at: float,
+                 tell: Callable[[], None] | None = None) -> None:
         self.budget = budget
         self.ends_at = ends_at
         self.cost_usd = 0.0
@@ -86,6 +219,11 @@ class Running(Scope):
                 again_at = now + step.hedge.after_s(now)
                 if again_at < self.ends_at:
                     self._alarm = self.budget.loop.call_at(again_at, self._again)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """The same of this step, whose own time may be over before its budget's."""
+        return self.how == "timeout" or self.budget.is_cut_off
 
     @property
     def spent_s(self) -> float:
@@ -156,7 +294,7 @@ class Running(Scope):
             made = step.function
         outer = here.get()
         here.set(self)  # the Task's context is a copy of this one
-        task = budget.loop.create_task(_contained(made, self.name))
+        task = budget.loop.create_task(run_contained(made, self.name))
         here.set(outer)
         self.n_calls += 1
         self.calls.append(task)
@@ -167,8 +305,8 @@ class Running(Scope):
     async def _in_thread(self) -> Any:
         step = self._step
         try:
-            future = self.budget.start_thread(self.name, partial(copy_context().run, _plainly, self.name, step.function,
-                                                                     *step.args))
+            future = self.budget.start_thread(self.name, partial(copy_context().run, call_contained, self.name,
+                                                                     step.function, *step.args))
         except TooManyThreads as error:
             raise StepSkipped(self.name, str(error)) from None
         try:
@@ -251,17 +389,3 @@ class Running(Scope):
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.how} after {self.spent_s:.3f} s of {self.ends_at - self.began_at:.3f}>"
-
-
-async def _contained(made: Awaitable[Any], step: str) -> Any:
-    try:
-        return await made
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise Contained(f"step {step!r} raised {type(error).__name__}, which ends nothing but the step") from error
-
-
-def _plainly(step: str, function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except StopIteration as error:  # no future takes it
-        raise Contained(f"step {step!r} raised StopIteration: give next() what it returns at the end") from error

@@ -17,7 +17,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.types import EventsWish
 from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.turns.find import find
+from stayfast.turns.function import find
 from stayfast.turns.served import Served
 from stayfast.upstreams.simulated.settings import KINDS
 from tests.flow.rig import chat, read, said

@@ -1,13 +1,16 @@
-"""The function that a setting names: "package.module:function". What is wrong with it is said before anybody asks it.
+"""The function that serves a turn: how a setting names it, what it may look like, and what it is given.
 
-A module whose file has changed is loaded anew, beside the old one: turns that run end with the code that they began with,
-and caches and breakers beside a function that did not change keep what they know.
+    async def answer(asked: Asked, a: Answer) -> None:          # named "package.module:answer"
+
+What is wrong with a function is told before the first request for it. A module whose file has changed is loaded anew, beside
+the old one: turns that run end with the code that they began with, and caches and breakers beside a function that did not
+change keep what they know.
 When wrong: only that module is loaded anew, not what it imports.
 """
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -15,6 +18,10 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from stayfast.core.conversation import Conversation, Message
+from stayfast.turns.budget import Budget
+from stayfast.wire.chat import ask as chat
 
 _STAMP = "__stayfast_file__"  # of the module: what its file was when it was loaded
 _SHAPES = ("write `async def {name}(asked: Asked) -> str`, the same that yields pieces of text, or "
@@ -29,6 +36,52 @@ class Function:
     of: Callable[..., Any]
     writes: bool
     yields: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `model`: the name that this turn is asked for. `stream`: whether its client reads along. `tenant`: whose
+    key it is, None without keys. `headers`: those of the client that may go on to others, lower-case, and the trace context.
+    `conversation`: all that was said, tools and sampling included. `late`: the budget that stragglers may go on under, once
+    the answer is final, as in `b.gather(..., late=asked.late)`; it ends with the request's deadline.
+    """
+
+    model: str
+    conversation: Conversation
+    late: Budget
+    stream: bool
+    request_id: str
+    tenant: str | None
+    headers: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """What the user said last; empty where that was no text."""
+        return next((message.text for message in reversed(self.conversation.messages) if message.role == "user"), "")
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was said before, and last, in its order; without the instructions."""
+        return self.conversation.messages
+
+    @property
+    def system(self) -> str:
+        """The instructions that stand in front."""
+        return "\n\n".join(self.conversation.system)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """How long the answer may be, where the client says so."""
+        return self.conversation.max_output_tokens
+
+    def chat_messages(self) -> list[dict[str, Any]]:
+        """All of it as OpenAI's chat API says it, to be sent on. Raises Rejected for what that cannot say."""
+        messages: list[dict[str, Any]] = chat.body(self.conversation, self.model, stream=False)["messages"]
+        return messages
+
+
+class Refused(Exception):
+    """For turns that are served to raise: what the client asks for cannot be answered. It is told so, in these words."""
 
 
 def find(named: str) -> Function:
