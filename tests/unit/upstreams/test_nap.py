@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from stayfast.pipeline.carried import Step, carry, go_on
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.simulated.nap import Nap
 
@@ -63,33 +62,6 @@ def test_a_cancel_in_the_instant_of_the_end() -> None:
         return end, errors
 
     assert run(main) == ("cancelled", [])
-
-
-class Wanted:
-    """A carrier whose call goes on without the task that began it."""
-
-    def is_wanted(self) -> bool:
-        """Always."""
-        return True
-
-    def take(self, call: Step, waits_for: object) -> None:
-        """In a task of its own."""
-        self.task = asyncio.ensure_future(go_on(call, waits_for))
-
-
-@pytest.mark.parametrize("left_at", [0.4, 1.0])
-def test_another_task_can_go_on_with_it(left_at: float) -> None:
-    """Whoever began to wait is cancelled, in the instant of the end too: the wait ends when it would have ended."""
-    async def main(loop: SimLoop) -> tuple[bool, float, str]:
-        carrier = Wanted()
-        first = asyncio.ensure_future(carry(nap(1.0), carrier))
-        loop.call_at(left_at, first.cancel)  # set before the nap's own timer
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        end = await carrier.task
-        return first.cancelled(), loop.time(), end
-
-    assert run(main) == (True, 1.0, "woke")
 
 
 def test_it_leaves_no_cycles() -> None:

@@ -2,8 +2,8 @@
 
 `asyncio.sleep` makes a future, a timer that fills it, and a turn of the loop that then wakes the task. Here the timer wakes
 the task itself: half the turns, which for a million answers is minutes. asyncio takes anything for a future that has the
-attribute `_asyncio_future_blocking` (see `asyncio.isfuture`); the rest of what a task, and who stands in for one
-(`pipeline.carried`), asks of one is below. One at a time waits for it.
+attribute `_asyncio_future_blocking` (see `asyncio.isfuture`); the rest of what a task asks of one is below. One at a time
+waits for it.
 """
 
 import asyncio
