@@ -7,6 +7,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.caching import Caching
+from stayfast.pipeline.coalesce import CallKey, SharedCall
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.handoffs import Terms
 from stayfast.pipeline.stages.cache import ExactCache
@@ -57,6 +58,12 @@ class CacheRig(Rig):
             reply.close()
 
     @property
+    def calls(self) -> dict[CallKey, SharedCall]:
+        """Calls that others may join."""
+        assert isinstance(self.gateway.cache, ExactCache)
+        return self.gateway.cache.calls
+
+    @property
     def n_calls(self) -> int:
         """Calls that have ended."""
         return len(self.sink.of(AttemptDone))
@@ -68,4 +75,4 @@ class CacheRig(Rig):
 
     def check_clean(self) -> None:
         """Nothing is left behind."""
-        assert (self.n_in_flight, self.n_open, len(self.caching.flights)) == (0, 0, 0)
+        assert (self.n_in_flight, self.n_open, len(self.calls)) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Over real sockets: whoever made a call that others share hangs up while it waits, and the call goes on in another Task."""
+"""Over real sockets: whoever made a call that others share hangs up while it waits, and the call goes on."""
 
 import asyncio
 import socket
@@ -6,6 +6,7 @@ import socket
 import pytest
 import uvloop
 
+from stayfast.pipeline.stages.cache import ExactCache
 from tests.flow.test_cancellation_sockets import EVENT, HEAD, gateway, until
 
 pytestmark = pytest.mark.sockets
@@ -83,20 +84,22 @@ def test_the_first_one_hangs_up(stream: bool, n_parts: int) -> None:
             first = ask(port, stream=stream)
             await until(lambda: peer.n_asked == 1)
             other = ask(port, stream=stream)
-            (flight,) = caching.flights.values()
-            await until(lambda: len(flight._listeners) == 2)
+            assert isinstance(system.gateway.cache, ExactCache)
+            calls = system.gateway.cache.calls
+            (call,) = calls.values()
+            await until(lambda: len(call._subscribers) == 2)
             for _ in range(n_parts):
                 peer.may.release()
             await until(lambda: not peer.may._value)
             await asyncio.sleep(0.02)
             first.close()
-            await until(lambda: len(flight._listeners) == 1)
+            await until(lambda: len(call._subscribers) == 1)
             for _ in range(len(peer.parts) - n_parts):
                 peer.may.release()
             async with asyncio.timeout(5):
                 body = await read(other)
             assert body.count(b'"content":"hi"') == 2 if stream else body.endswith(BODY)
-            await until(lambda: caching.store.n_entries == 1 and not caching.flights)
+            await until(lambda: caching.store.n_entries == 1 and not calls)
             assert peer.n_asked == 1
             (member,) = system.registry
             assert member.n_in_flight == 0

@@ -77,7 +77,7 @@ def _by(config: CacheConfig, before: Caching) -> Caching:
     semantic = before.semantic if config.mode == "semantic" else None
     caching = Caching(config, before.origin, before.store)
     caching.semantic = semantic if semantic is not None and semantic.goes_on(config.semantic) else None
-    caching.flights, caching.renewing = before.flights, before.renewing
+    caching.renewing = before.renewing
     return caching
 
 

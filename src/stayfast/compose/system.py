@@ -179,9 +179,10 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     alarms = Alarms(clock)
     admits, context = sized(admit, settings, router, alarms), context_of(settings)
     behind = Behind(alarms, admits, context, router, sink)
+    shared = old.gateway.cache.calls if old is not None and isinstance(old.gateway.cache, ExactCache) else None
     gateway = Gateway(
-        alarms=alarms, admit=admits,
-        cache=ExactCache(call.start, clock, sink, behind.ask) if has_cache else NoCache(), context=context, router=router,
+        alarms=alarms, admit=admits, context=context, router=router,
+        cache=ExactCache(call.start, clock, sink, behind.ask, shared) if has_cache else NoCache(),
         caller=call, template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
     begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)
     if observers.tracing is not None:

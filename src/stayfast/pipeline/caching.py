@@ -1,27 +1,15 @@
 """What the cache of one route is made of, and what it has to say of a request."""
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
-
 import msgspec
 
 from stayfast.core.types import Api, Usage
+from stayfast.pipeline.semantic import Semantic
 from stayfast.policy.cache import CacheConfig
 from stayfast.policy.price import Prices, price_of
 from stayfast.stores.base import Store
 from stayfast.wire.canonical import said_of
 
-if TYPE_CHECKING:
-    from stayfast.core.clock import Clock
-    from stayfast.pipeline.exchange import Exchange
-    from stayfast.pipeline.flight import Flight
-    from stayfast.pipeline.handoffs import Plan, Started
-    from stayfast.pipeline.race import Tasks
-    from stayfast.pipeline.semantic import Semantic
-
 MAX_SAID = 1024  # tenants whose names are kept as they are digested
-FlightKey = tuple[bytes, bool, bool]  # the question's key; streamed; with usage at its end
-Begin = Callable[["Exchange", "Plan"], Coroutine[Any, Any, "Started"]]
 
 
 class Cached(msgspec.Struct, frozen=True, gc=False):
@@ -47,18 +35,6 @@ class Cached(msgspec.Struct, frozen=True, gc=False):
         return f"hit; kind=semantic; sim={self.likeness[0]:.3f}; p={self.likeness[1]:.3f}; {age}"
 
 
-class Keeper(Protocol):
-    """Who begins calls, and is told how they ended."""
-
-    begin: Begin
-    clock: "Clock"
-    tasks: "Tasks"  # of those that go on without their leader
-
-    def keep(self, flight: "Flight", data: bytes | None) -> Coroutine[Any, Any, None] | None:
-        """It came to a clean end with this; None: there is no whole of it. What is returned is awaited, and closes it."""
-        ...
-
-
 class Caching:
     """One route's. Changed on one loop; outlives a reload that leaves the route alone.
 
@@ -66,9 +42,9 @@ class Caching:
     origin: all that decides an answer and stands in no request: the route, its upstreams, their models, the epoch.
     """
 
-    __slots__ = ("config", "flights", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic", "store")
+    __slots__ = ("config", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic", "store")
 
-    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: "Semantic | None" = None) -> None:
+    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: Semantic | None = None) -> None:
         self.config = config
         self.keep_s = config.keep_s  # how long an answer may be of use
         self.origin = origin
@@ -77,7 +53,6 @@ class Caching:
         self.prices: Prices = {}  # of the route's first upstream, for what a hit saves
         self.model: str | None = None  # its name there; None: as the client says it
         self.renewing: set[bytes] = set()  # keys of what is made again in the background
-        self.flights: dict[FlightKey, Flight] = {}  # those that others may join
         self.said: dict[tuple[str | None, Api], bytes] = {}  # what `said_of` has said
 
     def said_of(self, tenant: str | None, api: Api) -> bytes:
@@ -96,4 +71,4 @@ class Caching:
         return price.cost_usd(usage) if price is not None and usage is not None else None
 
     def __repr__(self) -> str:
-        return f"<Caching of {self.origin}: {self.store!r}, {len(self.flights)} in flight>"
+        return f"<Caching of {self.origin}: {self.store!r}>"

@@ -70,15 +70,6 @@ class Cadence:
                 self._judge(wait_s)
                 self._longest_s = max(self._longest_s, wait_s)
 
-    def handed_on(self) -> "Cadence":
-        """One that goes on with this answer and tells of it; this one goes on as well, and tells nobody."""
-        other = Cadence(self._route, self._upstream, self._sink)
-        for name in Cadence.__slots__:
-            setattr(other, name, getattr(self, name))
-        other._gaps_s, other.stalls = self._gaps_s[:], self.stalls[:]
-        self._sink = SILENT
-        return other
-
     @property
     def gap_max_s(self) -> float | None:
         """The longest wait; None where all came at once."""

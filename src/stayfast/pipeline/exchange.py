@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,13 +13,11 @@ from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.caching import Cached
 from stayfast.pipeline.handoffs import Plan, Started, Terms
 from stayfast.pipeline.ledger import Ledger
+from stayfast.pipeline.semantic import Asking
 from stayfast.pipeline.watch import Watch
 from stayfast.policy.fair import Share
 from stayfast.policy.priority import Urgency
 from stayfast.wire.trace_context import below
-
-if TYPE_CHECKING:
-    from stayfast.pipeline.semantic import Asking
 
 Start = Callable[["Exchange", Plan], Awaitable[Started]]
 REPEATS = "x-stainless-retry-count"
@@ -101,8 +98,8 @@ class Exchange:
             if self.on_first is not None:
                 self.on_first()
 
-    def again(self, watch: Watch) -> "Exchange":
-        """The same request for another task, under this watch. Ledger, attempts and notes are one."""
+    def again(self) -> "Exchange":
+        """The same request for another task. Watch, ledger, attempts and notes are one until they are replaced."""
         other = Exchange.__new__(Exchange)
         other.allowances, other.arrival, other.attempts = self.allowances, self.arrival, self.attempts
         other.asking, other.cache_key, other.cached, other.deadline = self.asking, self.cache_key, self.cached, self.deadline
@@ -110,7 +107,7 @@ class Exchange:
         other.ledger, other.notes, other.on_first = self.ledger, self.notes, self.on_first
         other.request, other.reserve_s, other.route = self.request, self.reserve_s, self.route
         other.share, other.stale, other.terms = self.share, self.stale, self.terms
-        other.total_s, other.upstream, other.watch = self.total_s, self.upstream, watch
+        other.total_s, other.upstream, other.watch = self.total_s, self.upstream, self.watch
         return other
 
     def __repr__(self) -> str:

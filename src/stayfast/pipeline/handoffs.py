@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.types import Api, Chunk, Outcome, Request
+from stayfast.core.types import Api, Chunk, Outcome, Request, Sight, Usage
 from stayfast.pipeline.caching import Caching
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.hedging import Hedging, never
@@ -123,3 +123,37 @@ class Started(msgspec.Struct, frozen=True):
     source: Source
     stream: Stream
     lead: Chunk
+
+
+class StoredStream:
+    """Source and stream of an answer that is there from the start: a cache's, a template's. Its lead is all of it."""
+
+    __slots__ = ("cadence", "name", "sight")
+
+    is_incremental = False
+
+    def __init__(self, name: str, cadence: Cadence, usage: Usage | None, finish_reason: str | None) -> None:
+        self.name = name
+        self.cadence = cadence
+        self.sight = sight = Sight()
+        sight.is_complete = True
+        sight.n_content = 1
+        sight.finish_reason = finish_reason
+        sight.usage = usage
+
+    async def next(self) -> Chunk | None:
+        """Nothing comes after the lead."""
+        return None
+
+    def cut(self) -> Chunk | None:
+        """Nothing to cut."""
+        return None
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+    def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
+        """Holds nothing."""
+
+    def abandon(self) -> None:
+        """Holds nothing."""

@@ -7,9 +7,9 @@ that is answered in time more than an alarm at its timer.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
@@ -19,6 +19,7 @@ from stayfast.pipeline.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.pipeline.lead import until_content, until_whole
+from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
 from stayfast.policy.hedge import LEAST_AFTER_S
@@ -30,31 +31,6 @@ IsShedding = Callable[[float], bool]  # whether the gateway has more requests th
 WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
                               "slow": "it is slow as a whole", "budget": "the budget of hedges is spent",
                               "shedding": "requests wait for places, or are turned away"}
-
-
-class Tasks:
-    """The second attempts of one loop; each is held until it ends, and none ends in silence."""
-
-    __slots__ = ("_running",)
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a Task; it runs from the next turn of the loop."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._running.add(task)
-        task.add_done_callback(self._end)
-        return task
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            told = {"message": "a second attempt ended in an unexpected error", "exception": error, "task": task}
-            task.get_loop().call_exception_handler(told)
-
-    def __len__(self) -> int:
-        return len(self._running)
 
 
 class Begins(Protocol):

@@ -21,8 +21,8 @@ from stayfast.core.events import SemanticAsked, Sink
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.learning import Label, Learning, decode_label
 from stayfast.pipeline.phrasings import Index, Log, Phrasings
-from stayfast.pipeline.race import Tasks
 from stayfast.pipeline.sameness import Sameness, Verifier
+from stayfast.pipeline.tasks import Tasks
 from stayfast.policy.calibrate import Calibrator, Estimate
 from stayfast.policy.eligible import why_not
 from stayfast.policy.lexical import Wording, wording

@@ -53,20 +53,10 @@ class Watch:
             self._bound_limit = "total_s"
 
     def again(self) -> "Watch":
-        """Another one for the same request, of the task that runs now."""
-        return Watch(self._alarms, self._deadline_at, self._total_s)
-
-    def beside(self) -> "Watch":
-        """Another one for the same request, of the task that runs now, which what is to ring here rings at."""
-        other = self.again()
-        if self._alarm is not None:
-            other.ring(self._alarm_at, self._alarm)
-            self.ring_no_more()
+        """Another one with the same limits, of the task that runs now."""
+        other = Watch(self._alarms, self._deadline_at, self._total_s)
+        other._bound_at, other._bound_limit, other._bound_s = self._bound_at, self._bound_limit, self._bound_s
         return other
-
-    def move(self, task: "asyncio.Task[None]") -> None:
-        """From here on it is of this task."""
-        self._task = task
 
     def unbound(self) -> None:
         """From here on nothing ends a wait but its own limit: who waits for what comes of it has a watch of their own."""

@@ -11,15 +11,13 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight
-from stayfast.pipeline.caching import Begin, Cached, Caching, FlightKey
+from stayfast.pipeline.caching import Cached, Caching
 from stayfast.pipeline.cadence import Cadence
+from stayfast.pipeline.coalesce import CallKey, SharedCall, start_across_processes
 from stayfast.pipeline.exchange import Exchange, Start
-from stayfast.pipeline.flight import Flight
-from stayfast.pipeline.handoffs import Plan, Started
-from stayfast.pipeline.known import Known
-from stayfast.pipeline.race import Tasks
-from stayfast.pipeline.replicas import Replicas
+from stayfast.pipeline.handoffs import Plan, Started, StoredStream
 from stayfast.pipeline.semantic import Asking, Likeness, Semantic
+from stayfast.pipeline.tasks import Tasks
 from stayfast.policy.cache import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.memory import MemoryStore
@@ -28,7 +26,7 @@ from stayfast.wire.replay import in_events, keepable
 
 MAX_RENEWING = 64  # answers of one route that are made again at the same time
 Renew = Callable[[Exchange, Start], Coroutine[Any, Any, None]]
-N_FLIGHTS = 2  # calls of others whose failure is waited for, before it is one's own
+N_CALLS = 2  # calls of others whose failure is waited for, before it is one's own
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's, after which a look-up in other words is a miss
 MISS, COALESCED = Cached("miss"), Cached("coalesced")
 _SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
@@ -55,14 +53,17 @@ class NoCache:
 class ExactCache:
     """Answers to the same question, on the routes that keep them. Task-safe: what is kept is the routes' own."""
 
-    __slots__ = ("_renew", "_sink", "begin", "clock", "tasks")
+    __slots__ = ("_clock", "_make_call", "_renew", "_sink", "_tasks", "calls")
 
-    def __init__(self, begin: Begin, clock: Clock, sink: Sink, renew: Renew | None = None) -> None:
-        self.begin = begin  # makes the calls
+    def __init__(self, make_call: Start, clock: Clock, sink: Sink, renew: Renew | None = None,
+                 calls: dict[CallKey, SharedCall] | None = None) -> None:
+        """calls: those that others may join; a reload hands them on."""
+        self._make_call = make_call
         self._renew = renew  # has those made that nobody waits for; None: nothing is given that would need one
-        self.clock = clock
+        self._clock = clock
         self._sink = sink
-        self.tasks = Tasks()
+        self._tasks = Tasks()
+        self.calls: dict[CallKey, SharedCall] = {} if calls is None else calls
 
     async def find(self, ex: Exchange) -> Started | None:
         """What is kept, or what is on its way to somebody who asked the same. On a miss `ex.share` will make the call.
@@ -78,29 +79,26 @@ class ExactCache:
         if isinstance(sought, str):
             _passed_by(ex, control, why=sought)
             return None
-        flight_key, what, terms = sought
-        ex.cache_key = key = flight_key[0]
+        call_key, what, terms = sought
+        ex.cache_key = key = call_key[0]
         if control is None or not control.no_cache:
             store = caching.store
             kept = store.look(key) if isinstance(store, MemoryStore) else await self._look(ex, store, key)
-            if kept is not None and (started := self._given(ex, caching, flight_key, control, kept)) is not None:
+            if kept is not None and (started := self._given(ex, caching, call_key, control, kept)) is not None:
                 return started
-            if caching.semantic is not None and (flight_key not in caching.flights or key in caching.renewing):
-                started = await self._in_other_words(ex, caching, caching.semantic, flight_key, control,
+            if caching.semantic is not None and (call_key not in self.calls or key in caching.renewing):
+                started = await self._in_other_words(ex, caching, caching.semantic, call_key, control,
                                                      what=what, terms=terms)
                 if started is not None:
                     return started
             if control is not None and (started := _all_there_is(ex, control)) is not None:
                 return started
-            if flight_key in caching.flights and (started := await self._joined(ex, caching, flight_key)) is not None:
+            if call_key in self.calls and (started := await self._joined(ex, call_key)) is not None:
                 return started
         else:
             _refuse_others(control)
         ex.cached = MISS
-        if ex.stale is None and not caching.store.is_shared:
-            ex.share = Flight(flight_key, caching, control, self).lead
-        else:
-            ex.share = partial(self._call, caching, flight_key, control)
+        ex.share = partial(self._call, caching, call_key, control)
         return None
 
     async def _look(self, ex: Exchange, store: Store, key: bytes) -> Kept | None:
@@ -110,15 +108,15 @@ class ExactCache:
         watch = ex.watch
         watch.disarm()
         kept = await store.get(key, ex.ledger.ends_at)
-        if not watch.is_over(self.clock.now()):
+        if not watch.is_over(self._clock.now()):
             watch.arm_bound()
         return kept
 
-    def _given(self, ex: Exchange, caching: Caching, key: FlightKey, control: CacheControl | None, kept: Kept
+    def _given(self, ex: Exchange, caching: Caching, key: CallKey, control: CacheControl | None, kept: Kept
                ) -> Started | None:
         """The answer that is kept, as far as its age allows. What is only good for want of another is put by."""
         max_age_s = inf if control is None or control.max_age_s is None else control.max_age_s
-        use = use_of(caching.config, max(0.0, self.clock.wall() - kept.kept_at), max_age_s)
+        use = use_of(caching.config, max(0.0, self._clock.wall() - kept.kept_at), max_age_s)
         if use is None or use is FRESH:
             return self._hit(ex, kept, inf) if use is FRESH else None
         if use is SPARE or self._renew is None:
@@ -137,14 +135,14 @@ class ExactCache:
             ex.notes.append(f"given though it is {ex.cached.age_s:.0f} s old")
         return started
 
-    def _make_again(self, renew: Renew, ex: Exchange, caching: Caching, key: FlightKey, control: CacheControl | None, *,
+    def _make_again(self, renew: Renew, ex: Exchange, caching: Caching, key: CallKey, control: CacheControl | None, *,
                     asking: Asking | None = None) -> bool:
         """One call in the background, for all who are given the old answer meanwhile. asking: what it is an audit of.
 
         False: one is under way, or too many are.
         """
         renewing = caching.renewing
-        if key[0] in renewing or key in caching.flights or len(renewing) >= MAX_RENEWING:
+        if key[0] in renewing or key in self.calls or len(renewing) >= MAX_RENEWING:
             return False
 
         async def again() -> None:
@@ -154,12 +152,12 @@ class ExactCache:
                 renewing.discard(key[0])
 
         renewing.add(key[0])
-        self.tasks.spawn(again())
+        self._tasks.spawn(again())
         return True
 
     def _hit(self, ex: Exchange, kept: Kept, fresh_for_s: float, like: Likeness | None = None) -> Started | None:
         """The answer that is kept, if it is fresh. like: it was made for another question."""
-        wall = self.clock.wall()
+        wall = self._clock.wall()
         age_s = max(0.0, wall - kept.kept_at)
         if age_s > fresh_for_s or wall > kept.drop_at:
             return None
@@ -176,14 +174,14 @@ class ExactCache:
             ex.notes.append(f"asked in other words {int(age_s)} s ago: cosine {like.cosine:.3f}, p {like.p:.3f}")
         ex.upstream = FROM_CACHE
         cadence = Cadence(ex.route or "", FROM_CACHE, self._sink)
-        cadence.begin(self.clock.now())
-        known = Known(FROM_CACHE, cadence, kept.usage, kept.finish_reason)
-        return Started(known, known, Chunk(body, 1))
+        cadence.begin(self._clock.now())
+        stored = StoredStream(FROM_CACHE, cadence, kept.usage, kept.finish_reason)
+        return Started(stored, stored, Chunk(body, 1))
 
-    async def _in_other_words(self, ex: Exchange, caching: Caching, semantic: Semantic, key: FlightKey,
+    async def _in_other_words(self, ex: Exchange, caching: Caching, semantic: Semantic, key: CallKey,
                               control: CacheControl | None, *, what: Asked, terms: bytes) -> Started | None:
         """An answer to a question that means the same; on a miss `ex.asking` knows what was found out."""
-        now, max_age_s = self.clock.now(), fresh_for_s(caching.config, control)
+        now, max_age_s = self._clock.now(), fresh_for_s(caching.config, control)
         until = now + min(semantic.config.within_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
         why, found = await semantic.find(ex.request, what, scope_of(terms), max_age_s, until, tenant=ex.arrival.tenant)
         if isinstance(found, Likeness):
@@ -203,30 +201,30 @@ class ExactCache:
         ex.notes.append(f"no answer in other words: {why}")
         return None
 
-    async def _joined(self, ex: Exchange, caching: Caching, key: FlightKey) -> Started | None:
+    async def _joined(self, ex: Exchange, key: CallKey) -> Started | None:
         """What the calls of others bring; None where there is none, or they failed and another one may not."""
-        n_left = N_FLIGHTS
-        while (flight := caching.flights.get(key)) is not None:
-            started = await self._join(ex, flight, is_last=n_left == 1)
+        n_left = N_CALLS
+        while (call := self.calls.get(key)) is not None:
+            started = await self._join(ex, call, is_last=n_left == 1)
             if started is not None:
                 return started
-            if type(flight.failure) is not DeadlineExceeded:
+            if type(call.failure) is not DeadlineExceeded:
                 n_left -= 1
         return None
 
-    async def _join(self, ex: Exchange, flight: Flight, *, is_last: bool) -> Started | None:
+    async def _join(self, ex: Exchange, call: SharedCall, *, is_last: bool) -> Started | None:
         """What the call of somebody else brings; None where it failed and another one may not."""
         ex.enter(CALL)
         try:
-            started = await flight.join(ex)
+            started = await call.join(ex)
         except StayfastError as failed:
-            if type(flight.failure) is DeadlineExceeded:  # of its leader's time, which says nothing of the upstream
-                if ex.watch.is_over(self.clock.now()):
+            if type(call.failure) is DeadlineExceeded:  # of its leader's time, which says nothing of the upstream
+                if ex.watch.is_over(self._clock.now()):
                     ex.cached = COALESCED
                     raise ex.watch.exceeded(CALL) from None
                 ex.notes.append("the time of the request that made the call for the same was over")
                 return None
-            if is_last or flight.failure is None or not _may_differ(failed):
+            if is_last or call.failure is None or not _may_differ(failed):
                 ex.cached = COALESCED
                 raise
             ex.notes.append("the call of another request for the same failed")
@@ -234,24 +232,24 @@ class ExactCache:
         ex.cached = COALESCED
         return started
 
-    def _call(self, caching: Caching, key: FlightKey, control: CacheControl | None, ex: Exchange, plan: Plan, *,
+    def _call(self, caching: Caching, key: CallKey, control: CacheControl | None, ex: Exchange, plan: Plan, *,
               asking: Asking | None = None) -> Awaitable[Started]:
         """Make the call, for this request and for all who ask the same before it is over."""
-        if ex.stale is not None and _is_left_alone(plan, self.clock.now()):
+        if ex.stale is not None and _is_left_alone(plan, self._clock.now()):
             return self._spare(ex, plan)
-        flight = Flight(key, caching, control, self)
         ex.asking = asking or ex.asking
-        begin = self.begin
+        make_call = self._make_call
         if caching.store.is_shared and not ex.request.stream and not (control is not None and control.no_cache):
             fresh_s = fresh_for_s(caching.config, control)
-            read = partial(self._made, ex, fresh_s)
-            begin = Replicas(caching.store, key[0], begin, read, fresh_s=fresh_s, clock=self.clock).begin
-        return flight.lead(ex, plan, begin)
+            make_call = partial(start_across_processes, make_call, store=caching.store, key=key[0], fresh_s=fresh_s,
+                                read=partial(self._made, ex, fresh_s), clock=self._clock)
+        call = SharedCall(key, self.calls, ex, self._clock)
+        return call.start(ex, plan, make_call, partial(self._store_result, caching, control), self._tasks)
 
     async def _spare(self, ex: Exchange, plan: Plan) -> Started:
         """An old answer, where all who could make another are left alone; the call, where it has no words in a stream."""
         started = ex.stale() if ex.stale is not None else None
-        return started if started is not None else await self.begin(ex, plan)
+        return started if started is not None else await self._make_call(ex, plan)
 
     def _made(self, ex: Exchange, fresh_for_s: float, kept: Kept) -> Started | None:
         """What another process has made meanwhile."""
@@ -260,39 +258,31 @@ class ExactCache:
             ex.cached = COALESCED
         return started
 
-    def keep(self, flight: Flight, data: bytes | None) -> Coroutine[Any, Any, None] | None:
-        """Keep the answer of a call that came to a clean end, where it may be given again. Returns what is to wait for."""
-        caching, ex, key = flight.caching, flight.call, flight.key[0]
-        kept, store = self._kept(flight, data), caching.store
-        if not isinstance(store, MemoryStore):
-            return self._tell(flight, kept)
+    async def _store_result(self, caching: Caching, control: CacheControl | None, call: SharedCall, data: bytes | None
+                            ) -> None:
+        """Keep the answer of a call that came to a clean end, where it may be given again. data: None: it was too long."""
+        store, ex, key = caching.store, call.ex, call.key[0]
+        kept = self._kept(caching, control, call, data)
         if kept is not None:
-            store.keep(key, kept)
+            if isinstance(store, MemoryStore):
+                store.keep(key, kept)
+            else:
+                await store.put(key, kept)
             if ex.asking is not None and caching.semantic is not None:
                 caching.semantic.answered(ex.asking, ex.request, key, kept)
-        return None
+        if not isinstance(store, MemoryStore):
+            store.led(key)
 
-    async def _tell(self, flight: Flight, kept: Kept | None) -> None:
-        caching, ex, key = flight.caching, flight.call, flight.key[0]
-        try:
-            if kept is not None:
-                await caching.store.put(key, kept)
-                if ex.asking is not None and caching.semantic is not None:
-                    caching.semantic.answered(ex.asking, ex.request, key, kept)
-            caching.store.led(key)
-        finally:
-            flight.close()
-
-    def _kept(self, flight: Flight, data: bytes | None) -> Kept | None:
-        if data is None or flight.upstream == FROM_CACHE:
+    def _kept(self, caching: Caching, control: CacheControl | None, call: SharedCall, data: bytes | None) -> Kept | None:
+        ex, sight = call.ex, call.started.stream.sight
+        if data is None or ex.upstream == FROM_CACHE:
             return None
-        caching, ex, control, sight = flight.caching, flight.call, flight.control, flight.sight
         body = keepable(ex.request, sight, data)
         if body is None or len(body) > caching.config.max_answer_bytes:
             if ex.asking is not None and caching.semantic is not None and _is_whole(sight):
                 caching.semantic.unkept(ex.asking)
             return None
-        kept_at, keep_s = self.clock.wall(), caching.keep_s
+        kept_at, keep_s = self._clock.wall(), caching.keep_s
         if control is None:
             return Kept(body, kept_at, sight.usage, sight.finish_reason, kept_at + keep_s, ex.route or "", ex.arrival.tenant)
         if control.keep_s is not None:
@@ -301,7 +291,7 @@ class ExactCache:
                     control.tags)
 
 
-def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tuple[FlightKey, Asked, bytes] | str:
+def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tuple[CallKey, Asked, bytes] | str:
     """Where the answer is kept, and, for a likeness, what was asked on which terms; a word for why no cache may have a part
     in it.
     """

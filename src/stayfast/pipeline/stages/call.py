@@ -19,9 +19,10 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.handoffs import Plan, Started, Target
 from stayfast.pipeline.hedging import Hedging
 from stayfast.pipeline.lead import until_content, until_whole
-from stayfast.pipeline.race import IsShedding, Race, Tasks
+from stayfast.pipeline.race import IsShedding, Race
 from stayfast.pipeline.retrying import Retrying, is_once
 from stayfast.pipeline.room import make_room, must_wait
+from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.watch import OF_THE_STAGE
 from stayfast.policy.extra import weight_of
 from stayfast.policy.price import price_of

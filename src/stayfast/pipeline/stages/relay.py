@@ -119,7 +119,7 @@ class Reply:
     def _take_lead(self, lead: Chunk) -> Chunk:
         self._lead = None
         self._n_chunks = 1
-        if self._stream.sight.is_cut:  # a whole answer of which only a part came in time
+        if self._stream.sight.is_cut and not self._ex.request.stream:  # a whole answer of which only a part came in time
             self._end(None, DROPPED, Fault.TIMEOUT.value)
         return lead
 

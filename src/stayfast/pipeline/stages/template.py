@@ -11,8 +11,7 @@ from stayfast.core.events import Sink
 from stayfast.core.types import Chunk, Usage
 from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.handoffs import Started
-from stayfast.pipeline.known import Known
+from stayfast.pipeline.handoffs import Started, StoredStream
 from stayfast.wire.transcode import recite
 
 ENDINGS = (StayfastError, asyncio.CancelledError)  # how a request can end before there is an answer
@@ -44,8 +43,8 @@ class Template:
         ex.degraded = "template"
         ex.watch.disarm()
         body = recite(ex.request, text, answer_id=ex.arrival.request_id, created_at=int(self._clock.wall()))
-        known = Known(NAME, Cadence(ex.route or "", NAME, self._sink), Usage(), "stop")
-        return Started(known, known, Chunk(body, 1))
+        stored = StoredStream(NAME, Cadence(ex.route or "", NAME, self._sink), Usage(), "stop")
+        return Started(stored, stored, Chunk(body, 1))
 
 
 def _is_ours(why: BaseException) -> bool:
