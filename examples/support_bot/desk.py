@@ -20,7 +20,7 @@ from stayfast.core.events import Fact
 from stayfast.engine.config import TINY_ALIAS, EngineConfig
 from stayfast.engine.process import Engine
 from stayfast.settings.environment import cache_home, environment
-from stayfast.stores.embed import HOW_TO, NoEmbedder
+from stayfast.stores.embedder import HOW_TO, NoEmbedder
 from stayfast.turns.chat import ChatModel
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from examples.support_bot.passages import Passage
 from stayfast.core.clock import SystemClock
-from stayfast.stores import minilm
-from stayfast.stores.batched import Batched
-from stayfast.stores.embed import EmbedderConfig
+from stayfast.stores import onnx_embedder as minilm
+from stayfast.stores.batched_embedder import Batched
+from stayfast.stores.embedder import EmbedderConfig
 
 LEAST_COSINE = 0.3
 N_AT_ONCE = 16

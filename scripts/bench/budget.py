@@ -14,7 +14,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
-from stayfast.pipeline.handoffs import Terms
+from stayfast.pipeline.plan import Terms
 from stayfast.policy.budget import BudgetConfig, share_out
 
 N_ROUNDS = 200

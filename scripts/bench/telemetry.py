@@ -21,15 +21,14 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fact, RequestDone, Sink
 from stayfast.core.types import Api, Chunk, Sight, Usage
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.batch import MOST, Batch
 from stayfast.observe.log import LineWriter, LogConfig
-from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.histogram import LogHistogram
-from stayfast.policy.window import Window
+from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.policy.histogram import LogHistogram, Window
 from stayfast.settings import Source, load
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.json_input import decode
 
 N_CHUNKS, N_REQUESTS, N_ROUNDS = 32, 500, 41

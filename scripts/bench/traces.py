@@ -25,9 +25,9 @@ from run import HERE, SETTINGS, UPSTREAM, cpu_s, free_ports, open_loop, process,
 
 from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
 from stayfast.core.types import Api, Outcome, Stage, Usage
-from stayfast.observe.trace.config import TraceConfig
-from stayfast.observe.trace.sink import Tracing
-from stayfast.observe.trace.spans import Spans
+from stayfast.observe.tracing.config import TraceConfig
+from stayfast.observe.tracing.exporter import Tracing
+from stayfast.observe.tracing.spans import Spans
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.inbound import caller_trace, forwarded
 from stayfast.server.lifecycle import as_it_came

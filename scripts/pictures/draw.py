@@ -6,11 +6,11 @@ from math import floor, isfinite, log10, nan
 from textwrap import wrap
 from typing import Final
 
-from stayfast.bench import amounts
-from stayfast.bench.html.frame import Box, Series, axes, curve
-from stayfast.bench.html.markup import Markup, number, tag
-from stayfast.bench.html.scale import Scale, log_scale, pixels, round_seconds, ticks
-from stayfast.bench.stats import Exact
+from stayfast.core import units as amounts
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.report.html.frame import Box, Series, axes, curve
+from stayfast.lab.report.html.markup import Markup, number, tag
+from stayfast.lab.report.html.scale import Scale, log_scale, pixels, round_seconds, ticks
 
 WIDTH: Final = 760.0
 LEAST_S: Final = 0.001  # what takes no virtual time is drawn here

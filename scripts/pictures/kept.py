@@ -13,30 +13,30 @@ from draw import Line
 from numpy.typing import NDArray
 from scene import Callers, poisson
 
-from stayfast.compose.virtual import virtual
 from stayfast.core.clock import Clock
 from stayfast.core.events import Fanout
 from stayfast.core.types import Api
 from stayfast.lab.claims import prefix
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.prefix import PrefixConfig
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import ProviderConfig
+from stayfast.lab.simulated.config import Lengths
+from stayfast.lab.simulated.settings import SimulatedUpstream
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.similarity import SemanticConfig
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.settings import Route, Settings
 from stayfast.settings.environment import cache_home, environment
-from stayfast.stores import minilm
+from stayfast.stores import onnx_embedder as minilm
+from stayfast.stores.backend import Get, IsLed, Lead, Led, Order, Put, Reply
 from stayfast.stores.base import StoreStats
-from stayfast.stores.door import Get, IsLed, Lead, Led, Order, Put, Reply
-from stayfast.stores.embed import EmbedderConfig
-from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.embedder import EmbedderConfig
+from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import Say, Scripted, Wait
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.simulated import ProviderConfig
-from stayfast.upstreams.simulated.config import Lengths
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.json_input import decode
 
 RATE_RPS: Final = 20.0

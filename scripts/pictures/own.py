@@ -11,33 +11,33 @@ from tempfile import TemporaryDirectory
 from draw import Line
 from scene import Callers, bench, bursts, poisson, waits_s
 
-from stayfast.bench.arrivals import Gamma, Ramp, Stage
-from stayfast.bench.lengths import Constant, Lognormal
-from stayfast.bench.perform import Plan
-from stayfast.bench.schedule import Limit, PoolConfig, TurnsConfig, Workload
-from stayfast.compose.as_one import AsOne
 from stayfast.compose.system import Observers, System, build
-from stayfast.compose.virtual import virtual
 from stayfast.core.deadline import Timeouts
 from stayfast.lab.claims import brownout, noisy
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.tenants import Tenants, chat
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.affinity import AffinityConfig
-from stayfast.policy.breaker import BreakerConfig
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.limits import LimitConfig, Mode
-from stayfast.policy.quota import QuotaConfig
-from stayfast.policy.retry import RetryConfig
-from stayfast.server.board import Board, prepare
+from stayfast.lab.load.arrivals import Gamma, Ramp, Stage
+from stayfast.lab.load.lengths import Constant, Lognormal
+from stayfast.lab.load.measure import Plan
+from stayfast.lab.load.schedule import Limit, PoolConfig, TurnsConfig, Workload
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import EngineModel, Gaps, Mixture, ProviderConfig, Simulated, Weather
+from stayfast.lab.simulated.config import Lengths
+from stayfast.lab.simulated.settings import SimulatedUpstream
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.quota import QuotaConfig
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig, Mode
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import Log, Route, Settings
-from stayfast.settings.routes import Fallback, OnOverrun
+from stayfast.settings.model import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.upstreams.simulated import EngineModel, Gaps, Mixture, ProviderConfig, Simulated, Weather
-from stayfast.upstreams.simulated.config import Lengths
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
+from stayfast.workers.shared_memory import Board, prepare
+from stayfast.workers.sync import AsOne
 
 NO_HEDGE, NO_BREAKER, NO_LIMIT = HedgeConfig("off"), BreakerConfig(enabled=False), LimitConfig("off")
 PRESET = "gpt-4o-mini-like"

@@ -6,9 +6,9 @@ from scene import waits_s
 from stayfast.lab.claims import overload, stalls, stragglers, tail
 from stayfast.lab.harness.hedging_runs import ask_in_virtual_time
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.priority import Tier
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.priority import Tier
+from stayfast.policy.resilience.hedge import HedgeConfig
 
 BUDGET = 0.1
 

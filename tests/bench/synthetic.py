@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from math import nan
 from random import Random
 
-from stayfast.bench.gaps import Gaps
-from stayfast.bench.goodput import Slo
-from stayfast.bench.result import Health, Mode, Result, Subject
-from stayfast.bench.samples import Error, Sample, Samples
+from stayfast.lab.load.goodput import Slo
+from stayfast.lab.load.result import Health, Mode, Result, Subject
+from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
 
 
 @dataclass(frozen=True)

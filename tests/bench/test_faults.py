@@ -12,16 +12,15 @@ import msgspec
 import pytest
 import uvloop
 
-from stayfast.bench.asking import AskingConfig
-from stayfast.bench.client import HttpConfig
-from stayfast.bench.faults import SCENARIOS, TAIL_SHARE, Control, FaultsConfig, NoSimulator, Row, Table, compare
-from stayfast.bench.result import Subject
 from stayfast.cli.bench import parse, run
 from stayfast.cli.bench_faults import add_fault_options
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.processes import Processes
-from stayfast.upstreams.simulated import FaultRule
+from stayfast.lab.load.client import AskingConfig, HttpConfig
+from stayfast.lab.load.faults import SCENARIOS, TAIL_SHARE, Control, FaultsConfig, NoSimulator, Row, Table, compare
+from stayfast.lab.load.result import Subject
+from stayfast.lab.simulated import FaultRule
 from tests.sim.test_cli import started
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

@@ -17,15 +17,16 @@ import pytest
 import uvloop
 
 from stayfast import cli
-from stayfast.bench import files, selftest, table
-from stayfast.bench.perform import Origin
-from stayfast.bench.stats import Measured
-from stayfast.bench.table import Ink
 from stayfast.cli.bench import Session, command_line, parse
 from stayfast.cli.bench_options import job_of
 from stayfast.core.clock import SystemClock
+from stayfast.lab.load import selftest
+from stayfast.lab.load.measure import Origin
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report import files, table
+from stayfast.lab.report.table import Ink
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import HttpUpstream, Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 from tests.bench.servers import serving, whole
 from tests.bench.synthetic import Scenario, result
 

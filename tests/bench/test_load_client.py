@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from stayfast.bench.asking import Asker, AskingConfig
-from stayfast.bench.client import HttpConfig, HttpTarget, path_of
-from stayfast.bench.exchange import GRACE_S
-from stayfast.bench.gaps import Gaps
-from stayfast.bench.samples import Error, Sample
-from stayfast.bench.schedule import Prompts, Shot
-from stayfast.bench.target import Asking
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
+from stayfast.lab.load.client import Asker, AskingConfig, HttpConfig, HttpTarget, path_of
+from stayfast.lab.load.exchange import GRACE_S
+from stayfast.lab.load.runner import Asking
+from stayfast.lab.load.samples import Error, Gaps, Sample
+from stayfast.lab.load.schedule import Prompts, Shot
 from tests.bench.servers import (
     CLOSE,
     END,

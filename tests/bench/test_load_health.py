@@ -7,14 +7,14 @@ from math import inf
 import pytest
 import uvloop
 
-from stayfast.bench import selftest
-from stayfast.bench.health import health_of
-from stayfast.bench.run import Record
-from stayfast.bench.samples import Sample
-from stayfast.bench.sweep import N_LEAST, Step, Sweep, is_enough, knee, parse_sweep, told
 from stayfast.cli.bench import parse
 from stayfast.cli.bench_options import at_load, job_of
 from stayfast.core.clock import SystemClock
+from stayfast.lab.load import selftest
+from stayfast.lab.load.measure import health_of
+from stayfast.lab.load.runner import Record
+from stayfast.lab.load.samples import Sample
+from stayfast.lab.load.sweep import N_LEAST, Step, Sweep, is_enough, knee, parse_sweep, told
 
 
 def record(late_s: list[float], ttft_s: float = 0.1) -> Record:

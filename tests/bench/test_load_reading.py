@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.bench.reading import HIDDEN, NOTHING, SHOWN, Reader, reader_of
-from stayfast.bench.samples import Error
 from stayfast.core.types import Api, Sight
+from stayfast.lab.load.reader import HIDDEN, NOTHING, SHOWN, Reader, reader_of
+from stayfast.lab.load.samples import Error
 from stayfast.wire.chat.source import ChatSource
 from stayfast.wire.messages.source import MessagesSource
 from stayfast.wire.responses.source import ResponsesSource

@@ -8,17 +8,15 @@ from math import isnan, nan
 import msgspec
 import pytest
 
-from stayfast.bench.arrivals import Constant, Gamma
-from stayfast.bench.goodput import Slo
-from stayfast.bench.lengths import Constant as Always
-from stayfast.bench.perform import Origin, Plan, perform
-from stayfast.bench.progress import progress
-from stayfast.bench.result import Mode, Result, Subject
-from stayfast.bench.run import LEAD_S, Runner
-from stayfast.bench.samples import Error, Sample
-from stayfast.bench.schedule import Limit, TurnsConfig, Workload
-from stayfast.bench.stats import Measured, column
-from stayfast.bench.target import Asking
+from stayfast.lab.load.arrivals import Constant, Gamma
+from stayfast.lab.load.goodput import Slo
+from stayfast.lab.load.lengths import Constant as Always
+from stayfast.lab.load.measure import Origin, Plan, perform, progress
+from stayfast.lab.load.result import Mode, Result, Subject
+from stayfast.lab.load.runner import LEAD_S, Asking, Runner
+from stayfast.lab.load.samples import Error, Sample
+from stayfast.lab.load.schedule import Limit, TurnsConfig, Workload
+from stayfast.lab.load.stats import Measured, column
 from stayfast.testing import SimLoop, run
 
 WORKLOAD = Workload(Always(10), Always(5), Constant(10))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.bench.arrivals import Arrivals, Constant, Gamma, Mmpp, Ramp, Stage, parse_arrivals
-from stayfast.bench.durations import seconds_in
-from stayfast.bench.lengths import CONV_INPUT, Lognormal, Normal, Uniform, parse_length
-from stayfast.bench.lengths import Constant as Always
-from stayfast.bench.schedule import Limit, PoolConfig, Prompts, Shot, TurnsConfig, Workload, shots
-from stayfast.bench.traces import read_trace
+from stayfast.core.units import seconds_in
+from stayfast.lab.load.arrivals import Arrivals, Constant, Gamma, Mmpp, Ramp, Stage, parse_arrivals
+from stayfast.lab.load.lengths import CONV_INPUT, Lognormal, Normal, Uniform, parse_length
+from stayfast.lab.load.lengths import Constant as Always
+from stayfast.lab.load.schedule import Limit, PoolConfig, Prompts, Shot, TurnsConfig, Workload, shots
+from stayfast.lab.load.traces import read_trace
 
 RATES = st.floats(0.01, 10_000)
 PROCESSES = st.one_of(

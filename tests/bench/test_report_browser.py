@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from random import Random
 
-from stayfast.bench.compare import CompareConfig, compare
-from stayfast.bench.html.page import page
-from stayfast.bench.stats import Measured
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report.compare import CompareConfig, compare
+from stayfast.lab.report.html.page import page
 from tests.bench.synthetic import Scenario, result
 from tests.browser import shown
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.bench.compare import CompareConfig, Comparison, Row, binomial, compare, design_effect
-from stayfast.bench.result import Health
-from stayfast.bench.stats import Measured
+from stayfast.lab.load.result import Health
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report.compare import CompareConfig, Comparison, Row, binomial, compare, design_effect
 from tests.bench.synthetic import Scenario, result
 
 QUICK = Scenario(n=800, bad_factor=1.0)

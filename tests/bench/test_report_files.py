@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.bench.files import SCHEMA, csv_lines, from_json, to_json
-from stayfast.bench.result import Health
-from stayfast.bench.samples import Sample
-from stayfast.bench.stats import DEFINITIONS, Measured
+from stayfast.lab.load.result import Health
+from stayfast.lab.load.samples import Sample
+from stayfast.lab.load.stats import DEFINITIONS, Measured
+from stayfast.lab.report.files import SCHEMA, csv_lines, from_json, to_json
 from tests.bench.synthetic import Scenario, result
 
 SMALL = Scenario(n=60, error_share=0.2)

@@ -11,16 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.bench.assertions import check, parse_assertion
-from stayfast.bench.compare import CompareConfig, compare
-from stayfast.bench.html import lanes
-from stayfast.bench.html.frame import WIDE
-from stayfast.bench.html.markup import data, number, tag
-from stayfast.bench.html.page import page
-from stayfast.bench.html.scale import Scale, from_zero, instant, log_scale, round_count, round_seconds, ticks, time_ticks
-from stayfast.bench.result import Health, Mode, Result, Subject
-from stayfast.bench.samples import Error
-from stayfast.bench.stats import Measured
+from stayfast.lab.load.result import Health, Mode, Result, Subject
+from stayfast.lab.load.samples import Error
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report.assertions import check, parse_assertion
+from stayfast.lab.report.compare import CompareConfig, compare
+from stayfast.lab.report.html import lanes
+from stayfast.lab.report.html.frame import WIDE
+from stayfast.lab.report.html.markup import data, number, tag
+from stayfast.lab.report.html.page import page
+from stayfast.lab.report.html.scale import (
+    Scale,
+    from_zero,
+    instant,
+    log_scale,
+    round_count,
+    round_seconds,
+    ticks,
+    time_ticks,
+)
 from tests.bench.synthetic import Scenario, result
 
 TINY = Scenario(n=6)

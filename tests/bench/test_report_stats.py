@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.bench.gaps import GROWTH, LOWEST_S, MAX_BINS, Gaps, bucket_of, middle_s
-from stayfast.bench.goodput import Slo
-from stayfast.bench.result import Result
-from stayfast.bench.samples import Error, Sample, Samples
-from stayfast.bench.stats import DEFINITIONS, LATENCIES, Binned, Exact, Measured, column, is_resolved, of_offered
+from stayfast.lab.load.goodput import Slo
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.samples import GROWTH, LOWEST_S, MAX_BINS, Error, Gaps, Sample, Samples, bucket_of, middle_s
+from stayfast.lab.load.stats import DEFINITIONS, LATENCIES, Binned, Exact, Measured, column, is_resolved, of_offered
 from tests.bench.synthetic import Scenario, result
 
 SECONDS = st.floats(min_value=0, max_value=1e4)

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.bench import amounts, table
-from stayfast.bench.assertions import check, parse_assertion
-from stayfast.bench.compare import CompareConfig, compare
-from stayfast.bench.html.page import page
-from stayfast.bench.result import Health
-from stayfast.bench.stats import Measured
-from stayfast.bench.table import Ink
+from stayfast.core import units as amounts
+from stayfast.lab.load.result import Health
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report import table
+from stayfast.lab.report.assertions import check, parse_assertion
+from stayfast.lab.report.compare import CompareConfig, compare
+from stayfast.lab.report.html.page import page
+from stayfast.lab.report.table import Ink
 from tests.bench.synthetic import Scenario, result
 
 PLAIN, COLOUR = Ink(is_on=False), Ink(is_on=True)

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.bench.gaps import Gaps
-from stayfast.bench.samples import Error, Sample, Samples
-from stayfast.bench.stages import ELSEWHERE, MAX_STAGES, OTHERS, Timing, breakdown, parse
-from stayfast.bench.stats import Measured
-from stayfast.bench.timeline import FAILED, MAX_ROWS, bin_width, heat_of_gaps, heat_of_rows, timeline
+from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report.stages import ELSEWHERE, MAX_STAGES, OTHERS, Timing, breakdown, parse
+from stayfast.lab.report.timeline import FAILED, MAX_ROWS, bin_width, heat_of_gaps, heat_of_rows, timeline
 from tests.bench.synthetic import Scenario, result
 
 

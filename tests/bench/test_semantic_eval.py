@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.bench.semantic.evaluate import Evaluation, Row, evaluate
-from stayfast.bench.semantic.online import in_hindsight, one_pass
-from stayfast.bench.semantic.page import page
-from stayfast.bench.semantic.questions import Questions, Unreadable, of_classes, of_pairs
-from stayfast.bench.semantic.table import as_text
-from stayfast.bench.table import Ink
 from stayfast.cli import cache_eval, main
-from stayfast.policy.calibrate import CalibrateConfig, Calibrator
-from stayfast.policy.eligible import EligibleConfig
-from stayfast.policy.similarity import N_FEATURES, Fixed
+from stayfast.lab.report.table import Ink
+from stayfast.lab.semantic_eval.evaluate import Evaluation, Row, evaluate, in_hindsight, one_pass
+from stayfast.lab.semantic_eval.page import page
+from stayfast.lab.semantic_eval.questions import Questions, Unreadable, of_classes, of_pairs
+from stayfast.lab.semantic_eval.table import as_text
+from stayfast.policy.cache.cacheability import EligibleConfig
+from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.policy.cache.similarity import N_FEATURES, Fixed
 from tests.bench.phrased import Words, as_csv, phrased
 
 PLAIN = Ink(is_on=False)

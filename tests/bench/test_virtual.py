@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stayfast.bench.files import from_json
-from stayfast.bench.result import Result
-from stayfast.bench.stats import Exact
-from stayfast.upstreams.simulated import PRESETS
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.report.files import from_json
+from stayfast.lab.simulated import PRESETS
 
 LOAD = ("--virtual", "--model", "m", "--arrivals", "gamma:0.5", "--rate", "200", "--quiet")
 JAGGED = """

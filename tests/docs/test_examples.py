@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli import _parser
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 from tests.docs.pages import ROOT, blocks, pages, prose, spans
 
 DIGEST = "sha256:" + "0" * 64

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from stayfast.observe.families import FAMILIES
+from stayfast.observe.metrics.definitions import FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| `(\w+)` \| (counter|histogram|gauge) \| ([\w, ]+) \|", re.MULTILINE)

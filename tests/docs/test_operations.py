@@ -8,13 +8,13 @@ import msgspec
 import yaml
 
 from stayfast.cli import EXIT_STATUSES, _parser
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import _RequestLine
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import _FAREWELL_S
 from stayfast.server.routes import HEALTH
-from stayfast.server.workers import EXIT_BAD_SETTINGS, WorkersConfig
 from stayfast.settings import Source, load
-from stayfast.upstreams.simulated.settings import KINDS
+from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, WorkersConfig
 from tests.docs.pages import ROOT
 from tests.docs.test_examples import variables_for
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request
+from stayfast.pipeline.admission.tenants import Tenant
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.pipeline.tenants import Tenant
-from stayfast.policy.admission import ANY_TENANT, AdmissionConfig, TenantConfig
-from stayfast.policy.price import Price
-from stayfast.policy.priority import Urgency
-from stayfast.policy.queue import QueueConfig
-from stayfast.policy.quota import QuotaConfig
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import ANY_TENANT, AdmissionConfig, TenantConfig
+from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.admission.queue import QueueConfig
+from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.testing import Say, Script, SimLoop, Wait
 from tests.flow.rig import Rig, chat, read
 

@@ -6,15 +6,15 @@ from random import Random
 from stayfast.core.deadline import Timeouts
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import CacheControl, Request
-from stayfast.pipeline.caching import Caching
-from stayfast.pipeline.coalesce import CallKey, SharedCall
+from stayfast.pipeline.cache.route_cache import Caching
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.handoffs import Terms
-from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall
+from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.policy.budget import BudgetConfig
-from stayfast.policy.cache import CacheConfig
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Say, Script, SimLoop, Wait
 from tests.flow.rig import MODEL, Rig, chat, read, said

@@ -6,18 +6,18 @@ from typing import Any
 import msgspec
 
 from stayfast.compose.system import System
-from stayfast.compose.virtual import virtual
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api, Usage
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import FaultRule, Gaps, Mixture, PromptCacheModel, ProviderConfig
+from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.prefix import PrefixConfig
-from stayfast.policy.price import Price
+from stayfast.policy.admission.price import Price
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.settings import Route, Settings
 from stayfast.testing import SimLoop
 from stayfast.upstreams.base import Call, Marker, Stream, Upstream
-from stayfast.upstreams.simulated import FaultRule, Gaps, Mixture, PromptCacheModel, ProviderConfig
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.json_input import decode
 
 AUTO = PrefixConfig("auto")

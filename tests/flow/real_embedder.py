@@ -9,14 +9,14 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.pipeline.sameness import ByMeaning
-from stayfast.pipeline.semantic import Likeness, Semantic
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.pipeline.cache.equivalence import ByMeaning
+from stayfast.pipeline.cache.semantic import Likeness, Semantic
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import Kept
-from stayfast.stores.batched import Batched
-from stayfast.stores.embed import EmbedderConfig, Embedding
+from stayfast.stores.batched_embedder import Batched
+from stayfast.stores.embedder import EmbedderConfig, Embedding
 from stayfast.stores.memory import MemoryStore
-from stayfast.stores.minilm import Encoder, load
+from stayfast.stores.onnx_embedder import Encoder, load
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import RecordingSink
 from stayfast.wire.canonical import asked, key_of, said_of, scope_of, terms_of

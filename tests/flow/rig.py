@@ -7,23 +7,23 @@ import msgspec
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request
-from stayfast.pipeline.alarms import Alarms
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.handoffs import Route, Target, Terms
-from stayfast.pipeline.stages.admit import Admission, Admit, AdmitAll
-from stayfast.pipeline.stages.cache import NoCache
-from stayfast.pipeline.stages.call import Caller
+from stayfast.pipeline.plan import Route, Target, Terms
+from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
+from stayfast.pipeline.stages.cache.lookup import NoCache
+from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.context import AsSent
 from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.policy.breaker import BreakerConfig
+from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.policy.admission.price import Price
 from stayfast.policy.budget import BudgetConfig, share_out
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.price import Price
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.upstream_state import Member, Registry

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticAsked
 from stayfast.core.types import Request
-from stayfast.pipeline.behind import Behind
-from stayfast.pipeline.handoffs import Terms
-from stayfast.pipeline.sameness import ByMeaning, Verifier
-from stayfast.pipeline.semantic import Semantic
-from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.pipeline.cache.equivalence import ByMeaning, Verifier
+from stayfast.pipeline.cache.semantic import Semantic
+from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.refresh import Behind
+from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.pipeline.stages.route import Router
 from stayfast.policy.budget import BudgetConfig, share_out
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import Store
-from stayfast.stores.embed import Embedding, NoEmbedder
+from stayfast.stores.embedder import Embedding, NoEmbedder
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import Say, Script, SimLoop
 from tests.flow.cache_rig import CacheRig

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.compose.foresight import foresee
+from stayfast.compose.routes import foresee
 from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.handoffs import Route, Target
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.price import Price
-from stayfast.policy.priority import Tier, Urgency
-from stayfast.policy.queue import QueueConfig
+from stayfast.pipeline.plan import Route, Target
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.priority import Tier, Urgency
+from stayfast.policy.admission.queue import QueueConfig
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import SimLoop, Wait, run
 from tests.flow.admission_rig import ANSWER, Admitting, anybody, soon
 from tests.flow.rig import MODEL, Rig, chat, read

@@ -6,26 +6,26 @@ from random import Random
 
 import pytest
 
-from stayfast.compose.members import introduce
+from stayfast.compose.routes import introduce
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, BreakerChanged
 from stayfast.core.types import Api
-from stayfast.pipeline.alarms import Alarms
+from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.handoffs import Route, Target, Terms
-from stayfast.pipeline.hedging import Hedging
-from stayfast.pipeline.stages.admit import AdmitAll
-from stayfast.pipeline.stages.cache import NoCache
-from stayfast.pipeline.stages.call import Caller
+from stayfast.pipeline.plan import Route, Target, Terms
+from stayfast.pipeline.stages.admit.admission import AdmitAll
+from stayfast.pipeline.stages.cache.lookup import NoCache
+from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.context import AsSent
 from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.policy.breaker import BreakerConfig, State
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, Say, Scripted, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.state.permit import acquire_permit

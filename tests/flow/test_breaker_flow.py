@@ -6,8 +6,8 @@ import pytest
 
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import BreakerChanged
-from stayfast.policy.breaker import BreakerConfig, State
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, read
 

@@ -11,9 +11,9 @@ from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.handoffs import Prompt, Started
+from stayfast.pipeline.plan import Prompt, Started
 from stayfast.policy.budget import BudgetConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
 from stayfast.wire.errors import render
 from tests.flow.dialects import DIALECTS, ask

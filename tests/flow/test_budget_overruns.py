@@ -9,11 +9,11 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
+from stayfast.lab.simulated import FaultRule, Gaps, Kind, Lengths, Mixture, ProviderConfig, Simulated
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.budget import BudgetConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
-from stayfast.upstreams.simulated import FaultRule, Gaps, Kind, Lengths, Mixture, ProviderConfig, Simulated
 from stayfast.wire.json_input import decode
 from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
 from tests.flow.rig import Rig, chat, read, said

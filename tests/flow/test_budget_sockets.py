@@ -15,10 +15,10 @@ from openai.types.responses import ResponseIncompleteEvent
 
 from stayfast.compose.system import Observers, build
 from stayfast.core.clock import SystemClock
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 
 pytestmark = pytest.mark.sockets
 DEADLINE_S = 0.4

@@ -10,8 +10,8 @@ import pytest
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, CacheControl, Request
-from stayfast.pipeline.stages.cache import ExactCache
-from stayfast.policy.cache import CacheConfig
+from stayfast.pipeline.stages.cache.lookup import ExactCache
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, run
 from stayfast.wire.json_input import decode
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key

@@ -9,7 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
 from tests.flow.rig import Rig, chat, read

@@ -14,10 +14,10 @@ import uvloop
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 
 LIMIT_S = 0.05
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -11,13 +11,13 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Stage
-from stayfast.pipeline.hedging import Hedging
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.queue import QueueConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.queue import QueueConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Raw, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from stayfast.compose.system import System
-from stayfast.pipeline.stages.admit import Admission
+from stayfast.pipeline.stages.admit.admission import Admission
 from tests.flow.test_cancellation_sockets import BUSY, EVENT, HEAD, Peer, ask, gateway, n_connecting, until, within_limit
 
 pytestmark = pytest.mark.sockets

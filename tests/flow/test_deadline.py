@@ -8,7 +8,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
 from tests.flow.rig import Rig, chat, read

@@ -7,12 +7,12 @@ import msgspec
 
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Ejected
-from stayfast.observe.families import EJECTIONS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics import Metrics
-from stayfast.pipeline.picking import PickConfig, Picking
-from stayfast.policy.breaker import BreakerConfig
-from stayfast.policy.eject import EjectConfig
+from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.definitions import EJECTIONS
+from stayfast.pipeline.routing.selector import PickConfig, Picking
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, read
 

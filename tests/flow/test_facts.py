@@ -8,8 +8,8 @@ from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
 from stayfast.core.types import Outcome
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.price import Price
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.admission.price import Price
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, chat, read
 

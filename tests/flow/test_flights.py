@@ -9,7 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Outcome
-from stayfast.pipeline import coalesce
+from stayfast.pipeline.stages.cache import coalesce
 from stayfast.testing import Fail, Raw, Say, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import chat, read, said

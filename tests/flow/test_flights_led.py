@@ -11,14 +11,14 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.events import AttemptDone, RequestDone, Rescued
 from stayfast.core.types import Outcome
-from stayfast.pipeline.caching import Caching
-from stayfast.pipeline.handoffs import Terms
-from stayfast.pipeline.hedging import Hedging
-from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.cache.route_cache import Caching
+from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.pipeline.stages.route import Router
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.base import Kept
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Say, SimLoop, Wait, run

@@ -6,7 +6,7 @@ import socket
 import pytest
 import uvloop
 
-from stayfast.pipeline.stages.cache import ExactCache
+from stayfast.pipeline.stages.cache.lookup import ExactCache
 from tests.flow.test_cancellation_sockets import EVENT, HEAD, gateway, until
 
 pytestmark = pytest.mark.sockets

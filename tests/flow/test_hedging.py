@@ -13,11 +13,11 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, Hedged, RequestDone
 from stayfast.core.types import Outcome
-from stayfast.pipeline.hedging import Hedging
-from stayfast.pipeline.stages.admit import Admission, Admit
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.hedge import LEAST_AFTER_S, HedgeConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.stages.admit.admission import Admission, Admit
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgeConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.admission_rig import anybody
 from tests.flow.rig import MODEL, Rig, chat, read

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Request
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.lanes import LanesConfig
-from stayfast.policy.predict import Predictor
-from stayfast.policy.priority import Urgency
-from stayfast.policy.queue import QueueConfig
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.lanes import LanesConfig
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.admission.queue import QueueConfig
+from stayfast.policy.resilience.ttft import Predictor
 from stayfast.testing import Say, SimLoop, Wait, run
 from tests.flow.admission_rig import Admitting
 from tests.flow.rig import Rig, chat

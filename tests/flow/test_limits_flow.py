@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Shed, StayfastError
 from stayfast.core.events import AttemptDone, Hedged, RequestDone
-from stayfast.pipeline.hedging import Hedging
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.lanes import LANES, LanesConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.lanes import LANES, LanesConfig
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Raw, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 

@@ -10,10 +10,10 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.priority import Tier
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.priority import Tier
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.state.limiter import Limited
 from tests.flow.rig import Rig, chat, read

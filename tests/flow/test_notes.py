@@ -7,9 +7,9 @@ import pytest
 
 from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone, Retried
-from stayfast.policy.breaker import BreakerConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
 from tests.flow.admission_rig import Admitting, anybody
 from tests.flow.rig import Rig, read

@@ -10,12 +10,12 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.events import Fanout, RequestDone
 from stayfast.core.types import Api, Request
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.oversize import Sized
-from stayfast.pipeline.stages.admit import Admission
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.pipeline.stages.admit.size_limit import Sized
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import RecordingSink, SimLoop, run
-from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.errors import render
 from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Api, Request
-from stayfast.pipeline.prefixing import Prefixing
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.prefix import PrefixConfig
+from stayfast.lab.simulated import FaultRule, Kind, Mixture, PromptCacheModel
+from stayfast.pipeline.prompt_cache.planner import Prefixing
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.simulated import FaultRule, Kind, Mixture, PromptCacheModel
 from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
 
 MARK = {"type": "ephemeral"}

@@ -6,8 +6,8 @@ import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.types import Api
-from stayfast.pipeline.prefixing import Prefixing
-from stayfast.policy.prefix import PrefixConfig
+from stayfast.pipeline.prompt_cache.planner import Prefixing
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
 from stayfast.upstreams.base import Call

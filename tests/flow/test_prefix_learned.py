@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 from stayfast.core.types import Api, Usage
-from stayfast.pipeline.prefixing import Layout, Prefixing
-from stayfast.policy.prefix import PrefixConfig
-from stayfast.policy.prefix_rules import ModelRules
-from stayfast.policy.price import Price
+from stayfast.lab.simulated import PromptCacheModel
+from stayfast.pipeline.prompt_cache.planner import Layout, Prefixing
+from stayfast.policy.admission.price import Price
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.prompt_cache.rules import ModelRules
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
-from stayfast.upstreams.simulated import PromptCacheModel
 from stayfast.wire.json_input import decode
 from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
 

@@ -6,7 +6,7 @@ from random import Random
 from stayfast.core.errors import Fault
 from stayfast.core.events import ProbeFailed
 from stayfast.core.types import Outcome
-from stayfast.pipeline.readiness import ProbeConfig, Prober
+from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import Member

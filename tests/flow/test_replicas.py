@@ -10,8 +10,8 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import CacheControl, Request
 from stayfast.policy.budget import BudgetConfig
-from stayfast.policy.cache import CacheConfig
-from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read

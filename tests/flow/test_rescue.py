@@ -15,14 +15,14 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone, Rescued
 from stayfast.core.types import Outcome
-from stayfast.pipeline.handoffs import OnStall
-from stayfast.pipeline.rescue import Guarded
-from stayfast.policy.breaker import Breaker, BreakerConfig
-from stayfast.policy.retry import RetryConfig
-from stayfast.policy.stall import Flow
+from stayfast.pipeline.plan import OnStall
+from stayfast.pipeline.stages.call.midstream_failover import Guarded
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.policy.resilience.stall import Flow
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.simulated.scripted import Raw, Scripted, Step
+from stayfast.upstreams.scripted import Raw, Scripted, Step
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
 TEXT = ("Average latency is a lie, for what users feel is the tail. One slow answer in a hundred is the one they will "

@@ -13,11 +13,11 @@ import uvloop
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
-from stayfast.policy.stall import Flow
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.policy.resilience.stall import Flow
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 from tests.flow.test_budget_sockets import CHUNKED, chunk
 
 pytestmark = pytest.mark.sockets

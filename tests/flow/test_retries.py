@@ -9,7 +9,7 @@ from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import AttemptDone, BreakerChanged, RequestDone, Retried
 from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, Scripted, SimLoop, run
 from stayfast.upstreams.base import Call, Stream
 from tests.flow.dialects import ask

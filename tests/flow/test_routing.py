@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from stayfast.compose.system import Observers, System, build
-from stayfast.compose.virtual import virtual
 from stayfast.core.types import Api
-from stayfast.observe.families import AFFINITY, EJECTED, PREFIX_TOKENS, TOKENS
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import Simulated
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe.metrics.definitions import AFFINITY, EJECTED, PREFIX_TOKENS, TOKENS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated import Simulated
-from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.json_input import decode
 from tests.flow.rig import read
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from stayfast.compose.caches import Caches, Forgot
+from stayfast.compose.aggregate import Caches, Forgot
 from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.budget import BudgetConfig
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.server.backend import ToForget
 from stayfast.testing import Say, SimLoop, Wait, run
 from tests.flow.rig import chat, read, said

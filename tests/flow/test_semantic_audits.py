@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import CacheControl
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Say, Script, SimLoop, Wait, run
 from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask

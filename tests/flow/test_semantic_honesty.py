@@ -2,11 +2,10 @@
 
 import pytest
 
-from stayfast.pipeline import phrasings
-from stayfast.pipeline.learning import Label, Learning
-from stayfast.policy.calibrate import CalibrateConfig
-from stayfast.policy.semantic import SemanticConfig
-from stayfast.policy.similarity import N_FEATURES
+from stayfast.pipeline.cache import semantic_index as phrasings
+from stayfast.pipeline.cache.labels import Label, Learning
+from stayfast.policy.cache.calibration import CalibrateConfig
+from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SimLoop, run
 from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask, saying
@@ -75,7 +74,7 @@ def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: p
         rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
-        monkeypatch.setattr("stayfast.pipeline.stages.cache.keepable", lambda request, sight, data: None)
+        monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.keepable", lambda request, sight, data: None)
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
         assert rig.lookups[-2:] == ["audit_begun", "audit_wrong"]

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 import uvloop
 
-from stayfast.pipeline.sameness import N_SHORT_WORDS
-from stayfast.policy.semantic import SemanticConfig
-from stayfast.stores.minilm import Encoder
+from stayfast.pipeline.cache.equivalence import N_SHORT_WORDS
+from stayfast.policy.cache.similarity import SemanticConfig
+from stayfast.stores.onnx_embedder import Encoder
 from tests.flow.real_embedder import Asker, weights
 
 __all__ = ["weights"]

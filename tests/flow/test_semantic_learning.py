@@ -5,9 +5,9 @@ from random import Random
 
 from stayfast.core.events import Renewed
 from stayfast.core.types import CacheControl
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import Kept
-from stayfast.stores.batched import floats
+from stayfast.stores.batched_embedder import floats
 from stayfast.testing import SimLoop, run
 from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.testing import SimLoop, run
 from tests.flow.rig import read, said
 from tests.flow.semantic_rig import N_DIMS, SemanticRig, Words, ask, saying

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from stayfast.core.events import StoreAsked
-from stayfast.pipeline.learning import Label
-from stayfast.pipeline.phrasings import Log, Logged
-from stayfast.policy.lexical import wording
-from stayfast.policy.semantic import SemanticConfig
-from stayfast.policy.similarity import N_FEATURES
-from stayfast.stores.batched import floats
+from stayfast.pipeline.cache.labels import Label
+from stayfast.pipeline.cache.semantic_index import Log, Logged
+from stayfast.policy.cache.lexical import wording
+from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
+from stayfast.stores.batched_embedder import floats
 from stayfast.stores.journal import LONGEST_S
-from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 from tests.flow.test_semantic_honesty import taught

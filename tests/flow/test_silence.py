@@ -6,7 +6,7 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Request
-from stayfast.pipeline import lead
+from stayfast.pipeline.attempts import attempt as lead
 from stayfast.testing import Raw, Say, SimLoop, Wait, run
 from stayfast.wire.json_input import decode
 from tests.flow.rig import Rig, chat, read

@@ -7,9 +7,9 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.types import Api
-from stayfast.policy.retry import RetryConfig
+from stayfast.lab.simulated import EngineModel, FaultRule, Gaps, Kind, Mixture, ProviderConfig, Quota, Simulated
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated import EngineModel, FaultRule, Gaps, Kind, Mixture, ProviderConfig, Quota, Simulated
 from tests.flow.rig import Rig, chat, read, said
 from tests.unit.upstreams.simulated_rig import request
 

@@ -10,12 +10,12 @@ import pytest
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, Renewed, RequestDone
 from stayfast.core.types import CacheControl
-from stayfast.pipeline.behind import Behind
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.stages.admit import Admit
-from stayfast.pipeline.stages.cache import ExactCache
-from stayfast.policy.cache import CacheConfig, Use, use_of
-from stayfast.policy.priority import Urgency
+from stayfast.pipeline.refresh import Behind
+from stayfast.pipeline.stages.admit.admission import Admit
+from stayfast.pipeline.stages.cache.lookup import ExactCache
+from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.cache.freshness import CacheConfig, Use, use_of
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
 from tests.flow.rig import chat, read, said

@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Outcome, Stage
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, chat, read, said
 

@@ -8,9 +8,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import SettingsError, Source, load
 from stayfast.settings.schema import json_schema
-from stayfast.upstreams.simulated.settings import KINDS
 
 KEYS = ("server", "upstreams", "routes", "defaults", "log", "port", "auth", "keys", "kind", "openai", "a", "m", "timeouts",
         "total_s", "upstreams", "retry", "<<", "models", "headers", "apis")

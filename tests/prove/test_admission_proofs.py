@@ -5,8 +5,8 @@ import pytest
 from stayfast.lab.claims import fair, noisy, quota
 from stayfast.lab.harness.tenants import Tenants, chat
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.queue import QueueConfig
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
 
 
@@ -18,7 +18,7 @@ def test_the_books_close() -> None:
 
 def test_books_that_are_wrong_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates that are never put right leave a gap of thousands."""
-    monkeypatch.setattr("stayfast.policy.quota.Quota.reconcile", lambda *_: None)
+    monkeypatch.setattr("stayfast.policy.admission.quota.Quota.reconcile", lambda *_: None)
     finding = run_virtual(quota.play, 3000, 1, least=0.0)
     assert "by tokens: the books are off by" in [figure.name for figure in finding.figures if not figure.holds]
 

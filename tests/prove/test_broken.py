@@ -7,9 +7,6 @@ import msgspec
 import pytest
 import uvloop
 
-from stayfast.bench.gaps import Gaps
-from stayfast.bench.result import Health, Mode, Result, Subject
-from stayfast.bench.samples import Error, Sample, Samples
 from stayfast.lab.claims import cancel
 from stayfast.lab.claims.budget import DEADLINE_S, LEGS, Budget, Leg, judge
 from stayfast.lab.claims.cancel import STATES, Cancel
@@ -26,7 +23,9 @@ from stayfast.lab.harness.claim import Extent, Finding
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import Processes, Server
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.upstreams.simulated import PRESETS
+from stayfast.lab.load.result import Health, Mode, Result, Subject
+from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.simulated import PRESETS
 from tests.prove.running import run, short_of
 
 OTHER = PRESETS["gemini-flash-like"].ttft

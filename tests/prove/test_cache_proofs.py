@@ -13,8 +13,8 @@ from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.isolation import FILES, Conversation, ask_follow_ups, read_conversations
 from stayfast.lab.harness.claim import Conditions, Extent, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.pipeline import caching
-from stayfast.pipeline.stages import cache
+from stayfast.pipeline.cache import route_cache as caching
+from stayfast.pipeline.stages.cache import lookup as cache
 from stayfast.wire.canonical import Asked, said_of, terms_of
 
 

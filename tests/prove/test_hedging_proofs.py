@@ -13,7 +13,7 @@ from stayfast.lab.claims.tail import Tail
 from stayfast.lab.harness.claim import Claim, Extent
 from stayfast.lab.harness.hedging_runs import Waits, ask_in_virtual_time, waits
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from tests.prove.running import run
 
 BRIEF = Extent(300, 1.0)

@@ -6,8 +6,8 @@ import pytest
 
 from stayfast.lab.claims import lanes, stragglers
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.pipeline.places import Call
-from stayfast.policy.lanes import Lane, Lanes
+from stayfast.pipeline.admission.controller import Call
+from stayfast.policy.admission.lanes import Lane, Lanes
 
 
 def test_shares_are_kept_and_nothing_is_lost() -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from stayfast.lab.claims import leaks
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.pipeline.attempt import Attempt
-from stayfast.pipeline.places import Places
-from stayfast.pipeline.race import Race
-from stayfast.policy.breaker import Breaker
-from stayfast.policy.extra import ExtraBudget
-from stayfast.policy.quota import Quota
+from stayfast.pipeline.admission.controller import Places
+from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.pipeline.stages.call.hedged_call import Race
+from stayfast.policy.admission.quota import Quota
+from stayfast.policy.resilience.breaker import Breaker
+from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.upstreams.state.limiter import Limited
 
 N = 4000

@@ -7,10 +7,10 @@ from math import isnan
 import pytest
 import uvloop
 
-from stayfast.bench.result import Result
 from stayfast.lab.harness.load import Load, ask
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import Processes, gateway_settings
+from stayfast.lab.load.result import Result
 from tests.bench.servers import END, FINISH, STREAM_HEAD, Seen, Step, chunk, event, said, serving, whole
 
 pytestmark = pytest.mark.sockets

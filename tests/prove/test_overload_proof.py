@@ -6,11 +6,11 @@ from math import isnan
 import msgspec
 import pytest
 
-from stayfast.bench.result import Health
 from stayfast.lab.claims.overload import ADMISSION, Overload, Phases, _why_late, in_virtual_time, judge
 from stayfast.lab.harness.claim import Figure
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.policy.admission import AdmissionConfig
+from stayfast.lab.load.result import Health
+from stayfast.policy.admission.overload import AdmissionConfig
 from tests.prove.running import run, short_of
 
 SHORT = Phases(30.0, 40.0, 20.0, 10.0, 1.3)

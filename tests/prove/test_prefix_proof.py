@@ -5,7 +5,7 @@ import asyncio
 from stayfast.lab.claims.prefix import CASES, Prefix, ask
 from stayfast.lab.harness.claim import Conditions, Extent
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.policy.prefix import PrefixConfig
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 
 
 def test_agents_read_most_of_what_they_say() -> None:

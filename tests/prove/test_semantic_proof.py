@@ -7,8 +7,8 @@ import uvloop
 
 from stayfast.lab.claims.semantic import CLASSES, PAIRS, Semantic
 from stayfast.lab.harness.claim import Conditions, Figure, SetUpFailed
-from stayfast.policy.calibrate import Calibrator
-from stayfast.stores import minilm
+from stayfast.policy.cache.calibration import Calibrator
+from stayfast.stores import onnx_embedder as minilm
 from tests.bench.phrased import Words, as_csv
 
 GOALS = {0.1: 0.5}

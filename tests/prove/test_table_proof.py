@@ -19,7 +19,7 @@ from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.workloads.desk_providers import question_in
 from stayfast.lab.workloads.desk_visits import Outcomes, embedder_of, visit_in_virtual_time
 from stayfast.lab.workloads.support_desk import AGAIN, Desk, Visit, answer_of, visits
-from stayfast.policy.calibrate import Calibrator
+from stayfast.policy.cache.calibration import Calibrator
 from tests.bench.phrased import as_csv
 
 N_DIMS = 64

@@ -5,7 +5,7 @@ import uvloop
 
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Allowance, Request
-from stayfast.policy.priority import Urgency
+from stayfast.policy.admission.priority import Urgency
 from stayfast.server.inbound import urgency
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
 

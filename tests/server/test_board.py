@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.server import board
-from stayfast.server.board import Board, BoardFull, prepare
+from stayfast.workers import shared_memory as board
+from stayfast.workers.shared_memory import Board, BoardFull, prepare
 
 
 def test_all_see_the_same_numbers(tmp_path: Path) -> None:

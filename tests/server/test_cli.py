@@ -20,11 +20,11 @@ import pytest
 
 from stayfast import __version__
 from stayfast.cli import main
-from stayfast.cli.hello import hello
-from stayfast.server.framing import encode_frame
-from stayfast.server.lifeline import Lifeline
+from stayfast.cli.serve import hello
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.upstreams.simulated.settings import KINDS
+from stayfast.workers.framing import encode_frame
+from stayfast.workers.parent_channel import Lifeline
 
 GOOD = "upstreams: {a: {kind: simulated}, b: {kind: simulated}}\nroutes: {m: [a, b]}\n"
 

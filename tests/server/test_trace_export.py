@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stayfast.observe.trace.config import TraceConfig
-from stayfast.observe.trace.otlp import OtlpExporter
+from stayfast.observe.tracing.config import TraceConfig
+from stayfast.observe.tracing.otlp import OtlpExporter
 from tests.server.fakes import post
 from tests.unit.observe.test_trace_spans import attributes, request
 

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.server.framing import encode_frame
-from stayfast.server.lifeline import Lifeline
-from stayfast.server.notify import notify
-from stayfast.server.workers import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve
+from stayfast.server.sd_notify import notify
+from stayfast.workers.framing import encode_frame
+from stayfast.workers.parent_channel import Lifeline
+from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve
 
 WORKER = """
 import os, signal, sys, threading
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from stayfast.server.lifeline import Lifeline
+from stayfast.workers.parent_channel import Lifeline
 journal, mode = sys.argv[1:]
 def note(word):
     with open(journal, "a") as file:
@@ -55,7 +55,7 @@ note("end")
 PARENT = """
 import asyncio, sys
 from stayfast.core.clock import SystemClock
-from stayfast.server.workers import Supervisor, WorkersConfig
+from stayfast.workers.supervisor import Supervisor, WorkersConfig
 supervisor_of = lambda: Supervisor(WorkersConfig(2, 1.0), lambda n: [sys.executable, *sys.argv[1:]], lambda: b"one", print,
                                    SystemClock(), on_ready=lambda: None, on_stopping=lambda: None)
 async def main():

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from stayfast.observe.rules.config import AlertsConfig
-from stayfast.observe.rules.files import groups, prometheus, sloth
-from stayfast.observe.rules.rule import Alert
+from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.alerts.files import groups, prometheus, sloth
+from stayfast.observe.alerts.rule import Alert
 from stayfast.policy.slo import Latency, Slo
 from tests.services.tools import tool
 

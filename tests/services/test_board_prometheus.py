@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.observe.board.board import FIRING, board
-from stayfast.observe.rules.files import groups
-from stayfast.observe.rules.files import prometheus as rules_file
-from stayfast.observe.rules.promql import is_awaited, quoted
-from stayfast.observe.rules.rule import Recording
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe.alerts.files import groups
+from stayfast.observe.alerts.files import prometheus as rules_file
+from stayfast.observe.alerts.rule import Recording, is_awaited, quoted
+from stayfast.observe.grafana.dashboard import FIRING, board
 from stayfast.settings import Settings, Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
 from tests.services.traffic import SETTINGS, traffic

@@ -11,10 +11,10 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreAsked, StoreChanged
+from stayfast.stores.backend import Door
 from stayfast.stores.base import Store, StoreGone
-from stayfast.stores.door import Door
 from stayfast.stores.redis import RedisDoor
-from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import RecordingSink
 from tests.services.redis_server import RedisServer, redis_server
 from tests.unit.stores.journal_suite import JournalSuite

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig, Quota
+from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Quota
 from tests.sim.running import Sim, running_sim
 
 PROVIDERS = {

@@ -15,10 +15,10 @@ from urllib.request import Request, urlopen
 import uvloop
 
 from stayfast.core.clock import SystemClock
-from stayfast.sim.config import ListenConfig
-from stayfast.sim.listener import Listener
-from stayfast.sim.site import Site
-from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.lab.sim_server.config import ListenConfig
+from stayfast.lab.sim_server.listener import Listener
+from stayfast.lab.sim_server.site import Site
+from stayfast.lab.simulated import ProviderConfig
 
 PATIENCE_S = 10.0
 

@@ -16,8 +16,8 @@ import pytest
 
 from stayfast import cli
 from stayfast.cli.sim import in_file, presets
+from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError
-from stayfast.upstreams.simulated import PRESETS, ProviderConfig
 
 ASK = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
 BASE = ProviderConfig("gpt-4o-like", 7)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stayfast.sim.config import ListenConfig
-from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.lab.sim_server.config import ListenConfig
+from stayfast.lab.simulated import ProviderConfig
 from tests.sim.running import Sim, running_sim
 
 pytestmark = pytest.mark.sockets

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stayfast.sim.grades import MAX_CLIENTS, MAX_OPEN, Grade, Grades
-from stayfast.upstreams.simulated import Head
+from stayfast.lab.sim_server.grades import MAX_CLIENTS, MAX_OPEN, Grade, Grades
+from stayfast.lab.simulated import Head
 
 GOOD = Head(200, (), b"")
 LIMITED = Head(429, (("retry-after", "10"),), b"")

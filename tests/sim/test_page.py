@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli.sim import in_file, presets
-from stayfast.upstreams.simulated import Kind, ProviderConfig
+from stayfast.lab.simulated import Kind, ProviderConfig
 from tests.docs.pages import ROOT, blocks
 from tests.sim.running import Sim
 

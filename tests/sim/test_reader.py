@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.sim.reader import MAX_HEAD_BYTES, Reader
+from stayfast.lab.sim_server.reader import MAX_HEAD_BYTES, Reader
 
 ASKED = (b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-API-Key: k\r\nContent-Length: 5\r\n\r\nhello"
          b"POST /b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -10,7 +10,7 @@ from stayfast.core.events import AttemptDone, TurnFailed
 from stayfast.core.types import EventsWish, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.turns import Answer, Asked
 from stayfast.turns.function import checked

@@ -14,6 +14,7 @@ import uvloop
 
 from stayfast.compose.system import Observers, build
 from stayfast.core.clock import SystemClock
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
@@ -23,7 +24,6 @@ from stayfast.turns.answer import Answer
 from stayfast.turns.chat import ChatModel
 from stayfast.turns.pace import Pace
 from stayfast.turns.tools import Call, tool
-from stayfast.upstreams.simulated.settings import KINDS
 
 SETTINGS = """
 server: {port: 0}

@@ -15,11 +15,11 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import EventsWish
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.turns.function import find
 from stayfast.turns.served import Served
-from stayfast.upstreams.simulated.settings import KINDS
 from tests.flow.rig import chat, read, said
 
 GOOD = "async def answer(asked):\n    return 'one'\n"

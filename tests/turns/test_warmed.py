@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.stores.memory import MemoryStore
-from stayfast.stores.shared import Shared
+from stayfast.stores.remote_store import Shared
 from stayfast.testing import SimLoop, run
 from stayfast.turns.cached import Cached
 from stayfast.turns.kept import store_at

@@ -5,13 +5,13 @@ from random import Random
 import pytest
 
 from stayfast.compose.system import Observers, System, build
-from stayfast.pipeline.stages.admit import Admission, AdmitAll
-from stayfast.policy.admission import TenantConfig
-from stayfast.policy.priority import Points, Tier
-from stayfast.policy.quota import QuotaConfig
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.pipeline.stages.admit.admission import Admission, AdmitAll
+from stayfast.policy.admission.overload import TenantConfig
+from stayfast.policy.admission.priority import Points, Tier
+from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 DIGEST = "sha256:" + "0" * 64
 BASE = f"upstreams: {{p: {{kind: simulated, probe: false}}}}\nroutes: {{m: [p]}}\nserver: {{keys: {{web: '{DIGEST}'}}}}\n"

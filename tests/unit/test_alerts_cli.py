@@ -8,8 +8,8 @@ import yaml
 
 from stayfast.cli import main
 from stayfast.compose.system import slo_bounds_s
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = """
 upstreams: {u: {kind: simulated}}

@@ -6,10 +6,10 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Stage
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.settings.routes import Tier
+from stayfast.settings.model import Tier
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 UPSTREAMS = """
 upstreams:

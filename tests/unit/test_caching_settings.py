@@ -8,9 +8,9 @@ import pytest
 
 from stayfast.cli import main
 from stayfast.core.clock import SystemClock
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, Source, load, unusable
 from stayfast.stores.sqlite import SqliteDoor
-from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: {upstreams: [u], cache: {CACHE}}}\n"
 

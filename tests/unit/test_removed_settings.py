@@ -2,10 +2,10 @@
 
 import pytest
 
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, SettingsError, Source, load
 from stayfast.settings.problems import Path
 from stayfast.settings.removed import ANY, REMOVED_KEYS, explain_removed
-from stayfast.upstreams.simulated.settings import KINDS
 
 BASE = "upstreams: {a: {kind: simulated}}\nroutes: {m: [a]}\n"
 TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old"): "in a list", ("gone",): "a section"}

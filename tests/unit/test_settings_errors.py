@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from stayfast.engine.config import EngineConfig
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import HttpUpstream, Override, Secret, SettingsError, Source, find, load
-from stayfast.settings.declare import Plain, Record, settings_of
 from stayfast.settings.described import DESCRIBED
-from stayfast.upstreams.simulated.settings import KINDS
+from stayfast.settings.validate import Plain, Record, settings_of
 
 UPSTREAM = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
 ROUTE = "routes: {m: [a]}\n"

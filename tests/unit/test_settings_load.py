@@ -9,6 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
 from stayfast.http.client.client import HttpConfig
+from stayfast.lab.simulated.settings import KINDS, SimulatedUpstream
 from stayfast.settings import (
     EmbeddedUpstream,
     HttpUpstream,
@@ -22,7 +23,6 @@ from stayfast.settings import (
     overrides,
 )
 from stayfast.settings.starter import starter
-from stayfast.upstreams.simulated.settings import KINDS, SimulatedUpstream
 
 SMALLEST = """\
 upstreams: {bench: {kind: openai, base_url: "http://127.0.0.1:9100/v1", key: "sk-x"}}
@@ -258,7 +258,7 @@ def test_defaults_are_those_of_the_code_they_configure() -> None:
     config = HttpConfig(base_url=upstream.base_url)
     for name in ("http", "max_connections", "keepalive_s", "ca_file", "verify"):
         assert getattr(upstream, name) == getattr(config, name), name
-    from stayfast.upstreams.simulated import NAMED_SCRIPTS
+    from stayfast.lab.simulated import NAMED_SCRIPTS
 
     for script in NAMED_SCRIPTS:
         loaded(f"upstreams: {{s: {{kind: simulated, script: {script}}}}}\nroutes: {{m: [s]}}")

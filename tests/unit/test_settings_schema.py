@@ -8,10 +8,10 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Source, load
 from stayfast.settings.schema import json_schema, markdown
 from stayfast.settings.starter import starter
-from stayfast.upstreams.simulated.settings import KINDS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 BASE: dict[str, Any] = {"upstreams": {"a": {"kind": "simulated"}}, "routes": {"m": ["a"]}}

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from stayfast.compose.system import Observers, System, build
-from stayfast.pipeline.rescue import Guarded
-from stayfast.pipeline.stages.call import Caller
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.pipeline.stages.call.caller import Caller
+from stayfast.pipeline.stages.call.midstream_failover import Guarded
 from stayfast.settings import SettingsError, Source, load
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 UPSTREAMS = """
 upstreams:

@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from stayfast.compose.system import Observers, System, build
-from stayfast.compose.virtual import check_simulated
 from stayfast.core.clock import SystemClock
+from stayfast.lab.load.virtual import check_simulated
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Secret, Settings, SettingsError, Source, load
-from stayfast.settings.stores import MemoryStoreSettings, RedisStoreSettings, SqliteStoreSettings
+from stayfast.settings.upstreams import MemoryStoreSettings, RedisStoreSettings, SqliteStoreSettings
 from stayfast.stores.memory import MemoryStore
 from stayfast.stores.redis import RedisDoor
-from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 UPSTREAMS = 'upstreams: {u: {kind: simulated}}\n'
 ROUTES = "routes: {m: {upstreams: [u], cache: {mode: exact, store: s}}}\n"

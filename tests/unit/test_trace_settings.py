@@ -6,12 +6,11 @@ import sys
 import pytest
 
 from stayfast.compose.system import Observers
-from stayfast.compose.traces import peers
-from stayfast.observe.trace.config import ENDPOINT
-from stayfast.observe.trace.names import Peer
+from stayfast.compose.telemetry import peers
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe.tracing.config import ENDPOINT, Peer
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 REST = """
 upstreams:
@@ -23,7 +22,8 @@ routes: {m: [near, far, played]}
 IMPORTED = """
 import sys
 import stayfast.compose, stayfast.cli
-print([name for name in sys.modules if name.startswith(("opentelemetry", "google.protobuf", "stayfast.observe.trace.otlp"))])
+WITH_OTLP = ("opentelemetry", "google.protobuf", "stayfast.observe.tracing.otlp")
+print([name for name in sys.modules if name.startswith(WITH_OTLP)])
 """
 
 
@@ -87,7 +87,7 @@ def test_wrong_settings(text: str, complaint: str) -> None:
 
 def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, with the command that mends it, and only where tracing is asked for."""
-    monkeypatch.setattr("stayfast.observe.trace.config.find_spec", lambda name: None)
+    monkeypatch.setattr("stayfast.observe.tracing.config.find_spec", lambda name: None)
     settings("{}")
     with pytest.raises(SettingsError, match=r"tracing\.exporter.*pip install '\.\[otel\]' in Stayfast's checkout"):
         settings("{exporter: otlp}")

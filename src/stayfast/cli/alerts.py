@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from stayfast.cli import say
-from stayfast.observe.rules.files import prometheus, sloth
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe.alerts.files import prometheus, sloth
 from stayfast.settings import SettingsError, environment, find, load, overrides
-from stayfast.upstreams.simulated.settings import KINDS
 
 _FORMATS = {"prometheus": prometheus, "sloth": sloth}
 

@@ -17,24 +17,24 @@ from random import Random
 import uvloop
 
 from stayfast import __version__
-from stayfast.bench import files, selftest, table
-from stayfast.bench.assertions import Assertion, Checked, check
-from stayfast.bench.client import HttpTarget
-from stayfast.bench.compare import CompareConfig, Comparison, compare
-from stayfast.bench.html.page import page
-from stayfast.bench.perform import Origin, Plan, perform
-from stayfast.bench.progress import progress
-from stayfast.bench.result import Result
-from stayfast.bench.run import Runner
-from stayfast.bench.schedule import Prompts
-from stayfast.bench.stats import Measured
-from stayfast.bench.sweep import Step, is_enough, step_of, told
-from stayfast.bench.table import Ink
 from stayfast.cli import Command, say
 from stayfast.cli.bench_faults import add_fault_options, run_faults
 from stayfast.cli.bench_options import RUN_EXAMPLES, Job, Misused, add_run_options, at_load, job_of
 from stayfast.cli.bench_virtual import VirtualSession
 from stayfast.core.clock import SystemClock
+from stayfast.lab.load import selftest
+from stayfast.lab.load.client import HttpTarget
+from stayfast.lab.load.measure import Origin, Plan, perform, progress
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.runner import Runner
+from stayfast.lab.load.schedule import Prompts
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.load.sweep import Step, is_enough, step_of, told
+from stayfast.lab.report import files, table
+from stayfast.lab.report.assertions import Assertion, Checked, check
+from stayfast.lab.report.compare import CompareConfig, Comparison, compare
+from stayfast.lab.report.html.page import page
+from stayfast.lab.report.table import Ink
 from stayfast.settings import environment
 
 EXIT_BAD = 1

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from stayfast.bench.durations import said, seconds_in
-from stayfast.bench.faults import SCENARIOS, Control, FaultsConfig, NoSimulator, Row, Scenario, Table, compare
 from stayfast.cli import say
 from stayfast.cli.bench_options import DEFAULT_TARGET, Misused, subjects
 from stayfast.core.clock import SystemClock
+from stayfast.core.units import said, seconds_in
+from stayfast.lab.load.faults import SCENARIOS, Control, FaultsConfig, NoSimulator, Row, Scenario, Table, compare
 from stayfast.settings import environment
 
 EXIT_BAD = 1

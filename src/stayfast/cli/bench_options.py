@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from stayfast.bench.arrivals import Constant, Gamma, Ramp, parse_arrivals
-from stayfast.bench.asking import PATHS, AskingConfig
-from stayfast.bench.assertions import Assertion, parse_assertion
-from stayfast.bench.client import HttpConfig
-from stayfast.bench.durations import seconds_in
-from stayfast.bench.goodput import Slo, parse_slo
-from stayfast.bench.lengths import parse_length
-from stayfast.bench.perform import Plan
-from stayfast.bench.result import Subject
-from stayfast.bench.schedule import Limit, PoolConfig, TurnsConfig, Workload
-from stayfast.bench.sweep import N_LEAST, Sweep, parse_sweep
-from stayfast.bench.traces import Recorded, read_trace
 from stayfast.core.types import Api
+from stayfast.core.units import seconds_in
+from stayfast.lab.load.arrivals import Constant, Gamma, Ramp, parse_arrivals
+from stayfast.lab.load.client import PATHS, AskingConfig, HttpConfig
+from stayfast.lab.load.goodput import Slo, parse_slo
+from stayfast.lab.load.lengths import parse_length
+from stayfast.lab.load.measure import Plan
+from stayfast.lab.load.result import Subject
+from stayfast.lab.load.schedule import Limit, PoolConfig, TurnsConfig, Workload
+from stayfast.lab.load.sweep import N_LEAST, Sweep, parse_sweep
+from stayfast.lab.load.traces import Recorded, read_trace
+from stayfast.lab.report.assertions import Assertion, parse_assertion
 
 T = TypeVar("T")
 DEFAULT_TARGET = "http://127.0.0.1:8090/v1"

@@ -4,7 +4,7 @@ import argparse
 from importlib import import_module
 
 from stayfast.cli import say
-from stayfast.stores.embed import HOW_TO
+from stayfast.stores.embedder import HOW_TO
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import msgspec
 
-from stayfast.bench.semantic.evaluate import Evaluation, evaluate
-from stayfast.bench.semantic.page import page
-from stayfast.bench.semantic.questions import Unreadable, of_classes, of_pairs
-from stayfast.bench.semantic.table import as_text
-from stayfast.bench.table import Ink
 from stayfast.cli import say
-from stayfast.policy.calibrate import LEAST_LABELS
-from stayfast.policy.eligible import EligibleConfig
-from stayfast.policy.semantic import MOST_LABELS
+from stayfast.lab.report.table import Ink
+from stayfast.lab.semantic_eval.evaluate import Evaluation, evaluate
+from stayfast.lab.semantic_eval.page import page
+from stayfast.lab.semantic_eval.questions import Unreadable, of_classes, of_pairs
+from stayfast.lab.semantic_eval.table import as_text
+from stayfast.policy.cache.cacheability import EligibleConfig
+from stayfast.policy.cache.calibration import LEAST_LABELS
+from stayfast.policy.cache.similarity import MOST_LABELS
 from stayfast.settings import environment
 from stayfast.settings.environment import cache_home
-from stayfast.stores.embed import EmbedderConfig, NoEmbedder
-from stayfast.stores.minilm import load
+from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
+from stayfast.stores.onnx_embedder import load
 
 EXIT_NOTHING = 1
 EXIT_USAGE = 2

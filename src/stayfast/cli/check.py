@@ -4,9 +4,9 @@ import argparse
 import sys
 
 from stayfast.cli import say
-from stayfast.compose.semantic import missing
+from stayfast.compose.caching import missing
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, environment, find, load, overrides, unusable
-from stayfast.upstreams.simulated.settings import KINDS
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 
 from stayfast.cli.alerts import write
-from stayfast.observe.board.board import text
+from stayfast.observe.grafana.dashboard import text
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,8 +4,8 @@ import argparse
 import json
 import sys
 
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings.schema import json_schema, markdown
-from stayfast.upstreams.simulated.settings import KINDS
 
 
 def run(arguments: argparse.Namespace) -> int:

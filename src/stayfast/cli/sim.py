@@ -18,16 +18,15 @@ import uvloop
 from stayfast import __version__
 from stayfast.cli import say
 from stayfast.core.clock import SystemClock
-from stayfast.server.workers import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE
+from stayfast.lab.sim_server.config import ListenConfig
+from stayfast.lab.sim_server.listener import Listener, signalled
+from stayfast.lab.sim_server.site import Site, check_name
+from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError, environment
 from stayfast.settings.about import About
-from stayfast.settings.declare import Record
-from stayfast.settings.decode import Decoder
-from stayfast.settings.nodes import parse
-from stayfast.sim.config import ListenConfig
-from stayfast.sim.listener import Listener, signalled
-from stayfast.sim.site import Site, check_name
-from stayfast.upstreams.simulated import PRESETS, ProviderConfig
+from stayfast.settings.validate import Decoder, Record
+from stayfast.settings.yaml_nodes import parse
+from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE
 
 EXIT_USAGE = 2
 FIRST_PRESET = "gpt-4o-like"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stayfast.cli.warm_round import Pace, Round
+from stayfast.cli.warm import Pace, Round
 from stayfast.turns.cached import Cached
 from stayfast.turns.function import find
 
@@ -62,12 +62,12 @@ async def call_all(cached: Cached[..., Any], lines: list[Arguments], pace: Pace)
             if number:
                 await asyncio.sleep(1 / pace.per_s)
             await places.acquire()
-            task = group.create_task(_one(cached, line, pace.fresh_for_s, came))
+            task = group.create_task(_call_one(cached, line, pace.fresh_for_s, came))
             task.add_done_callback(lambda _: places.release())
     return came
 
 
-async def _one(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None, came: Round) -> None:
+async def _call_one(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None, came: Round) -> None:
     (is_made,) = await asyncio.gather(_renewed(cached, line, fresh_for_s), return_exceptions=True)  # the others go on
     if isinstance(is_made, BaseException):
         came.failed(f"{cached.__name__} failed: {type(is_made).__name__}")

@@ -12,19 +12,18 @@ from random import Random
 import uvloop
 
 from stayfast import __version__
+from stayfast.compose.caching import again, has_changed, load, logs, missing, restore
 from stayfast.compose.engines import Engines, retire
-from stayfast.compose.epochs import again, has_changed
-from stayfast.compose.semantic import load, logs, missing, restore
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import SystemClock
-from stayfast.observe.lag import watch_loop
+from stayfast.observe.loop_lag import watch_loop
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, as_it_came, run
-from stayfast.server.siblings import Siblings
 from stayfast.server.tasks import Tasks
 from stayfast.settings import Settings, SettingsError
-from stayfast.stores.embed import Embedding, NoEmbedder
+from stayfast.stores.embedder import Embedding, NoEmbedder
 from stayfast.upstreams.local import Address, Door, Elsewhere
+from stayfast.workers.peers import Siblings
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
 _EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests

@@ -1,29 +1,43 @@
-"""The routes of a set of settings: the names that clients send, who answers them, and on what terms."""
+"""The routes of a set of settings: the names that clients send, who answers them, and on what terms.
 
-from collections.abc import Iterator, Mapping
+Bounds of prompts, where a route has any.
+
+What upstreams have to know of the routes that name them: which models, beside whom, whose requests pay, and lanes.
+
+What the queue is told of the upstreams behind it: what a first token will take, and how many wait at their limits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from stayfast.compose.prefixes import affinity, prefixing
-from stayfast.compose.stores import Stores
+from stayfast.compose.caching import Stores, affinity, prefixing
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
-from stayfast.observe.families import CACHE_BYTES, CACHE_ENTRIES
-from stayfast.observe.totals import Rows
-from stayfast.pipeline.caching import Caching
-from stayfast.pipeline.handoffs import Route, Target, Terms
-from stayfast.pipeline.hedging import Hedging
-from stayfast.pipeline.picking import PickConfig, Picking
-from stayfast.pipeline.stages.route import ANY_MODEL
+from stayfast.observe.metrics.counters import Rows
+from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PREDICTOR_ERROR
+from stayfast.pipeline.admission.controller import Asked, Places
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.cache.route_cache import Caching
+from stayfast.pipeline.plan import Route, Target, Terms
+from stayfast.pipeline.routing.selector import PickConfig, Picking
+from stayfast.pipeline.stages.admit.admission import Admit
+from stayfast.pipeline.stages.admit.size_limit import Sized
+from stayfast.pipeline.stages.route import ANY_MODEL, Router
+from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
+from stayfast.policy.admission.priority import Tier
 from stayfast.policy.budget import share_out
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.predict import Predictor
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.retry_budget import ExtraBudget
+from stayfast.policy.resilience.ttft import Predictor
+from stayfast.policy.routing.load_balancing import Backlog
 from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Route as RouteSettings
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
-from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.upstreams.state.upstream_state import Member, Registry
 
 
 def routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *, clock: Clock,
@@ -150,3 +164,79 @@ def models_asked(settings: Settings, upstream: str) -> Iterator[str]:
             model = settings.tier_model_at(name, tier, upstream)
             if upstream in tier.upstreams and (name != ANY_MODEL or model):
                 yield model or name
+
+
+def sized(admit: Admit, settings: Settings, router: Router, alarms: Alarms) -> Admit:
+    """Admission that looks at the length first; as it is, where no route has a bound."""
+    if not any(route.size.is_bounded for route in settings.routes.values()):
+        return admit
+    tenants = settings.tenants
+    others = tenants.get(ANY_TENANT) or TenantConfig()
+
+    def tier(tenant: str | None) -> Tier:
+        return tenants.get(tenant, others).tier if tenant is not None else others.tier
+
+    return Sized(admit, router.terms, tier, alarms)
+
+
+def unsized(admit: Admit) -> Admit:
+    """What admits behind the look at the length."""
+    return admit.inner if isinstance(admit, Sized) else admit
+
+
+def introduce(registry: Registry, routes: Mapping[str, Route], lanes: Sequence[str] = ()) -> None:
+    """Tell each upstream of its routes, and of the lanes that requests are in. What it has learned stays."""
+    models: dict[Member, dict[str, None]] = {member: {} for member in registry}
+    budgets: dict[Member, list[ExtraBudget]] = {member: [] for member in registry}
+    open_to_any: set[Member] = set()
+    chosen: set[Member] = set()
+    for name, route in routes.items():
+        if len(route.targets) > 1:
+            chosen.update(target.member for target in route.targets)
+        for target in _targets(route):
+            budgets[target.member].append(route.hedging.budget)
+            model = target.model or name
+            if model == ANY_MODEL:
+                open_to_any.add(target.member)
+            else:
+                models[target.member][model] = None
+    for member in registry:
+        member.serves(models[member], any_model=member in open_to_any)
+        member.divide(lanes)
+        member.extra.routes = tuple(dict.fromkeys(budgets[member]))
+        member.backlog = (member.backlog or Backlog()) if member in chosen else None
+
+
+def _targets(route: Route) -> Iterator[Target]:
+    yield from route.targets
+    for tier in route.fallback:
+        yield from tier
+
+
+def foresee(places: Places, router: Router, registry: Registry) -> None:
+    """Have every upstream's first tokens learned, and the queue know of them, and of the queues behind it."""
+    for member in registry:
+        member.predictor = member.predictor or Predictor()
+    routes = router.routes
+
+    def predict(asked: Asked) -> float | None:
+        """By the quickest upstream of its route; None where nothing is known of any."""
+        route = routes.get(asked.model) or routes.get(ANY_MODEL)
+        least_s = None
+        for target in route.targets if route is not None else ():
+            predictor = target.member.predictor
+            seconds = predictor.predicted_s(asked.n_input) if predictor is not None else None
+            if seconds is not None and (least_s is None or seconds < least_s):
+                least_s = seconds
+        return least_s
+
+    def n_held() -> int:
+        return sum(member.n_waiting for member in registry)
+
+    places.predict, places.n_held = predict, n_held
+
+
+def errors(registry: Registry) -> Rows:
+    """How far off predictions were, as a metric; none where nothing is foreseen."""
+    found = [((member.upstream.name,), member.predictor.error_ratio) for member in registry if member.predictor is not None]
+    return {PREDICTOR_ERROR.name: [(labels, ratio) for labels, ratio in found if ratio is not None]}

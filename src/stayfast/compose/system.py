@@ -4,55 +4,60 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from stayfast.compose.as_one import AsOne, as_one
-from stayfast.compose.foresight import errors, foresee
-from stayfast.compose.members import introduce
-from stayfast.compose.prefixes import context_of, prefix_counts, prefix_gauges, prefix_state, warmer
-from stayfast.compose.routes import default_terms, kept, models_asked, routes
-from stayfast.compose.semantic import begin as begin_semantic
-from stayfast.compose.semantic import embedding, semantic_gauges
-from stayfast.compose.sizes import sized, unsized
-from stayfast.compose.state import Looked, chosen, ejected, gauges, told, waiting
-from stayfast.compose.stores import Stores, held, stores
-from stayfast.compose.together import Together
-from stayfast.compose.traces import peers, tracing
+from stayfast.compose.aggregate import Together
+from stayfast.compose.caching import (
+    Stores,
+    context_of,
+    embedding,
+    held,
+    prefix_counts,
+    prefix_gauges,
+    prefix_state,
+    semantic_gauges,
+    stores,
+    warmer,
+)
+from stayfast.compose.caching import begin as begin_semantic
+from stayfast.compose.routes import default_terms, errors, foresee, introduce, kept, models_asked, routes, sized, unsized
+from stayfast.compose.telemetry import Looked, chosen, ejected, gauges, peers, told, tracing, waiting
 from stayfast.compose.turns import served, settle_turns, thread_gauges
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.types import Api
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.observe.batch import Batch, Listener
-from stayfast.observe.families import RETRY_BUDGET
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics import Metrics
+from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.counters import CONTENT_TYPE
+from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.recent import Recent
-from stayfast.observe.totals import CONTENT_TYPE
-from stayfast.pipeline.alarms import Alarms
-from stayfast.pipeline.behind import Behind
+from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.readiness import ProbeConfig, Prober
-from stayfast.pipeline.rescue import Guarded
-from stayfast.pipeline.sagging import Sagging, flows_of
-from stayfast.pipeline.stages.admit import Admission, Admit, AdmitAll
-from stayfast.pipeline.stages.cache import ExactCache, NoCache
-from stayfast.pipeline.stages.call import Caller
+from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
+from stayfast.pipeline.refresh import Behind
+from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
+from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
+from stayfast.pipeline.stages.call.caller import Caller
+from stayfast.pipeline.stages.call.midstream_failover import Guarded
+from stayfast.pipeline.stages.call.throughput import Sagging, flows_of
 from stayfast.pipeline.stages.relay import Relay
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.warming import Warmer
-from stayfast.policy.lanes import LANES
+from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.policy.admission.lanes import LANES
 from stayfast.server.backend import Asked, ToForget
 from stayfast.server.config import ServerConfig
-from stayfast.server.siblings import Siblings
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Upstream as UpstreamSettings
-from stayfast.stores.embed import Embedding
+from stayfast.stores.embedder import Embedding
 from stayfast.turns.remote_resume import AskOthers
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Member, Registry
+from stayfast.workers.peers import Siblings
+from stayfast.workers.sync import AsOne, as_one
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
-from stayfast.observe.families import TURN_THREADS
-from stayfast.observe.totals import Rows
+from stayfast.observe.metrics.counters import Rows
+from stayfast.observe.metrics.definitions import TURN_THREADS
 from stayfast.settings import Settings, TurnUpstream
 from stayfast.turns import threads
 from stayfast.turns.function import find

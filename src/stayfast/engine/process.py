@@ -2,6 +2,11 @@
 
 A native crash costs a restart, never the gateway. The child ends with its parent, even when that is killed (see `child`).
 One engine serves all workers of a machine: whoever starts it hands its `address` on.
+
+A loopback port for the engine.
+
+Chosen below the ephemeral range (32768 upwards on Linux), so that no outgoing connection takes it while the engine is
+restarting, and kept over restarts, so that whoever holds the address need not be told.
 """
 
 import asyncio
@@ -9,6 +14,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE
 from enum import StrEnum
@@ -18,10 +24,35 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import EngineState, Sink
 from stayfast.engine.config import EngineConfig, check_runnable
-from stayfast.engine.last_words import LastWords
-from stayfast.engine.ports import HOST, can_listen, choose_port
+from stayfast.engine.crash_log import LastWords
 from stayfast.engine.probe import ProbeFailed, generate_token
-from stayfast.policy.backoff import backoff_s
+from stayfast.policy.resilience.backoff import backoff_s
+
+HOST = "127.0.0.1"
+
+_FIRST, _LAST = 20_000, 32_767
+_N_TRIES = 64
+
+
+def can_listen(port: int) -> bool:
+    """Whether a server could listen on this loopback port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as llama.cpp does: TIME_WAIT is no conflict
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def choose_port(rng: Random) -> int:
+    """A free port; raises OSError when none of many tries was free."""
+    for _ in range(_N_TRIES):
+        port = rng.randint(_FIRST, _LAST)
+        if can_listen(port):
+            return port
+    raise OSError(f"no free port among {_N_TRIES} tries in {_FIRST}-{_LAST}")
+
 
 _STOP_GRACE_S = 2.0  # a clean end takes milliseconds; a child that loads or hangs is killed
 RESTART_JITTER = 0.5  # half is drawn, so that gateways on one machine do not load in step; half is a pause in any case

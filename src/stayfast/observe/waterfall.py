@@ -11,7 +11,7 @@ import msgspec
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Outcome
-from stayfast.observe.metrics import ended_in, outcome_of
+from stayfast.observe.metrics.collector import ended_in, outcome_of
 from stayfast.policy.histogram import LogHistogram
 
 MAX_MODEL_CHARS = 128

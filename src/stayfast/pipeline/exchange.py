@@ -8,15 +8,15 @@ import msgspec
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import Trace
 from stayfast.core.types import RELAY, Allowance, CacheControl, EventsWish, Request, Stage
-from stayfast.pipeline.alarms import Alarms
-from stayfast.pipeline.attempt import Attempt
-from stayfast.pipeline.caching import Cached
-from stayfast.pipeline.handoffs import Plan, Started, Terms
-from stayfast.pipeline.ledger import Ledger
-from stayfast.pipeline.semantic import Asking
-from stayfast.pipeline.watch import Watch
-from stayfast.policy.fair import Share
-from stayfast.policy.priority import Urgency
+from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.pipeline.cache.route_cache import Cached
+from stayfast.pipeline.cache.semantic import Asking
+from stayfast.pipeline.plan import Plan, Started, Terms
+from stayfast.pipeline.timing.ledger import Ledger
+from stayfast.pipeline.timing.timeouts import Watch
+from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.policy.admission.fair_share import Share
+from stayfast.policy.admission.priority import Urgency
 from stayfast.wire.trace_context import below
 
 Start = Callable[["Exchange", Plan], Awaitable[Started]]

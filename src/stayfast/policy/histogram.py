@@ -11,9 +11,21 @@ any number, without loss.
 Values below 2**-30 s (a nanosecond) count as that. The shape is that of OpenTelemetry's exponential histogram at scale 5
 and of Prometheus's native schema 5. Source: Masson et al., "DDSketch" (VLDB 2019).
 When wrong: the error is of the value, not of the rank; with fewer than 1 / (1 - q) values a quantile is their largest.
+
+What was true in the last minutes: a ring of histograms by time.
+
+Problem: counters since the start answer "how was it ever", a dashboard and a hedge ask "how is it now". Rule: values go to
+the histogram of their slot of 5 s; a minute after its end a slot is folded into the one of its minute; after an hour it is
+forgotten. A question about the last `seconds` merges the slots that touch them, the running one included:
+
+    covered = seconds + at most one slot (5 s up to a minute back, 60 s beyond)
+
+What the slots before the running one come to is kept from question to question: it changes with the slot, not before.
+Memory: at most 24 + 61 histograms a series and one for each of a few spans, however much traffic there is.
+When wrong: at the seams a slot counts as a whole, so "5 m" is 5 m to 6 m; rates must come from counters instead.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from math import ceil, exp2, log2
 
@@ -76,3 +88,75 @@ def merged(histograms: Iterable[LogHistogram]) -> LogHistogram:
     for one in histograms:
         whole.merge(one)
     return whole
+
+
+FINE_S, COARSE_S, KEPT_S = 5.0, 60.0, 3600.0
+_MOST_SPANS = 8  # that are asked for again and again
+
+
+class Window:
+    """One series. Instants must not go back; not task-safe by itself, as nothing here awaits."""
+
+    __slots__ = ("_before", "_coarse", "_ends_at", "_fine", "_open")
+
+    def __init__(self) -> None:
+        self._fine: deque[tuple[float, LogHistogram]] = deque()  # (when the slot begins, its values), oldest first
+        self._coarse: deque[tuple[float, LogHistogram]] = deque()
+        self._ends_at = float("-inf")
+        self._open = LogHistogram()
+        self._before: dict[float, tuple[float, LogHistogram]] = {}  # by span: in which slot it was asked, and the answer
+
+    def add(self, seconds: float, now: float) -> None:
+        """Count one value at the instant `now`."""
+        if now >= self._ends_at:
+            self._turn(now)
+        self._open.add(seconds)
+
+    def last(self, seconds: float, now: float) -> LogHistogram:
+        """The values of the last `seconds`, at most KEPT_S."""
+        whole = LogHistogram()
+        self.add_last(seconds, now, whole)
+        return whole
+
+    def add_last(self, seconds: float, now: float, whole: LogHistogram) -> None:
+        """Add the values of the last `seconds` to those of `whole`."""
+        began_at = now // FINE_S * FINE_S
+        kept = self._before.get(seconds)
+        if kept is None or kept[0] != began_at:
+            if len(self._before) >= _MOST_SPANS:
+                self._before.clear()
+            self._before[seconds] = kept = (began_at, self._closed(began_at - seconds))
+        whole.merge(kept[1])
+        if self._fine and self._fine[-1][0] + FINE_S > began_at - seconds:
+            whole.merge(self._open)
+
+    def _closed(self, since: float) -> LogHistogram:
+        """The slots that touch what came after `since`, without the last one."""
+        whole = LogHistogram()
+        for began_at, values in self._coarse:
+            if began_at + COARSE_S > since:
+                whole.merge(values)
+        for began_at, values in self._fine:
+            if began_at + FINE_S > since and values is not self._open:
+                whole.merge(values)
+        return whole
+
+    def _turn(self, now: float) -> None:
+        """Open the slot of `now`; fold away what is older than a minute, forget what is older than an hour."""
+        began_at = now // FINE_S * FINE_S
+        self._ends_at = began_at + FINE_S
+        self._open = LogHistogram()
+        self._before.clear()
+        fine, coarse = self._fine, self._coarse
+        fine.append((began_at, self._open))
+        while fine[0][0] + FINE_S + COARSE_S <= now:
+            at, values = fine.popleft()
+            minute_at = at // COARSE_S * COARSE_S
+            if not coarse or coarse[-1][0] != minute_at:
+                coarse.append((minute_at, LogHistogram()))
+            coarse[-1][1].merge(values)
+        while coarse and coarse[0][0] + COARSE_S + KEPT_S <= now:
+            coarse.popleft()
+
+    def __repr__(self) -> str:
+        return f"<Window of {len(self._fine)} + {len(self._coarse)} slots>"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsWish
-from stayfast.policy.priority import Urgency
+from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import last_event_id
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
 from stayfast.wire.patience import SAY_PATIENCE, number

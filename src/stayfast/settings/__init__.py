@@ -3,12 +3,11 @@
 from stayfast.settings.caching import unusable
 from stayfast.settings.environment import environment, overrides
 from stayfast.settings.load import BUILT_IN, Source, find, load, why_not_embedded
-from stayfast.settings.nodes import Override
+from stayfast.settings.model import Defaults, Log, Metrics, Route, Settings, Tracing
 from stayfast.settings.problems import Problem, SettingsError
-from stayfast.settings.routes import Route
 from stayfast.settings.secret import Secret
-from stayfast.settings.tree import Defaults, Log, Metrics, Settings, Tracing
 from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstream, Upstream
+from stayfast.settings.yaml_nodes import Override
 
 __all__ = ["BUILT_IN", "AddedUpstream", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override",
            "Problem", "Route", "Secret", "Settings", "SettingsError", "Source", "Tracing", "TurnUpstream", "Upstream",

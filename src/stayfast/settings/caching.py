@@ -4,11 +4,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path as FilePath
 
-from stayfast.settings.nodes import Mapping as Tree
-from stayfast.settings.nodes import Node, Scalar, below
+from stayfast.settings.model import Settings
 from stayfast.settings.problems import Path, did_you_mean, dotted, quoted
-from stayfast.settings.stores import RedisStoreSettings, SqliteStoreSettings
-from stayfast.settings.tree import Settings
+from stayfast.settings.upstreams import RedisStoreSettings, SqliteStoreSettings
+from stayfast.settings.yaml_nodes import Mapping as Tree
+from stayfast.settings.yaml_nodes import Node, Scalar, below
 from stayfast.stores.sqlite import why_not_a_store
 
 Complain = Callable[[Path, str], None]
@@ -80,7 +80,7 @@ def _why_no_file(path: FilePath) -> str:
 
 
 def _why_no_model(path: FilePath) -> str:
-    """As `stores.minilm` will look for it."""
+    """As `stores.onnx_embedder` will look for it."""
     if path.is_file():
         has_tokens = any((folder / "tokenizer.json").exists() for folder in (path.parent, path.parent.parent))
         return "" if has_tokens else "this file has no tokenizer.json beside it"

@@ -5,19 +5,19 @@ from typing import Any
 
 from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import EngineConfig
+from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.recent import RecentConfig
-from stayfast.observe.rules.config import AlertsConfig
-from stayfast.policy.affinity import AffinityConfig
-from stayfast.policy.breaker import BreakerConfig
+from stayfast.policy.admission.price import Price
 from stayfast.policy.budget import PART, PART_FORM, BudgetConfig
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.eject import EjectConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.prefix import PrefixConfig
-from stayfast.policy.prefix_rules import ModelRules
-from stayfast.policy.price import Price
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.prompt_cache.rules import ModelRules
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.policy.routing.affinity import AffinityConfig
+from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Latency, Slo
 from stayfast.server.config import ServerConfig
 from stayfast.settings.about import About

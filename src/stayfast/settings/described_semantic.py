@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stayfast.policy.calibrate import LEAST_LABELS
-from stayfast.policy.eligible import EligibleConfig
-from stayfast.policy.semantic import MOST_LABELS, PERCENT, PERCENT_FORM, SemanticConfig
+from stayfast.policy.cache.cacheability import EligibleConfig
+from stayfast.policy.cache.calibration import LEAST_LABELS
+from stayfast.policy.cache.similarity import MOST_LABELS, PERCENT, PERCENT_FORM, SemanticConfig
 from stayfast.settings.about import About
-from stayfast.stores.embed import EmbedderConfig
+from stayfast.stores.embedder import EmbedderConfig
 
 EMBEDDER = {
     "model": About("A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or a file of "

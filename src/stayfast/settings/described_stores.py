@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stayfast.settings.about import About
-from stayfast.stores.shared import SharedConfig
+from stayfast.stores.remote_store import SharedConfig
 
 SHARED = {
     "timeout_s": About("The longest that a request waits for it, in seconds; then it goes on as if nothing were kept.",

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from stayfast.settings.nodes import Override
+from stayfast.settings.yaml_nodes import Override
 
 OVERRIDES = (
     ("PORT", ("server", "port")),  # what platforms set; our own name wins over it

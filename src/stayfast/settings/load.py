@@ -10,25 +10,22 @@ from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import TINY_ALIAS, EngineConfig, check_runnable
-from stayfast.observe.trace.config import why_not_otlp
-from stayfast.policy.admission import ANY_TENANT
-from stayfast.policy.breaker import BreakerConfig
+from stayfast.observe.tracing.config import why_not_otlp
+from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.policy.budget import BudgetConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import check_exposure
 from stayfast.settings.caching import check_caches
-from stayfast.settings.declare import Record, kinds_of
-from stayfast.settings.decode import BAD, Decoder
-from stayfast.settings.nodes import Listing, Node, Override, Scalar, below, parse, place_of
-from stayfast.settings.nodes import Mapping as Tree
+from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean, quoted
-from stayfast.settings.references import expand
-from stayfast.settings.routes import OnOverrun
-from stayfast.settings.tree import Defaults, Settings
 from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstream
+from stayfast.settings.validate import BAD, Decoder, Record, kinds_of
+from stayfast.settings.yaml_nodes import Listing, Node, Override, Scalar, below, expand, parse, place_of
+from stayfast.settings.yaml_nodes import Mapping as Tree
 from stayfast.turns.function import find as find_turn
 
 USUAL_FILE = "stayfast.yaml"

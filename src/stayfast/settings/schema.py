@@ -7,22 +7,11 @@ from textwrap import dedent
 from typing import Any
 
 from stayfast.settings.about import About
-from stayfast.settings.declare import (
-    Choice,
-    Many,
-    Maybe,
-    Plain,
-    Record,
-    Setting,
-    Shape,
-    Table,
-    Variants,
-    settings_of,
-)
 from stayfast.settings.environment import OVERRIDES
+from stayfast.settings.model import Settings
 from stayfast.settings.secret import Secret
-from stayfast.settings.tree import Settings
 from stayfast.settings.upstreams import AddedUpstream
+from stayfast.settings.validate import Choice, Many, Maybe, Plain, Record, Setting, Shape, Table, Variants, settings_of
 
 IDENTIFIER = "urn:stayfast:settings"
 _REFERENCE = {"$ref": "#/$defs/reference"}

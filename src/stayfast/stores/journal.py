@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked
-from stayfast.policy.backoff import backoff_s
+from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.stores.backend import Door
 from stayfast.stores.base import StoreGone
-from stayfast.stores.door import Door
 
 SOON_S: Final = 1.0
 LONGEST_S: Final = 15.0
@@ -32,7 +32,7 @@ Hear = Callable[[int, bytes, bool], None]
 
 
 class Journal:
-    """One name's, of one process: a `pipeline.phrasings.Log` that others read. One loop's."""
+    """One name's, of one process: a `pipeline.cache.semantic_index.Log` that others read. One loop's."""
 
     __slots__ = ("_after", "_clock", "_door", "_most", "_n_bytes", "_name", "_over", "_sink", "_store", "_task", "_waiting",
                  "_who")

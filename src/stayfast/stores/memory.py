@@ -2,12 +2,12 @@
 
 from math import inf
 
-from stayfast.policy.s3fifo import S3Fifo
+from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.stores.base import Kept, StoreStats
 
 
 class MemoryStore:
-    """A `Store` for one loop, bounded by bytes. What is asked for often stays (`policy.s3fifo`)."""
+    """A `Store` for one loop, bounded by bytes. What is asked for often stays (`policy.cache.s3fifo`)."""
 
     __slots__ = ("_answers",)
     is_shared = False

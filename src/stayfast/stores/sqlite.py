@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stayfast.core.clock import Clock
+from stayfast.stores.backend import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
 from stayfast.stores.base import StoreGone, StoreStats
-from stayfast.stores.door import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ a vector, so a scope moves there in small steps: with each vector that is added,
 answering. Int8 was weighed: half the memory, but of ten nearest it finds 9.6.
 
 Nothing here waits, and one thread at a time uses it. A scope's vectors never meet another's: there is one index a scope.
-Vectors are kept over a restart by whoever knows what they mean (stores/learned.py).
+Vectors are kept over a restart by whoever knows what they mean (stores/label_store.py).
 """
 
 from importlib import import_module

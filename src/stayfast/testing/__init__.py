@@ -10,7 +10,7 @@
 from stayfast.testing.recording import RecordingSink
 from stayfast.testing.simloop import Deadlocked, SimLoop, run
 from stayfast.testing.threads import VirtualThreads
-from stayfast.upstreams.simulated.scripted import Cut, Fail, Raw, Say, Script, Scripted, Wait
+from stayfast.upstreams.scripted import Cut, Fail, Raw, Say, Script, Scripted, Wait
 
 __all__ = ["Cut", "Deadlocked", "Fail", "Raw", "RecordingSink", "Say", "Script", "Scripted", "SimLoop", "VirtualThreads",
            "Wait", "run"]

@@ -10,7 +10,7 @@ Read `turns.budget` first, then `turns.answer` (partial answers and patches) and
 the server's dependencies.
 """
 
-from stayfast.policy.breaker import BreakerConfig
+from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.turns.agent import Agent, Outcome
 from stayfast.turns.answer import Answer
 from stayfast.turns.budget import Budget, OutOfTime, budget, charge, current, remaining

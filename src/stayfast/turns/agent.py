@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from stayfast.policy.window import Window
+from stayfast.policy.histogram import Window
 from stayfast.turns.amounts import is_count, is_seconds, wrong
 from stayfast.turns.answer import Answer, whole
 from stayfast.turns.budget import Budget, budget

@@ -4,7 +4,8 @@
     found = await b.run(search, question, name="kb", cap=0.4, fallback=search.kept(question))
 
     younger than ttl_s   given at once
-    older                by the gateway's own rules (`policy.cache`): by at most stale_while_revalidate_s, given at once and
+    older                by the gateway's own rules (`policy.cache.freshness`): by at most stale_while_revalidate_s, given
+    at once and
                          asked for again in the background, once; by at most stale_if_error_s, given where the call raises
     in flight            waited for; the call has a budget of its own, as long as the longest of those who wait for it have,
                          and ends with the last of them, never with the first. One that failed late, because it was begun
@@ -14,11 +15,11 @@
 
 The key is made of the arguments (text, numbers, None, and tuples of those); whatever else the answer depends on belongs into
 it as well, first of all whose it is: `key=lambda question, user: f"{user.tenant} {question}"`. At most `max_entries` are
-kept, what is asked for often the longest (`policy.s3fifo`); with a `store` other processes share them, and others' values
-stand beside: then it needs a `name`, which whoever looks up the same gives it as well, and nobody else. (A function's own
-name would not do: the methods of two objects have the same.) Lists, dicts and sets are handed out as copies. What will be
-asked for can be looked up before anybody asks, by another process with the same store: `stayfast warm FILE --call`.
-When wrong: an object is handed out as it is. Whoever changes one that was found changes it for everybody.
+kept, what is asked for often the longest (`policy.cache.s3fifo`); with a `store` other processes share them, and others'
+values stand beside: then it needs a `name`, which whoever looks up the same gives it as well, and nobody else. (A
+function's own name would not do: the methods of two objects have the same.) Lists, dicts and sets are handed out as
+copies. What will be asked for can be looked up before anybody asks, by another process with the same store: `stayfast warm
+FILE --call`. When wrong: an object is handed out as it is. Whoever changes one that was found changes it for everybody.
 """
 
 import asyncio
@@ -30,8 +31,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.policy.cache import FRESH, SPARE, STALE, CacheConfig, use_of
-from stayfast.policy.s3fifo import OVERHEAD_BYTES, S3Fifo
+from stayfast.policy.cache.freshness import FRESH, SPARE, STALE, CacheConfig, use_of
+from stayfast.policy.cache.s3fifo import OVERHEAD_BYTES, S3Fifo
 from stayfast.stores.base import Kept, Store
 from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
 from stayfast.turns.budget import Budget

@@ -15,7 +15,7 @@ When wrong: the percentiles are added, which is late for both only where they ar
 from collections.abc import Sequence
 from math import isnan
 
-from stayfast.policy.window import Window
+from stayfast.policy.histogram import Window
 from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
 
 MIN_ANSWERS = 5

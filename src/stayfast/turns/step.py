@@ -5,11 +5,11 @@
     await b.run(look_up, customer, name="crm", cap=0.8, breaker=crm, fallback=None)
 
 Hedge: when to ask a second time for the same read while the first one still runs. Only for reads: what changes something may
-not be done twice. The delay comes from the live distribution of the step's own times (`policy.hedge`), second calls are a
-bounded share of all (`policy.extra`), and the slower of the two is cancelled.
-Breaker: the gateway's own (`policy.breaker`), for one step. While it is open the step is not begun, its fallback is used at
-once, and now and then one call is let through as a probe. A call that took all of its cap has failed; one that was cut short
-because the turn had no more time says nothing.
+not be done twice. The delay comes from the live distribution of the step's own times (`policy.resilience.hedge`), second
+calls are a bounded share of all (`policy.resilience.retry_budget`), and the slower of the two is cancelled.
+Breaker: the gateway's own (`policy.resilience.breaker`), for one step. While it is open the step is not begun, its
+fallback is used at once, and now and then one call is let through as a probe. A call that took all of its cap has failed;
+one that was cut short because the turn had no more time says nothing.
 """
 
 import inspect
@@ -23,10 +23,10 @@ from random import Random
 from types import CoroutineType, FunctionType
 from typing import Any, Final, Never, TypeVar
 
-from stayfast.policy import breaker as policy
-from stayfast.policy.extra import ExtraBudget
-from stayfast.policy.hedge import NEVER, FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
-from stayfast.policy.retry import RetryConfig
+from stayfast.policy.resilience import breaker as policy
+from stayfast.policy.resilience.hedge import NEVER, FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.turns.amounts import is_amount, is_seconds, wrong
 
 T = TypeVar("T")

@@ -5,12 +5,9 @@ from the future is read as far as it agrees with 00, and written as 00. Flags th
 """
 
 import re
-from typing import TYPE_CHECKING
 
 from stayfast.core.events import Trace
-
-if TYPE_CHECKING:
-    from random import Random
+from stayfast.core.rng import Rng
 
 MAX_MEMBERS = 32
 MAX_STATE_CHARS = 512  # what everybody must be able to pass on; a longer list is cut to that
@@ -30,13 +27,13 @@ def caller_of(traceparent: str, tracestate: str = "") -> Trace | None:
                  bool(flags & _RANDOM))
 
 
-def below(place: Trace, rng: "Random") -> Trace:
+def below(place: Trace, rng: Rng) -> Trace:
     """A new span under the one at `place`; for a caller's place, under the caller's span."""
     return Trace(place.trace_id, _new_id(rng, 64), place.span_id or place.parent_id, place.is_sampled, place.state,
                  place.is_random)
 
 
-def begun(rng: "Random", ratio: float) -> Trace:
+def begun(rng: Rng, ratio: float) -> Trace:
     """The first span of a new trace. Of all traces, `ratio` are sampled; which, their ids say, so every service agrees."""
     trace_id = _new_id(rng, 128)
     return Trace(trace_id, _new_id(rng, 64), is_sampled=int(trace_id[16:], 16) < ratio * 2**64, is_random=True)
@@ -51,7 +48,7 @@ def headers_of(place: Trace) -> list[tuple[str, str]]:
     return headers
 
 
-def _new_id(rng: "Random", n_bits: int) -> str:
+def _new_id(rng: Rng, n_bits: int) -> str:
     return f"{rng.getrandbits(n_bits) or 1:0{n_bits // 4}x}"
 
 

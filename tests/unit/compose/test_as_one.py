@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from stayfast.compose.as_one import LOOK_EVERY_S, STUCK_S, AsOne
 from stayfast.core.types import Outcome
-from stayfast.policy.breaker import BreakerConfig, State
-from stayfast.policy.extra import ExtraBudget
-from stayfast.policy.limits import LimitConfig
-from stayfast.server.board import Board, prepare
+from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.testing import Say, Scripted, SimLoop
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import Member
+from stayfast.workers.shared_memory import Board, prepare
+from stayfast.workers.sync import LOOK_EVERY_S, STUCK_S, AsOne
 
 
 class Worker:

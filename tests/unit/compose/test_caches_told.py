@@ -5,10 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from stayfast.compose import semantic as composed
-from stayfast.compose.caches import Caches, Forgot, Learned, Told, forgotten, summed
-from stayfast.observe import families as known
-from stayfast.observe.totals import Totals
+from stayfast.compose import caching as composed
+from stayfast.compose.aggregate import Caches, Forgot, Learned, Told, forgotten, summed
+from stayfast.observe.metrics import definitions as known
+from stayfast.observe.metrics.counters import Totals
 from stayfast.stores.base import StoreStats
 from tests.flow.semantic_rig import Words
 from tests.unit.compose.test_semantic_settings import settings, system

@@ -5,17 +5,17 @@ from random import Random
 
 import pytest
 
-from stayfast.compose.epochs import leave_behind
+from stayfast.compose.caching import leave_behind
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api, Usage
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.pipeline.caching import MAX_SAID, Caching
-from stayfast.pipeline.stages.cache import ExactCache, NoCache
+from stayfast.pipeline.cache.route_cache import MAX_SAID, Caching
+from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
 from stayfast.settings import Source, load
 from stayfast.stores.base import Kept
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = """
 upstreams:

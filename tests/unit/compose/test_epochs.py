@@ -3,13 +3,12 @@
 import asyncio
 from random import Random
 
-from stayfast.compose.epochs import again, leave_behind
-from stayfast.compose.stores import Stores
+from stayfast.compose.caching import Stores, again, leave_behind
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.settings import Settings, Source, load
-from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
-from stayfast.upstreams.simulated.settings import KINDS
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.suite import KEY, OTHER, kept
 

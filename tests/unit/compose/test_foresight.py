@@ -4,15 +4,15 @@ from random import Random
 
 import pytest
 
-from stayfast.compose.foresight import errors
+from stayfast.compose.routes import errors
 from stayfast.compose.system import Observers, System, build
-from stayfast.observe.families import PREDICTOR_ERROR
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe.metrics.definitions import PREDICTOR_ERROR
+from stayfast.pipeline.admission.controller import Asked
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.places import Asked
-from stayfast.pipeline.stages.admit import Admission
+from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated.settings import KINDS
 from tests.flow.rig import chat, read
 
 TEXT = """

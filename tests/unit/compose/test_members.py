@@ -3,9 +3,9 @@
 from random import Random
 
 from stayfast.compose.system import Observers, System, build
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 ONE = """
 upstreams:

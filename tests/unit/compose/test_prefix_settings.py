@@ -6,11 +6,11 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
-from stayfast.pipeline.handoffs import Route
-from stayfast.pipeline.prefixing import Prefixing
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.pipeline.plan import Route
+from stayfast.pipeline.prompt_cache.planner import Prefixing
 from stayfast.pipeline.stages.context import AsSent, LaidOut
 from stayfast.settings import SettingsError, Source, load
-from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = """
 upstreams: {{a: {{kind: simulated}}, b: {{kind: simulated}}}}

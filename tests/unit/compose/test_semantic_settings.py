@@ -7,21 +7,21 @@ from random import Random
 import msgspec
 import pytest
 
-from stayfast.compose import semantic as composed
-from stayfast.compose.semantic import load as load_embedder
-from stayfast.compose.semantic import missing, semantic_gauges
+from stayfast.compose import caching as composed
+from stayfast.compose.caching import load as load_embedder
+from stayfast.compose.caching import missing, semantic_gauges
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.pipeline.cache.semantic import Semantic
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.judging import ByModel
-from stayfast.pipeline.semantic import Semantic
-from stayfast.policy.calibrate import Calibrator
-from stayfast.policy.similarity import Fixed
+from stayfast.pipeline.stages.cache.llm_judge import ByModel
+from stayfast.policy.cache.calibration import Calibrator
+from stayfast.policy.cache.similarity import Fixed
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.settings.environment import cache_home
-from stayfast.stores.embed import EmbedderConfig
-from stayfast.upstreams.simulated.settings import KINDS
+from stayfast.stores.embedder import EmbedderConfig
 from stayfast.wire.json_input import decode
 
 TEXT = """

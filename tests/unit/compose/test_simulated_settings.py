@@ -6,10 +6,7 @@ import pytest
 
 from stayfast.compose.system import Observers, build
 from stayfast.core.types import Api
-from stayfast.settings import Source, load
-from stayfast.testing import SimLoop
-from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.simulated import (
+from stayfast.lab.simulated import (
     EngineModel,
     FaultRule,
     Kind,
@@ -21,7 +18,10 @@ from stayfast.upstreams.simulated import (
     Scripted,
     Simulated,
 )
-from stayfast.upstreams.simulated.settings import KINDS
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.settings import Source, load
+from stayfast.testing import SimLoop
+from stayfast.upstreams.base import Upstream
 
 
 def built(of: str) -> Upstream:

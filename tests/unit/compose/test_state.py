@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from stayfast.compose.state import Looked, gauges, told, waiting
 from stayfast.compose.system import Observers, System, build
+from stayfast.compose.telemetry import Looked, gauges, told, waiting
 from stayfast.core.types import Api, Outcome
-from stayfast.observe.totals import Snapshot, Totals
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe.metrics.counters import Snapshot, Totals
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.limits import LimitConfig
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.wire.json_input import decode
 

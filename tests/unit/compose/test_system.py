@@ -6,9 +6,9 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Api
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, Source, load
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated.settings import KINDS
 
 TEXT = """
 upstreams:

@@ -8,12 +8,12 @@ import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from stayfast.compose.together import Together
+from stayfast.compose.aggregate import Together
 from stayfast.core.events import RequestDone
 from stayfast.observe.batch import Batch
 from stayfast.observe.recent import Recent, RecentConfig
 from stayfast.server.backend import Asked
-from stayfast.server.siblings import Siblings
+from stayfast.workers.peers import Siblings
 from tests.unit.observe.test_metrics import counting, done
 
 pytestmark = pytest.mark.sockets

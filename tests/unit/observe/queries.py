@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from stayfast.observe.families import FAMILIES
-from stayfast.observe.rules.promql import AWAITED
+from stayfast.observe.alerts.rule import AWAITED
+from stayfast.observe.metrics.definitions import FAMILIES
 
 SCRAPED = {"instance", "job"}  # what Prometheus adds
 _NAME = re.compile(r"\b(stayfast_\w+|(?:stayfast|slo):[\w:]+|up\b)")

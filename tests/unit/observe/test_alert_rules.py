@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stayfast.observe.families import FAMILIES
-from stayfast.observe.rules.config import AlertsConfig
-from stayfast.observe.rules.files import groups, prometheus, sloth
-from stayfast.observe.rules.promql import AWAITED, percent, span
-from stayfast.observe.rules.rule import Alert, Recording
+from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.alerts.files import groups, prometheus, sloth
+from stayfast.observe.alerts.rule import AWAITED, Alert, Recording, percent, span
+from stayfast.observe.metrics.definitions import FAMILIES
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names
 

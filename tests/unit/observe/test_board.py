@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stayfast.observe.board.board import board, text
-from stayfast.observe.rules.config import AlertsConfig
-from stayfast.observe.rules.files import groups
-from stayfast.observe.rules.rule import Recording
+from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.alerts.files import groups
+from stayfast.observe.alerts.rule import Recording
+from stayfast.observe.grafana.dashboard import board, text
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names
 

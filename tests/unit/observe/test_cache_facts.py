@@ -6,7 +6,7 @@ import msgspec
 
 from stayfast.core.types import FROM_CACHE
 from stayfast.observe.log import _request_line
-from stayfast.observe.metrics import Metrics
+from stayfast.observe.metrics.collector import Metrics
 from tests.unit.observe.test_metrics import done
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stayfast.core.events import LoopLag
-from stayfast.observe.lag import EVERY_S, watch_loop
+from stayfast.observe.loop_lag import EVERY_S, watch_loop
 from stayfast.testing import RecordingSink, SimLoop, run
 
 

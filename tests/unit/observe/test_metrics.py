@@ -15,10 +15,10 @@ from stayfast.core.events import (
     Stall,
 )
 from stayfast.core.types import Api, Outcome, Stage, Usage
-from stayfast.observe import families as known
-from stayfast.observe.families import Family
-from stayfast.observe.metrics import Metrics, outcome_of
-from stayfast.observe.totals import Labels
+from stayfast.observe.metrics import definitions as known
+from stayfast.observe.metrics.collector import Metrics, outcome_of
+from stayfast.observe.metrics.counters import Labels
+from stayfast.observe.metrics.definitions import Family
 
 
 class Still:

@@ -5,7 +5,7 @@ import pytest
 
 from stayfast.core.events import Renewed, RequestDone
 from stayfast.core.types import FROM_CACHE
-from stayfast.observe.metrics import Metrics
+from stayfast.observe.metrics.collector import Metrics
 from tests.unit.observe.test_cache_facts import Still
 from tests.unit.observe.test_metrics import done
 

@@ -9,11 +9,11 @@ import pytest
 from stayfast.cli.explain import picture
 from stayfast.core.events import RequestDone, Trace, TurnFailed
 from stayfast.core.steps import StepDone
-from stayfast.observe import families as known
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
+from stayfast.observe.metrics import definitions as known
 from stayfast.observe.recent import Recent, RecentConfig
 from stayfast.observe.waterfall import waterfall
-from stayfast.pipeline.ledger import steps_timing
+from stayfast.pipeline.timing.ledger import steps_timing
 from stayfast.policy.histogram import LogHistogram
 from tests.unit.observe.test_cache_facts import Still
 from tests.unit.observe.test_metrics import attempt, counted, counting, done

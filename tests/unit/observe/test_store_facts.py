@@ -6,7 +6,7 @@ import msgspec
 
 from stayfast.core.events import StoreAsked, StoreChanged
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics import Metrics
+from stayfast.observe.metrics.collector import Metrics
 from tests.unit.observe.test_cache_facts import Still
 
 FACTS = [StoreAsked("hot", "get", "hit", 0.001), StoreAsked("hot", "get", "near", 0.0),

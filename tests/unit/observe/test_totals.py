@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from stayfast.core.events import GapsSeen, LoopLag
-from stayfast.observe import families as known
-from stayfast.observe.metrics import Metrics
-from stayfast.observe.totals import Histogram, Snapshot, Totals
+from stayfast.observe.metrics import definitions as known
+from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.counters import Histogram, Snapshot, Totals
 from tests.unit.observe.test_metrics import attempt, counting, done
 
 BOUNDS = (0.1, 0.2, 0.4)

@@ -9,9 +9,8 @@ import pytest
 
 from stayfast.core.events import AttemptDone, RequestDone, Trace
 from stayfast.core.types import Outcome
-from stayfast.observe.trace.config import TraceConfig
-from stayfast.observe.trace.names import Peer
-from stayfast.observe.trace.sink import Tracing, Verdict
+from stayfast.observe.tracing.config import Peer, TraceConfig
+from stayfast.observe.tracing.exporter import Tracing, Verdict
 from stayfast.wire.trace_context import caller_of
 from tests.unit.observe.test_metrics import done
 

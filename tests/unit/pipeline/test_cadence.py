@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.events import GapsSeen, Stall
-from stayfast.pipeline.cadence import N_GAPS_TOLD, STALL_AFTER_S, Cadence
+from stayfast.pipeline.timing.token_timings import N_GAPS_TOLD, STALL_AFTER_S, Cadence
 from stayfast.testing import RecordingSink
 
 

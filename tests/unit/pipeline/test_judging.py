@@ -8,10 +8,10 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Shed
 from stayfast.core.types import Chunk, Request
+from stayfast.pipeline.cache.equivalence import MAX_CHARS
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.judging import ByModel, Verifying
-from stayfast.pipeline.sameness import MAX_CHARS
-from stayfast.policy.priority import Urgency
+from stayfast.pipeline.stages.cache.llm_judge import ByModel, Verifying
+from stayfast.policy.admission.priority import Urgency
 
 ONE, OTHER = "Click the link.", "Use the link."
 

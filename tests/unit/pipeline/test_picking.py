@@ -3,8 +3,8 @@
 import pytest
 
 from stayfast.core.types import Sight
-from stayfast.pipeline.picking import Aim, PickConfig, Picking
-from stayfast.policy.affinity import AffinityConfig
+from stayfast.pipeline.routing.selector import Aim, PickConfig, Picking
+from stayfast.policy.routing.affinity import AffinityConfig
 
 
 @pytest.mark.parametrize(("is_stored", "n_remembered"), [(True, 1), (False, 0)])

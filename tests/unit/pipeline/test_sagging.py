@@ -3,8 +3,8 @@
 import pytest
 
 from stayfast.core.events import GapsSeen
-from stayfast.pipeline.sagging import Sagging
-from stayfast.policy.stall import MAX_SAG, Flow
+from stayfast.pipeline.stages.call.throughput import Sagging
+from stayfast.policy.resilience.stall import MAX_SAG, Flow
 from stayfast.testing import SimLoop
 
 EVEN = [0.02] * 40

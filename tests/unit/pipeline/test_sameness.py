@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stayfast.pipeline.sameness import MAX_CHARS, N_SHORT_WORDS, ByMeaning
-from stayfast.stores.embed import Embedding
+from stayfast.pipeline.cache.equivalence import MAX_CHARS, N_SHORT_WORDS, ByMeaning
+from stayfast.stores.embedder import Embedding
 from tests.flow.semantic_rig import Words
 
 SHORT = "Restore the passphrase by the link in the e-mail."

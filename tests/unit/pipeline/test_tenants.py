@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request, Usage
-from stayfast.pipeline.tenants import Tenant
-from stayfast.policy.admission import TenantConfig
-from stayfast.policy.price import Price
-from stayfast.policy.priority import Points
-from stayfast.policy.quota import QuotaConfig
+from stayfast.pipeline.admission.tenants import Tenant
+from stayfast.policy.admission.overload import TenantConfig
+from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.priority import Points
+from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.wire.json_input import decode
 
 USD = st.floats(0, 1000)

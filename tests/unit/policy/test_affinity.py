@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
+from stayfast.policy.routing.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
 
 KNOWN_S = 600.0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.balance import MAX_WORK, Backlog, Load, Pace, in_turn, less_of_two, order
+from stayfast.policy.routing.load_balancing import MAX_WORK, Backlog, Load, Pace, in_turn, less_of_two, order
 
 LOADS = st.lists(st.builds(Load, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
 

@@ -1,6 +1,6 @@
 """Which texts share a batch, and when one is not worth beginning."""
 
-from stayfast.policy.batching import N_RECENT, RETRY_EVERY, Pace, Waiting, batch_of
+from stayfast.policy.cache.encoder_batching import N_RECENT, RETRY_EVERY, Pace, Waiting, batch_of
 
 
 def lengths(batch: list[Waiting]) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.binomial import beta_quantile, beta_share, is_at_most, lower, upper
+from stayfast.policy.cache.calibration import beta_quantile, beta_share, is_at_most, lower, upper
 
 
 @pytest.mark.parametrize(("x", "n", "confidence", "low", "high"), [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.breaker import Breaker, BreakerConfig, State
-from stayfast.policy.common import Probes
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
+from stayfast.policy.resilience.cross_process import Probes
 
 CONFIG = BreakerConfig()
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.types import CacheControl
-from stayfast.policy.cache import CacheConfig, fresh_for_s, is_too_warm, stricter
+from stayfast.policy.cache.freshness import CacheConfig, fresh_for_s, is_too_warm, stricter
 
 
 @pytest.mark.parametrize(("temperature", "is_seeded", "is_warm"), [

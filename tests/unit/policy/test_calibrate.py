@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.calibrate import LEAST_LABELS, CalibrateConfig, Calibrator
+from stayfast.policy.cache.calibration import LEAST_LABELS, CalibrateConfig, Calibrator
 
 SURE, UNSURE = 0.9, 0.5
 

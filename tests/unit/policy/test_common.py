@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.common import Common
+from stayfast.policy.resilience.cross_process import Common
 
 
 def _processes(n: int) -> list[Common]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.eject import LONGEST_S, EjectConfig, Outliers
+from stayfast.policy.routing.outlier_ejection import LONGEST_S, EjectConfig, Outliers
 
 NAMES = ("a", "b", "c", "d")
 N_BYTES = 4000

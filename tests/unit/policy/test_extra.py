@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.extra import FLOOR_CALLS, SPREAD, WINDOW_S, ExtraBudget, Pool, weight_of
+from stayfast.policy.resilience.retry_budget import FLOOR_CALLS, SPREAD, WINDOW_S, ExtraBudget, Pool, weight_of
 
 W = weight_of(400)
 

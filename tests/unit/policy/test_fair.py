@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.fair import Share, Sharing, weighted
+from stayfast.policy.admission.fair_share import Share, Sharing, weighted
 
 
 def serve(sharing: Sharing, share: Share, n_input: float, n_output: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.policy.hedge import (
+from stayfast.policy.resilience.hedge import (
     AIM,
     FORGOTTEN_S,
     LEAST_AFTER_S,
@@ -19,7 +19,7 @@ from stayfast.policy.hedge import (
     live,
     plan,
 )
-from stayfast.policy.survival import Survival
+from stayfast.policy.resilience.survival import Survival
 
 Draw = Callable[[Random], float]
 

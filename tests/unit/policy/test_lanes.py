@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.fair import Share
-from stayfast.policy.lanes import BATCH_BAND, Lane, Lanes, LanesConfig
-from stayfast.policy.queue import QueueConfig, Waiting
+from stayfast.policy.admission.fair_share import Share
+from stayfast.policy.admission.lanes import BATCH_BAND, Lane, Lanes, LanesConfig
+from stayfast.policy.admission.queue import QueueConfig, Waiting
 
 QUEUE = QueueConfig(max_queue=1000, max_wait_s=600, target_wait_s=600)
 BAND = 2

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.lexical import is_filled_otherwise, why_apart, wording
+from stayfast.policy.cache.lexical import is_filled_otherwise, why_apart, wording
 
 
 @pytest.mark.parametrize(("one", "other", "why"), [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.limits import Limit, LimitConfig
+from stayfast.policy.resilience.limits import Limit, LimitConfig
 
 CONFIG = LimitConfig("gradient", least=2, most=100)
 EVENT = st.tuples(st.floats(0, 2), st.sampled_from(["quick", "slow", "dropped"]), st.integers(0, 300))

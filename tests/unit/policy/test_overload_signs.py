@@ -2,9 +2,9 @@
 
 import pytest
 
-from stayfast.policy.admission import AdmissionConfig, Strain
-from stayfast.policy.priority import BANDS
-from stayfast.policy.queue import QueueConfig
+from stayfast.policy.admission.overload import AdmissionConfig, Strain
+from stayfast.policy.admission.priority import BANDS
+from stayfast.policy.admission.queue import QueueConfig
 
 
 def test_bands_by_the_number_of_signs() -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.balance import Load
-from stayfast.policy.pick import choose, weighted
+from stayfast.policy.routing.load_balancing import Load, choose, weighted
 
 SHARE = st.sampled_from([0.0, 0.4, 1.0])
 UPSTREAM = st.tuples(st.floats(0, 50), SHARE, st.booleans(), st.floats(0, 1), st.floats(0.01, 20), st.floats(0.1, 10))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.predict import N_WARM, Predictor
+from stayfast.policy.resilience.ttft import N_WARM, Predictor
 
 
 def taught(n: int = 400, seed: int = 1, *, noise: float = 0.0) -> Predictor:

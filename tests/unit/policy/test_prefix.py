@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from stayfast.policy.prefix import JUDGED_S, N_JUDGED, History, Marked, PrefixConfig, Reuse, Shape
-from stayfast.policy.prefix_learned import KEY, MOST_TIMES, Floor, Refusals, Scale
-from stayfast.policy.prefix_parts import Parts
-from stayfast.policy.prefix_rules import HOUR_S, ModelRules, PrefixRules, rules_of
+from stayfast.policy.prompt_cache.breakpoints import JUDGED_S, N_JUDGED, History, Marked, PrefixConfig, Reuse, Shape
+from stayfast.policy.prompt_cache.learned import KEY, MOST_TIMES, Floor, Parts, Refusals, Scale
+from stayfast.policy.prompt_cache.rules import HOUR_S, ModelRules, PrefixRules, rules_of
 
 CLAUDE = rules_of("claude-sonnet-4-6", {})
 GPT = rules_of("gpt-5.6-mini", {})

@@ -1,6 +1,6 @@
 """Which beginnings are asked for again, as instants."""
 
-from stayfast.policy.prefix_hot import AGAIN_S, MARGIN_S, MIN_USES, MOST, Hot, Opening
+from stayfast.policy.prompt_cache.learned import AGAIN_S, MARGIN_S, MIN_USES, MOST, Hot, Opening
 
 OPENING = Opening("up", "claude-opus-5", b"{}", 1000.0, 300.0)
 

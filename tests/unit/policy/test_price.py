@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Usage
-from stayfast.policy.price import Price, dearest, price_of
+from stayfast.policy.admission.price import Price, dearest, price_of
 
 COUNTS = st.integers(0, 10_000_000)
 

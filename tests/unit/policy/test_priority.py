@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.priority import (
+from stayfast.policy.admission.priority import (
     BANDS,
     MAX_REMEMBERED,
     WITH_TRAFFIC_S,

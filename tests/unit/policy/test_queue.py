@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.fair import Share
-from stayfast.policy.queue import Queue, QueueConfig, Waiting
+from stayfast.policy.admission.fair_share import Share
+from stayfast.policy.admission.queue import Queue, QueueConfig, Waiting
 
 A, B = Share("a"), Share("b")
 

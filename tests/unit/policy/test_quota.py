@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.quota import NOTHING, Quota, QuotaConfig
-from stayfast.policy.rate import Bucket
+from stayfast.policy.admission.quota import NOTHING, Quota, QuotaConfig
+from stayfast.policy.admission.token_bucket import Bucket
 
 
 def test_all_limits_are_taken_or_none() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.retry import RetryConfig, wait_before_next
+from stayfast.policy.resilience.retry import RetryConfig, wait_before_next
 
 CONFIG = RetryConfig(max_attempts=3, base_s=0.1, cap_s=0.3, min_left_s=0.05)
 

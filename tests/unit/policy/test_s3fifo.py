@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.s3fifo import LEAST_GHOSTS, MOST_SPARED, OVERHEAD_BYTES, S3Fifo
+from stayfast.policy.cache.s3fifo import LEAST_GHOSTS, MOST_SPARED, OVERHEAD_BYTES, S3Fifo
 
 SIZE = 1000
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from stayfast.policy.lexical import wording
-from stayfast.policy.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge, wary
-from stayfast.policy.votes import Neighbour, Votes
+from stayfast.policy.cache.answer_clusters import Neighbour, Votes
+from stayfast.policy.cache.lexical import wording
+from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge, wary
 
 ASKED = wording("how do I export a table")
 LIKE = "how can I export one table"

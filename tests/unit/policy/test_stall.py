@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.stall import (
+from stayfast.policy.resilience.stall import (
     FLOOR_S,
     LIVE_S,
     LIVE_TIMES,

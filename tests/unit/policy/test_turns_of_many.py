@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.fair import Share, Sharing
-from stayfast.policy.priority import BANDS, WITH_TRAFFIC_S
-from stayfast.policy.queue import Queue, QueueConfig, Waiting
+from stayfast.policy.admission.fair_share import Share, Sharing
+from stayfast.policy.admission.priority import BANDS, WITH_TRAFFIC_S
+from stayfast.policy.admission.queue import Queue, QueueConfig, Waiting
 
 N_PLACES = 6
 CEILINGS = (6, 6, 5, 4, 3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.usual import MAX_CLASSES, N_WARM, Norm, Usual, log_of
+from stayfast.policy.resilience.baselines import MAX_CLASSES, N_WARM, Norm, Usual, log_of
 
 
 def test_classes_do_not_mix() -> None:

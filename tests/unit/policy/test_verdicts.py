@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.usual import N_WARM, Norm, Usual
-from stayfast.policy.verdicts import (
+from stayfast.policy.resilience.baselines import N_WARM, Norm, Usual
+from stayfast.policy.resilience.outcome_sampling import (
     ANSWERED,
     FAILED,
     JUDGED,

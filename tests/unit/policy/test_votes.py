@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.lexical import wording
-from stayfast.policy.votes import PROBATION, Votes
+from stayfast.policy.cache.answer_clusters import PROBATION, Votes
+from stayfast.policy.cache.lexical import wording
 
 WORDING = wording("a question")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.window import COARSE_S, FINE_S, KEPT_S, Window
+from stayfast.policy.histogram import COARSE_S, FINE_S, KEPT_S, Window
 
 STEPS = st.lists(st.tuples(st.floats(0, 400), st.floats(0.001, 100)), min_size=1, max_size=80)  # wait, value
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
+from stayfast.stores.backend import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
 from stayfast.stores.base import StoreGone, StoreStats
-from stayfast.stores.door import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
-from stayfast.stores.packed import unpacked
+from stayfast.stores.codec import unpacked
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from stayfast.stores.door import Door
+from stayfast.stores.backend import Door
 
 Story = Callable[[Door, Door], Awaitable[None]]
 

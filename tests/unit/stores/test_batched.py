@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.batched import Batched
-from stayfast.stores.embed import EmbedderConfig, NoEmbedder
+from stayfast.stores.batched_embedder import Batched
+from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
 
 
 class Words:

@@ -9,9 +9,9 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreAsked
 from stayfast.stores import journal
-from stayfast.stores.door import Door
+from stayfast.stores.backend import Door
 from stayfast.stores.journal import LONGEST_S, SOON_S, Journal
-from stayfast.stores.shared import Shared, SharedConfig
+from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.journal_suite import JournalSuite

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.stores import learned
-from stayfast.stores.learned import SOON_S, Learned
+from stayfast.stores import label_store as learned
+from stayfast.stores.label_store import SOON_S, Learned
 
 
 def kept(path: Path, of: str = "e1") -> dict[int, bytes]:

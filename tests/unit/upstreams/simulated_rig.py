@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stayfast.core.types import Api, Request
+from stayfast.lab.simulated import Answering, Ask, Broke, Head, Provider
 from stayfast.testing import SimLoop
-from stayfast.upstreams.simulated import Answering, Ask, Broke, Head, Provider
 from stayfast.wire.json_input import decode
 
 BODIES: dict[Api, dict[str, Any]] = {

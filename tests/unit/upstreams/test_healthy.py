@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.bench.arrivals import parse_arrivals
 from stayfast.core.events import BreakerChanged
 from stayfast.core.types import Outcome
-from stayfast.policy.breaker import BreakerConfig, State
-from stayfast.policy.limits import LimitConfig
+from stayfast.lab.load.arrivals import parse_arrivals
+from stayfast.lab.simulated import PRESETS, Mixture
+from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import RecordingSink
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.simulated import PRESETS, Mixture
 from stayfast.upstreams.state.permit import Place, acquire_permit
 from stayfast.upstreams.state.upstream_state import Member
 

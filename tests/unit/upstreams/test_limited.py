@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.errors import Shed
-from stayfast.policy.common import Common
-from stayfast.policy.limits import LimitConfig
+from stayfast.policy.resilience.cross_process import Common
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.state.limiter import Choice, Limited, Turn
 

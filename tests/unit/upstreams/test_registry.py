@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import cast
 
 from stayfast.core.types import Outcome
-from stayfast.policy.balance import Backlog
-from stayfast.policy.breaker import State
-from stayfast.policy.common import Common
-from stayfast.policy.limits import LimitConfig
+from stayfast.policy.resilience.breaker import State
+from stayfast.policy.resilience.cross_process import Common
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.routing.load_balancing import Backlog
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.permit import Place, acquire_permit
 from stayfast.upstreams.state.upstream_state import Member

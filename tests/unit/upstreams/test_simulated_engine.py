@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.clock import SystemClock
+from stayfast.lab.simulated import EngineModel, FaultRule, Kind, Mixture, Provider, ProviderConfig
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated import EngineModel, FaultRule, Kind, Mixture, Provider, ProviderConfig
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for, hear_many
 
 PLAIN = EngineModel(prefill_tokens_per_s=1000, decode_step_s=0.010, decode_step_per_sequence_s=0.001, decode_share=1.0,

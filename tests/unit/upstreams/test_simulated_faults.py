@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
+from stayfast.lab.simulated import Ask, FaultRule, Gaps, Kind, Mixture, Provider, ProviderConfig, Quota
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated import Ask, FaultRule, Gaps, Kind, Mixture, Provider, ProviderConfig, Quota
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for
 
 BASE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": Gaps(0.1, 0.0)}

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api
-from stayfast.upstreams.simulated import PRESETS, Ask, Gaps, Mixture, ProviderConfig, Regime, Regimes, Sag, Stalls, Weather
-from stayfast.upstreams.simulated.plan import Dice, chunks_until, plan, rest_s
-from stayfast.upstreams.simulated.regimes import CALM, Forecast
+from stayfast.lab.simulated import PRESETS, Ask, Gaps, Mixture, ProviderConfig, Regime, Regimes, Sag, Stalls, Weather
+from stayfast.lab.simulated.regimes import CALM, Forecast
+from stayfast.lab.simulated.timing_plan import Dice, chunks_until, plan, rest_s
 
 # What reference percentiles the fits were made to, in milliseconds: p50, p95, p99.
 PUBLISHED = {

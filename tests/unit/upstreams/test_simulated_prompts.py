@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
+from stayfast.lab.simulated import Gaps, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
-from stayfast.upstreams.simulated import Gaps, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
 from stayfast.wire.json_input import decode
 from tests.unit.upstreams.simulated_rig import Heard, hear
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.testing import SimLoop, run
-from stayfast.upstreams.simulated import (
+from stayfast.lab.simulated import (
     PRESETS,
     Ask,
     ColdStart,
@@ -24,6 +23,7 @@ from stayfast.upstreams.simulated import (
     Tariff,
     Weather,
 )
+from stayfast.testing import SimLoop, run
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for, hear_many
 
 SLOW = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.bench.words import Book
 from stayfast.core.types import Api
+from stayfast.lab.load.lengths import Book
+from stayfast.lab.simulated import Gaps, Provider, ProviderConfig, ask_of
+from stayfast.lab.simulated.filler_text import json_for, word_bytes, words
 from stayfast.testing import run
-from stayfast.upstreams.simulated import Gaps, Provider, ProviderConfig, ask_of
-from stayfast.upstreams.simulated.speech import json_for, word_bytes, words
 from stayfast.wire.transcode import transcoder
 from tests.unit.upstreams.simulated_rig import BODIES, Heard, hear, request
 

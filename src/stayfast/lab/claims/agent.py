@@ -16,6 +16,7 @@ from typing import Any
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, arrive
+from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import budget
 from stayfast.turns.agent import Agent, Outcome
@@ -25,7 +26,6 @@ from stayfast.turns.model import Hear, Json, Said
 from stayfast.turns.step import Breaker
 from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S
 from stayfast.turns.tools import Call, Tool, ToolError, tool
-from stayfast.upstreams.simulated import Mixture
 
 PLANS, WRITES = Mixture(0.5, 0.5, 0.05, 3.0), Mixture(0.9, 0.4, 0.05, 3.0)  # seconds of a step, of an answer
 TAKES = Mixture(0.3, 0.8)  # of a tool

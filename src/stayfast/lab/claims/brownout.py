@@ -15,16 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stayfast.bench.result import Result
-from stayfast.bench.stats import Exact
-from stayfast.compose.virtual import virtual
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway, since_start_s, why_spoiled
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
-from stayfast.policy.breaker import BreakerConfig
-from stayfast.policy.hedge import HedgeConfig
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
 
 RATE_RPS = 40.0
 VIRTUAL_RPS = 100.0

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Any
 
-from stayfast.bench.result import Result
-from stayfast.bench.samples import Error, Samples
-from stayfast.bench.stats import Exact
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, largest_lag_ms, n_failed, simulated_gateway
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.samples import Error, Samples
+from stayfast.lab.load.stats import Exact
 
 WITHIN_MS = 50.0
 DEADLINE_S = 2.0

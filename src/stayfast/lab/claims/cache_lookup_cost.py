@@ -42,7 +42,6 @@ from typing import Any, Final
 
 import msgspec
 
-from stayfast.bench.stats import Exact
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
@@ -50,16 +49,16 @@ from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetU
 from stayfast.lab.harness.loopback import BODY, keep_busy, numbered_question
 from stayfast.lab.harness.processes import Processes, Server, gateway_settings
 from stayfast.lab.harness.virtual import read
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.simulated.settings import KINDS
 from stayfast.lab.workloads.memory import BodyStream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.policy.semantic import SemanticConfig
-from stayfast.policy.similarity import N_NEAREST
+from stayfast.policy.cache.similarity import N_NEAREST, SemanticConfig
 from stayfast.settings import Source, environment, load
 from stayfast.settings.environment import cache_home
-from stayfast.stores.embed import HOW_TO, Embedder, EmbedderConfig, NoEmbedder
+from stayfast.stores.embedder import HOW_TO, Embedder, EmbedderConfig, NoEmbedder
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.simulated.settings import KINDS
 from stayfast.wire.json_input import decode
 
 HIT_GOAL_US: Final = 150.0
@@ -303,7 +302,7 @@ async def measure_look_ups(extent: Extent, conditions: Conditions) -> list[Figur
     """p99 of the look-up among n vectors, alone and after the embedding; and how many of the nearest it finds."""
     try:
         numpy, vectors = import_module("numpy"), import_module("stayfast.stores.vectors")
-        minilm, batched = import_module("stayfast.stores.minilm"), import_module("stayfast.stores.batched")
+        minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
         model = minilm.load(EmbedderConfig(), str(cache_home(environment())))
     except (ImportError, NoEmbedder) as missing:
         raise SetUpFailed(f"the semantic look-up cannot be measured: {missing}; {HOW_TO}") from missing

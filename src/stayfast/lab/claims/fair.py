@@ -2,8 +2,8 @@
 
 Four tenants of different weights ask in virtual time, each with so many callers that it always wants more: one with short
 requests, one with long ones, one that mixes them, one that is away every other two minutes. Service is counted as
-`policy.fair` counts it, from what the upstream reported: input tokens once, output tokens twice. Each one's part of all
-service is put beside its part of the weights of those who were there.
+`policy.admission.fair_share` counts it, from what the upstream reported: input tokens once, output tokens twice. Each
+one's part of all service is put beside its part of the weights of those who were there.
 
 When wrong: the first seconds, in which the first to come have more than their shares, are left out.
 """
@@ -15,11 +15,11 @@ from random import Random
 from stayfast.lab.harness.claim import Figure, Finding
 from stayfast.lab.harness.tenants import Book, Tenants, chat
 from stayfast.lab.harness.virtual import VirtualClaim
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.fair import weighted
-from stayfast.policy.queue import QueueConfig
+from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
+from stayfast.policy.admission.fair_share import weighted
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig
 
 WITHIN = 5.0  # %
 N_PLACES = 32

@@ -13,8 +13,8 @@ from stayfast.lab.harness.claim import Conditions, Extent, Finding
 from stayfast.lab.harness.hedging_runs import ask_in_virtual_time, ask_over_sockets, twins, waits
 from stayfast.lab.harness.load import Load, why_spoiled
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.upstreams.simulated import FaultRule, Gaps, Kind, Mixture, ProviderConfig
+from stayfast.lab.simulated import FaultRule, Gaps, Kind, Mixture, ProviderConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 
 RATE_RPS = 40.0
 GOALS: Mapping[str, float] = {"p99_s": 0.1, "calls": 1.07}

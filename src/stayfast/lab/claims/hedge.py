@@ -15,8 +15,8 @@ from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sens
 from stayfast.lab.harness.hedging_runs import Waits, ask_in_virtual_time, ask_over_sockets, waits
 from stayfast.lab.harness.load import Load, why_spoiled
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.upstreams.simulated import ProviderConfig
+from stayfast.lab.simulated import ProviderConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 
 PRESET = "gpt-4o-mini-like"
 RATE_RPS = 60.0

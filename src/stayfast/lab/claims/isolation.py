@@ -30,7 +30,7 @@ from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, SetUp
 from stayfast.lab.harness.virtual import run_virtual_in_thread
 from stayfast.lab.workloads.echo_upstream import SEMANTIC, Echoed, ask, echo_gateway, name_of
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.cache import CacheConfig
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing.simloop import SimLoop
 from stayfast.wire.json_input import decode
 

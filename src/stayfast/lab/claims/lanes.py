@@ -20,12 +20,12 @@ from stayfast.core.types import Request, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.tenants import DAY_S, UPSTREAM, Tenants, chat
 from stayfast.lab.harness.virtual import VirtualClaim, simulated
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.lanes import LanesConfig
-from stayfast.policy.priority import Urgency
-from stayfast.policy.queue import QueueConfig
+from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
+from stayfast.policy.admission.lanes import LanesConfig
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig
 
 WITHIN = 5.0  # %
 N_PLACES = 32

@@ -24,23 +24,23 @@ from stayfast.core.events import AttemptDone, BreakerChanged, Fact, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, read
+from stayfast.lab.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait
+from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.breaker import BreakerConfig, State
-from stayfast.policy.extra import weight_of
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.queue import QueueConfig
-from stayfast.policy.quota import QuotaConfig
-from stayfast.policy.retry import RetryConfig
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.queue import QueueConfig
+from stayfast.policy.admission.quota import QuotaConfig
+from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.settings import Log, Route, Settings
-from stayfast.settings.routes import Fallback, OnOverrun
+from stayfast.settings.model import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait
-from stayfast.upstreams.simulated.scripted import Step
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
+from stayfast.upstreams.scripted import Step
 from stayfast.wire.json_input import decode
 
 N_REQUESTS = 5

@@ -23,25 +23,25 @@ from itertools import pairwise
 from math import inf, isnan
 from typing import Any, NamedTuple
 
-from stayfast.bench.lengths import CONV_INPUT, CONV_OUTPUT
-from stayfast.bench.result import Result
-from stayfast.bench.run import LEAD_S
-from stayfast.bench.schedule import Shot, shots
-from stayfast.bench.stats import Exact
-from stayfast.compose.virtual import virtual
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.load import Load, ask, simulated_gateway, since_start_s, why_spoiled
 from stayfast.lab.harness.processes import MODEL, Server
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
-from stayfast.policy.hedge import HedgeConfig
+from stayfast.lab.load.lengths import CONV_INPUT, CONV_OUTPUT
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.runner import LEAD_S
+from stayfast.lab.load.schedule import Shot, shots
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
+from stayfast.lab.simulated.regimes import CALM
+from stayfast.lab.simulated.request import Ask
+from stayfast.lab.simulated.timing_plan import Dice
+from stayfast.lab.simulated.timing_plan import plan as draw_plan
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
-from stayfast.upstreams.simulated.ask import Ask
-from stayfast.upstreams.simulated.plan import Dice
-from stayfast.upstreams.simulated.plan import plan as draw_plan
-from stayfast.upstreams.simulated.regimes import CALM
 
 NAMES = ("a", "b")
 RATE_RPS, VIRTUAL_RPS = 60.0, 100.0

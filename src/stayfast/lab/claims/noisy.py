@@ -18,17 +18,17 @@ from math import inf
 from random import Random
 from typing import Any
 
-from stayfast.bench.arrivals import Gamma
-from stayfast.bench.result import Result
-from stayfast.bench.stats import Exact
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, largest_lag_ms, simulated_gateway, waits_s
 from stayfast.lab.harness.tenants import UPSTREAM, Tenants, chat
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
+from stayfast.lab.load.arrivals import Gamma
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.server.auth import new_key
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig
 
 WITHIN = 10.0  # %
 QUIET, NOISY = ("quiet a", "quiet b"), "noisy"

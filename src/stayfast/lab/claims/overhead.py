@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from stayfast.bench.stats import Exact
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, figure_of_rounds, ratio
 from stayfast.lab.harness.load import Load, ask, n_failed, since_start_s, why_spoiled
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import Processes, Server, gateway_settings
+from stayfast.lab.load.stats import Exact
 
 N_CHUNKS = 32
 N_CALLERS = 64

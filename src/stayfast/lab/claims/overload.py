@@ -24,20 +24,20 @@ from dataclasses import dataclass, replace
 from math import inf, isnan
 from typing import NamedTuple
 
-from stayfast.bench.arrivals import Ramp, Stage
-from stayfast.bench.lengths import CONV_OUTPUT
-from stayfast.bench.result import Result
-from stayfast.bench.stats import Exact
-from stayfast.compose.virtual import virtual
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, simulated_gateway, why_spoiled
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.priority import Tier
-from stayfast.policy.queue import QueueConfig
+from stayfast.lab.load.arrivals import Ramp, Stage
+from stayfast.lab.load.lengths import CONV_OUTPUT
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import EngineModel, Gaps, Mixture, ProviderConfig
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.priority import Tier
+from stayfast.policy.admission.queue import QueueConfig
 from stayfast.server.auth import new_key
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import EngineModel, Gaps, Mixture, ProviderConfig
 
 TIMES = 5.0
 P99_GOAL, GOODPUT_GOAL, SHED_GOAL_MS, RECOVERS_GOAL_S = 1.3, 0.9, 5.0, 5.0

@@ -24,16 +24,16 @@ from typing import Final
 
 import msgspec
 
-from stayfast.compose.virtual import virtual
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import run_virtual_in_thread, settings_of, simulated
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import Gaps, Mixture, PromptCacheModel, ProviderConfig, Tariff
 from stayfast.lab.workloads.conversations import N_TURNS, Agent, Turn
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.prefix import PrefixConfig
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import Gaps, Mixture, PromptCacheModel, ProviderConfig, Tariff
 
 CACHED_SHARE, LESS_TTFT = 0.85, 0.60
 OVER_TIDY: Final = 0.30  # of the input, more than what the same requests read with their tools in one order

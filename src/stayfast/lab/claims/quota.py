@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.tenants import Tenants, chat
 from stayfast.lab.harness.virtual import VirtualClaim, arrive
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.price import Price
-from stayfast.policy.quota import QuotaConfig
-from stayfast.policy.rate import Bucket
+from stayfast.lab.simulated import Gaps, Lengths, Mixture, ProviderConfig
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.quota import QuotaConfig
+from stayfast.policy.admission.token_bucket import Bucket
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import Gaps, Lengths, Mixture, ProviderConfig
 
 RATE_RPS = 60.0  # of each tenant's clients
 N_INPUT, N_OUTPUT = 20, 400

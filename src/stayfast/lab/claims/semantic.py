@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, SetUpFailed, figure_of_rounds
-from stayfast.policy.calibrate import CalibrateConfig, Calibrator
-from stayfast.policy.eligible import EligibleConfig
-from stayfast.policy.similarity import N_FEATURES, Fixed
+from stayfast.policy.cache.cacheability import EligibleConfig
+from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.policy.cache.similarity import N_FEATURES, Fixed
 from stayfast.settings import environment
 from stayfast.settings.environment import cache_home
-from stayfast.stores.embed import HOW_TO, EmbedderConfig, NoEmbedder
+from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
 
 GOALS = {0.01: 0.12, 0.02: 0.35, 0.05: 0.65}  # what is answered in the second half, at least, by max_error
 PAIRS_MAX_ERROR = 0.05
@@ -34,7 +34,7 @@ HELP_DESK = EligibleConfig(personal=True, n_content_words=2, volatile_ttl_s=3600
 
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """n of an extent: random orders. embedder: what `stores.minilm.load` takes, its cache folder aside."""
+    """n of an extent: random orders. embedder: what `stores.onnx_embedder.load` takes, its cache folder aside."""
 
     full: Extent = Extent(5)
     quick: Extent = Extent(1)
@@ -65,10 +65,11 @@ class Passes:
     def __init__(self, folder: Path, config: EmbedderConfig, conditions: Conditions) -> None:
         """Raises SetUpFailed, NoEmbedder."""
         try:
-            minilm, self._online = import_module("stayfast.stores.minilm"), import_module("stayfast.bench.semantic.online")
+            minilm = import_module("stayfast.stores.onnx_embedder")
+            self._online = import_module("stayfast.lab.semantic_eval.evaluate")
         except ImportError as missing:
             raise NoEmbedder(f"there is no {missing.name} here; {HOW_TO}") from missing
-        read = import_module("stayfast.bench.semantic.questions")
+        read = import_module("stayfast.lab.semantic_eval.questions")
         try:
             self._classes, self._pairs = read.of_classes(folder / CLASSES), read.of_pairs(folder / PAIRS)
         except read.Unreadable as why:

@@ -15,19 +15,19 @@ from typing import Literal
 
 import msgspec
 
-from stayfast.bench.stats import Exact
 from stayfast.compose.system import Observers, build
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.virtual import read, run_virtual_in_thread
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.simulated import Say, Scripted, Wait
 from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import HttpUpstream, Log, Route, Settings
 from stayfast.testing.recording import RecordingSink
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.simulated import Say, Scripted, Wait
-from stayfast.upstreams.simulated.scripted import Step
+from stayfast.upstreams.scripted import Step
 from stayfast.wire.json_input import decode
 
 SHARE, HALT_S = 0.02, 30.0

@@ -12,16 +12,16 @@ shown and not claimed. In virtual time they are 100 ms away.
 import asyncio
 from dataclasses import dataclass
 
-from stayfast.bench.result import Result
-from stayfast.bench.samples import Sample
-from stayfast.bench.target import Asking, Target
-from stayfast.compose.virtual import virtual
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
-from stayfast.policy.limits import LimitConfig, Mode
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.runner import Asking, Target
+from stayfast.lab.load.samples import Sample
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import EngineModel, FaultRule, Kind, Mixture, ProviderConfig
+from stayfast.policy.resilience.limits import LimitConfig, Mode
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import EngineModel, FaultRule, Kind, Mixture, ProviderConfig
 
 N_RUNNING = 32  # what the engine can run at a time
 N_CALM, N_STORM = 24, 200

@@ -19,18 +19,18 @@ from math import inf
 from random import Random
 from typing import Any
 
-from stayfast.bench.result import Result
-from stayfast.bench.stats import Exact
 from stayfast.core.types import Request
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, largest_lag_ms, simulated_gateway, waits_s, why_spoiled
 from stayfast.lab.harness.tenants import UPSTREAM, Tenants, chat
 from stayfast.lab.harness.virtual import arrive, run_virtual_in_thread
-from stayfast.policy.admission import AdmissionConfig
-from stayfast.policy.lanes import LanesConfig
-from stayfast.policy.queue import QueueConfig
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.simulated import EngineModel, Gaps, ProviderConfig
+from stayfast.policy.admission.lanes import LanesConfig
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import EngineModel, Gaps, ProviderConfig
 
 LONG_SHARE, TIMES = 0.02, 100
 SHORT_P99_S, BEFORE_P99_S = 1.2, 2.0

@@ -33,10 +33,10 @@ from stayfast.lab.harness.virtual import run_virtual_in_thread
 from stayfast.lab.workloads.desk_visits import Outcomes, prepare_embedder, visit_in_virtual_time, visit_over_sockets
 from stayfast.lab.workloads.memory import MemoryEmbedder
 from stayfast.lab.workloads.support_desk import Desk, Visit, visits
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.prefix import PrefixConfig
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.similarity import SemanticConfig
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 
 RATE_RPS, VIRTUAL_RPS = 50.0, 100.0
 MAX_ERROR: Final = 0.02
@@ -201,7 +201,7 @@ def _wordings(folder: Path) -> list[list[str]]:
     """Of a bank's customers, by what they want; none where they are not in this folder. Raises SetUpFailed."""
     if not (folder / CLASSES).exists():
         return []
-    read = import_module("stayfast.bench.semantic.questions")
+    read = import_module("stayfast.lab.semantic_eval.questions")
     try:
         found = read.of_classes(folder / CLASSES)
     except read.Unreadable as why:

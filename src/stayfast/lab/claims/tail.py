@@ -17,7 +17,7 @@ from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.hedging_runs import ask_in_virtual_time, ask_over_sockets, heavy_tailed, twins, waits
 from stayfast.lab.harness.load import Load, why_spoiled
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.policy.hedge import HedgeConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 
 PROVIDERS = twins(heavy_tailed())
 GOALS: Mapping[float, Mapping[str, float]] = {

@@ -19,12 +19,12 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from stayfast.bench.stats import Exact
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, arrive
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import Hedge, budget, step
-from stayfast.upstreams.simulated import Mixture
 
 SERIES_P95_S = 5.2
 P95_GOAL_S = 2.2

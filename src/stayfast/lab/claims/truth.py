@@ -19,18 +19,18 @@ from dataclasses import dataclass
 from math import isnan, nan
 from random import Random
 
-from stayfast.bench.compare import CompareConfig, compare
-from stayfast.bench.result import Result
-from stayfast.bench.stats import Exact, Measured
-from stayfast.compose.virtual import virtual
 from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.load import Load, ask, n_failed, since_start_s, why_spoiled
 from stayfast.lab.harness.processes import MODEL, Processes, Server
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of
-from stayfast.policy.hedge import HedgeConfig
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.stats import Exact, Measured
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.report.compare import CompareConfig, compare
+from stayfast.lab.simulated import PRESETS, Mixture, ProviderConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import PRESETS, Mixture, ProviderConfig
 
 PRESET = "sonnet-4.6-like"
 KNOWN = PRESETS[PRESET].ttft

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from math import nan
 from typing import Any, Final
 
-from stayfast.bench.result import Result
-from stayfast.bench.stats import Exact
-from stayfast.compose.virtual import virtual
 from stayfast.lab.harness.claim import Figure
 from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway, waits_s
 from stayfast.lab.harness.virtual import ask_pipeline, settings_of
-from stayfast.policy.hedge import HedgeConfig
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import Gaps, Mixture, ProviderConfig
 
 HEAVY_TAIL: Final = Mixture(0.191, 0.5, 0.068, 3.66, 0.745)  # p99 8 s
 LONG_S: Final = 5.0

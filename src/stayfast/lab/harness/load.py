@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from math import inf, isnan
 from typing import Any
 
-from stayfast.bench.arrivals import Arrivals, Gamma
-from stayfast.bench.asking import AskingConfig
-from stayfast.bench.client import HttpConfig, HttpTarget
-from stayfast.bench.lengths import Constant, Length
-from stayfast.bench.perform import Origin, Plan, perform
-from stayfast.bench.result import Result, Subject
-from stayfast.bench.schedule import Limit, Prompts, Workload
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.processes import MODEL, Processes, Server, gateway_settings
+from stayfast.lab.load.arrivals import Arrivals, Gamma
+from stayfast.lab.load.client import AskingConfig, HttpConfig, HttpTarget
+from stayfast.lab.load.lengths import Constant, Length
+from stayfast.lab.load.measure import Origin, Plan, perform
+from stayfast.lab.load.result import Result, Subject
+from stayfast.lab.load.schedule import Limit, Prompts, Workload
 
 BLOCK_S = 5.0  # of several targets, each gets the whole load for so long in turn
 

@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stayfast.lab.harness.claim import SetUpFailed
+from stayfast.lab.simulated import ProviderConfig
 from stayfast.settings import environment
-from stayfast.upstreams.simulated import ProviderConfig
 
 MODEL = "m"  # of the one route of most proofs
 START_WITHIN_S = 20.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stayfast.bench.table import Ink
 from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding
+from stayfast.lab.report.table import Ink
 
 MAX_NAME = 76  # characters; longer names take a second line
 MAX_LINE = 150

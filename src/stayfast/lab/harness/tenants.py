@@ -14,16 +14,16 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fact, Fanout, RequestDone, Sink
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.processes import MODEL
+from stayfast.lab.simulated import ProviderConfig
+from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.stages.admit import Admission
-from stayfast.policy.admission import AdmissionConfig, TenantConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.price import Price
-from stayfast.policy.priority import Urgency
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import Log, Route, Settings
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated import ProviderConfig
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.json_input import decode
 
 UPSTREAM = "provider"

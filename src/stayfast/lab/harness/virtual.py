@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from stayfast.bench.perform import Origin, perform
-from stayfast.bench.pipeline import PipelineTarget
-from stayfast.bench.result import Result, Subject
-from stayfast.bench.schedule import Prompts
-from stayfast.bench.target import Target
 from stayfast.compose.system import System
 from stayfast.lab.harness.claim import Conditions, Finding
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import MODEL
+from stayfast.lab.load.measure import Origin, perform
+from stayfast.lab.load.pipeline_target import PipelineTarget
+from stayfast.lab.load.result import Result, Subject
+from stayfast.lab.load.runner import Target
+from stayfast.lab.load.schedule import Prompts
+from stayfast.lab.simulated import ProviderConfig, Simulated
+from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.upstreams.simulated import ProviderConfig, Simulated
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
 
 P = ParamSpec("P")
 T = TypeVar("T")

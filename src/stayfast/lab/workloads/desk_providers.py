@@ -15,24 +15,15 @@ import uvloop
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.hedging_runs import HEAVY_TAIL
+from stayfast.lab.sim_server.answer import Answer
+from stayfast.lab.sim_server.config import ListenConfig
+from stayfast.lab.sim_server.connection import Connection
+from stayfast.lab.sim_server.listener import Listener, signalled
+from stayfast.lab.sim_server.reader import Inbound
+from stayfast.lab.sim_server.site import Site
+from stayfast.lab.simulated import Answering, Ask, Gaps, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
 from stayfast.lab.workloads.support_desk import BELOW, answer_of
-from stayfast.sim.answer import Answer
-from stayfast.sim.config import ListenConfig
-from stayfast.sim.connection import Connection
-from stayfast.sim.listener import Listener, signalled
-from stayfast.sim.reader import Inbound
-from stayfast.sim.site import Site
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.simulated import (
-    Answering,
-    Ask,
-    Gaps,
-    PromptCacheModel,
-    Provider,
-    ProviderConfig,
-    Tariff,
-    ask_of,
-)
 from stayfast.wire.json_input import decode
 
 NAMES: Final = ("a", "b")

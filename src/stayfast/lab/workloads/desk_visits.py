@@ -16,10 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from stayfast.bench.result import Result
-from stayfast.bench.schedule import Prompts, Shot
-from stayfast.bench.stats import Exact
-from stayfast.compose.virtual import virtual
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import SetUpFailed
@@ -27,6 +23,11 @@ from stayfast.lab.harness.hedging_runs import LONG_S
 from stayfast.lab.harness.load import Load, ask
 from stayfast.lab.harness.processes import Processes, Server
 from stayfast.lab.harness.virtual import read, simulated
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.schedule import Prompts, Shot
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.desk_providers import MAX_OUTPUT, MODEL, NAMES, DeskProvider, provider
 from stayfast.lab.workloads.echo_upstream import cache_result
 from stayfast.lab.workloads.memory import MemoryEmbedder
@@ -35,13 +36,12 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import Route, Settings, environment
 from stayfast.settings.environment import cache_home
-from stayfast.stores.embed import HOW_TO, EmbedderConfig, NoEmbedder
+from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.json_input import decode
 
 if TYPE_CHECKING:
-    from stayfast.stores.embed import Floats
+    from stayfast.stores.embedder import Floats
 
 EMBED_S: Final = 0.003
 ROUTE: Final = "desk"
@@ -58,7 +58,7 @@ def embedder_of(rows: Mapping[str, "Floats"], embedder: str) -> MemoryEmbedder:
 def prepare_embedder(visits: Sequence[Visit], say: Callable[[str], None]) -> MemoryEmbedder:
     """The vectors of all short questions. Raises SetUpFailed where there is no model."""
     try:
-        model = import_module("stayfast.stores.minilm").load(EmbedderConfig(), str(cache_home(environment())))
+        model = import_module("stayfast.stores.onnx_embedder").load(EmbedderConfig(), str(cache_home(environment())))
     except (ImportError, NoEmbedder) as missing:
         raise SetUpFailed(f"nothing can be asked in other words: {missing}; {HOW_TO}") from missing
     texts = list({visit.text: None for visit in visits if visit.pasted is None})

@@ -11,28 +11,28 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stayfast.compose.semantic import missing
-from stayfast.compose.virtual import virtual
+from stayfast.compose.caching import missing
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import SetUpFailed
 from stayfast.lab.harness.virtual import read
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.memory import BodyStream, MemoryEmbedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.policy.breaker import BreakerConfig
-from stayfast.policy.cache import CacheConfig
-from stayfast.policy.eligible import EligibleConfig
-from stayfast.policy.hedge import HedgeConfig
-from stayfast.policy.limits import LimitConfig
-from stayfast.policy.semantic import SemanticConfig
+from stayfast.policy.cache.cacheability import EligibleConfig
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.similarity import SemanticConfig
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import Route, Settings
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.simulated.settings import SimulatedUpstream
 from stayfast.wire.transcode import recite
 
 if TYPE_CHECKING:
-    from stayfast.stores.embed import Floats
+    from stayfast.stores.embedder import Floats
 
 DELAY_S: Final = 0.2
 SEMANTIC: Final = CacheConfig("semantic", semantic=SemanticConfig(

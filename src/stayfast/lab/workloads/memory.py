@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from stayfast.core.types import Chunk
-from stayfast.stores.embed import NoEmbedder
+from stayfast.stores.embedder import NoEmbedder
 from stayfast.upstreams.base import Call
 from stayfast.wire.transcode import transcoder
 
 if TYPE_CHECKING:
-    from stayfast.stores.embed import Floats
+    from stayfast.stores.embedder import Floats
 
 
 class BodyStream:

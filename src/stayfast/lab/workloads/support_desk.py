@@ -13,7 +13,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from stayfast.bench.words import Book
+from stayfast.lab.load.lengths import Book
 
 _TASKS: Final = tuple((tuple(does.split("/")), tuple(what.split("/"))) for does, what in (line.split(" | ") for line in """
 cancel/call back/withdraw | an order/a purchase/something I have ordered

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.handoffs import Prompt
+from stayfast.pipeline.plan import Prompt
 
 
 class Context(Protocol):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
-from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange
-from stayfast.pipeline.handoffs import Started
-from stayfast.pipeline.held import Held
-from stayfast.pipeline.ledger import steps_timing
+from stayfast.pipeline.plan import Started
+from stayfast.pipeline.release import Held
+from stayfast.pipeline.timing.ledger import steps_timing
+from stayfast.pipeline.timing.token_timings import Cadence
 
 SUCCESS, DROPPED, IGNORED = Outcome
 Settled = Callable[[Exchange, BaseException | None, Sight | None, Cadence | None, int], None]

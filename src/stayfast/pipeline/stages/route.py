@@ -6,12 +6,12 @@ from random import Random
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Request
-from stayfast.pipeline.attempt import MAX_NAME
+from stayfast.pipeline.attempts.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.handoffs import Plan, Prompt, Route, Target, Terms, able
-from stayfast.pipeline.picking import Aim, Picking, session_of
-from stayfast.policy.balance import Load, in_turn, order
-from stayfast.policy.breaker import State
+from stayfast.pipeline.plan import Plan, Prompt, Route, Target, Terms, able
+from stayfast.pipeline.routing.selector import Aim, Picking, session_of
+from stayfast.policy.resilience.breaker import State
+from stayfast.policy.routing.load_balancing import Load, in_turn, order
 
 ANY_MODEL = "*"
 _CLOSED = State.CLOSED

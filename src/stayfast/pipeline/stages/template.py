@@ -9,9 +9,9 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Chunk, Usage
-from stayfast.pipeline.cadence import Cadence
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.handoffs import Started, StoredStream
+from stayfast.pipeline.plan import Started, StoredStream
+from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.wire.transcode import recite
 
 ENDINGS = (StayfastError, asyncio.CancelledError)  # how a request can end before there is an answer

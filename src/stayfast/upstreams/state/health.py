@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 
 from stayfast.core.events import BreakerChanged, Sink
-from stayfast.policy.breaker import Breaker, BreakerConfig
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 
 MAX_UNNAMED = 64  # models that only clients name: the oldest is forgotten
 MAX_NAME = 64  # characters of such a name in a reason

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
-from stayfast.policy.common import LOOK_ELSEWHERE_S, Common
-from stayfast.policy.fair import Share
-from stayfast.policy.limits import Limit, LimitConfig
-from stayfast.policy.queue import Queue, QueueConfig, Waiting
+from stayfast.policy.admission.fair_share import Share
+from stayfast.policy.admission.queue import Queue, QueueConfig, Waiting
+from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, Common
+from stayfast.policy.resilience.limits import Limit, LimitConfig
 
 QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
 HELD_WEIGHT = 0.1  # of the newest in the mean time that a place is held
@@ -59,7 +59,8 @@ class _Stand:
 class Turn:
     """One request's wait, at one limit or several. One task's; changed by the limits, which call it or turn it away.
 
-    Of those that wait goes: the highest band, then the tenant with the least, then the earliest `ends_at` (policy/queue.py).
+    Of those that wait goes: the highest band, then the tenant with the least, then the earliest `ends_at`
+    (policy/admission/queue.py).
     """
 
     __slots__ = ("_clock", "_stands", "_told", "band", "ends_at", "queued_at", "tenant", "weight")

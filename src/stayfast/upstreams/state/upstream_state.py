@@ -8,14 +8,24 @@ from random import Random
 
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.events import Fanout, Sink
-from stayfast.policy.balance import Backlog, Load, Pace
-from stayfast.policy.breaker import Breaker, BreakerConfig
-from stayfast.policy.extra import Pool
-from stayfast.policy.limits import Limit, LimitConfig
-from stayfast.policy.predict import Predictor
-from stayfast.policy.stall import Flow
-from stayfast.policy.usual import Usual, log_of
-from stayfast.policy.verdicts import FAILED, JUDGED, REFUSED, UNKNOWN_JUDGED_AFTER_S, Call, Tally, Wheel, of_mark, tally
+from stayfast.policy.resilience.baselines import Usual, log_of
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
+from stayfast.policy.resilience.limits import Limit, LimitConfig
+from stayfast.policy.resilience.outcome_sampling import (
+    FAILED,
+    JUDGED,
+    REFUSED,
+    UNKNOWN_JUDGED_AFTER_S,
+    Call,
+    Tally,
+    Wheel,
+    of_mark,
+    tally,
+)
+from stayfast.policy.resilience.retry_budget import Pool
+from stayfast.policy.resilience.stall import Flow
+from stayfast.policy.resilience.ttft import Predictor
+from stayfast.policy.routing.load_balancing import Backlog, Load, Pace
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.health import Health, Models
 from stayfast.upstreams.state.limiter import Limited, QuickestTtft
@@ -146,7 +156,7 @@ class Member:
         return (self.own,) if self.models is None else self.models.named
 
     def load(self, now: float, model: str = "") -> Load:
-        """What `policy.balance` wants to know."""
+        """What `policy.routing.load_balancing` wants to know."""
         if now >= self._unjudged.next_at:
             self._judge(now)
         health = self.own if self.models is None else self.health(model)

@@ -1,0 +1,399 @@
+"""What the workers of one parent tell as one: their metrics and their recent requests.
+
+No counter ever goes back, which Prometheus would take for a new start and count everything again. So a worker writes down
+what it has counted before it shows it; one that takes a crashed worker's place goes on from there, and until it answers,
+or while a worker is stuck, what it had written down stands for it. What was counted between the last scrape and a crash
+is lost.
+
+What the caches of all routes hold and saved, as their operator sees it: told, looked into, and made to forget.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import msgspec
+
+from stayfast import __version__
+from stayfast.compose.turns import Turns
+from stayfast.core.events import RequestDone
+from stayfast.observe.metrics import definitions as known
+from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.counters import Snapshot, Totals
+from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
+from stayfast.observe.recent import Recent
+from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
+from stayfast.pipeline.cache.route_cache import Caching
+from stayfast.pipeline.plan import Route
+from stayfast.server.backend import Asked, ToForget
+from stayfast.stores.base import Kept, Store, StoreGone, StoreStats
+from stayfast.turns.remote_resume import Heard, Sought
+from stayfast.workers.peers import Siblings
+
+WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
+AUDITS = {"begun": "audit_begun", "right": "audit_right", "wrong": "audit_wrong"}
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """What the semantic cache of a route knows by now, and how much is wanted before it gives anything.
+
+    state: off (nothing to embed with), waiting (for its embedder), shadow (gives nothing yet), live, or fixed (a
+    threshold that nobody proves).
+    """
+
+    state: str
+    n_labels: int = 0
+    min_labels: int = 0
+    n_phrasings: int = 0
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What one worker tells of a route's cache."""
+
+    store: StoreStats
+    semantic: Learned | None = None  # None: it is an exact one
+
+
+class Forgot(msgspec.Struct, frozen=True):
+    """How many answers one store has forgotten; `gone`: it could not be asked."""
+
+    n: int = 0
+    is_shared: bool = False
+    gone: str = ""
+
+
+class Caches:
+    """Those of one worker. `routes` are those of the running system."""
+
+    __slots__ = ("routes",)
+
+    def __init__(self) -> None:
+        self.routes: Mapping[str, Route] = {}
+
+    async def stats(self) -> dict[str, Told]:
+        """How the cache of each route is."""
+        return {name: Told(await caching.store.stats(), _learned(caching)) for name, caching in self._caches()}
+
+    async def purge(self, what: ToForget) -> list[Forgot]:
+        """Forget it, store by store."""
+        forgot, seen = [], set[int]()
+        for _, store in self._stores():
+            if id(store) in seen:
+                continue
+            seen.add(id(store))
+            try:
+                n = await _purged(store, what)
+            except StoreGone as error:
+                forgot.append(Forgot(gone=str(error)))
+            else:
+                forgot.append(Forgot(n, store.is_shared))
+        return forgot
+
+    async def kept(self, key: bytes) -> dict[str, Any] | None:
+        """What is known of a kept answer, but for its words."""
+        for name, store in self._stores():
+            kept = await store.inspect(key)
+            if kept is not None:
+                return _told(name, kept)
+        return None
+
+    def _caches(self) -> list[tuple[str, Caching]]:
+        return [(name, route.terms.cache) for name, route in self.routes.items() if route.terms.cache is not None]
+
+    def _stores(self) -> list[tuple[str, Store]]:
+        return [(name, caching.store) for name, caching in self._caches()]
+
+    def __repr__(self) -> str:
+        return f"<Caches of {len(self._stores())} routes>"
+
+
+async def _purged(store: Store, what: ToForget) -> int:
+    """How many answers it has forgotten. Raises StoreGone."""
+    if what.key is None:
+        return await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
+    n = int(await store.inspect(what.key) is not None)
+    if not await store.remove(what.key):
+        raise StoreGone((await store.stats()).why_not or "it did not answer in time")
+    return n
+
+
+def _told(route: str, kept: Kept) -> dict[str, Any]:
+    return {"route": kept.route or route, "tenant": kept.tenant, "tags": list(kept.tags), "kept_at": kept.kept_at,
+            "drop_at": kept.drop_at if kept.drop_at < 1e12 else None, "bytes": len(kept.body), "usage": kept.usage,
+            "finish_reason": kept.finish_reason}
+
+
+def _learned(caching: Caching) -> Learned | None:
+    if caching.config.mode != "semantic":
+        return None
+    if caching.semantic is None:
+        return Learned("off")
+    its, config = caching.semantic.stats(), caching.config.semantic
+    if not caching.semantic.is_ready or caching.semantic.embedding.ahead is None:
+        return Learned("waiting", min_labels=config.min_labels)
+    state = "fixed" if config.threshold is not None else "shadow" if its.is_shadow else "live"
+    return Learned(state, its.n_labels, config.min_labels, its.n_phrasings)
+
+
+def summed(of_workers: Iterable[Mapping[str, Told]], totals: Totals) -> bytes:
+    """All routes with a cache, of all workers, as JSON."""
+    caches: dict[str, list[Told]] = {}
+    for told in of_workers:
+        for name, its in told.items():
+            caches.setdefault(name, []).append(its)
+    return msgspec.json.encode({"object": "list", "data": [
+        {"route": name, "store": _one([its.store for its in every]), **_counted(name, totals),
+         "semantic": _known([its.semantic for its in every if its.semantic is not None], name, totals)}
+        for name, every in caches.items()]})
+
+
+def _known(of_workers: list[Learned], route: str, totals: Totals) -> dict[str, Any] | None:
+    """The state that most workers are in. Those that share a store know the same, others learn apart: what is told is of who
+    knows most. Audits are of all, since their start.
+    """
+    if not of_workers:
+        return None
+    states = [its.state for its in of_workers]
+    counted = totals.counters[known.SEMANTIC.name]
+    return {"state": max(states, key=states.count), "workers": {state: states.count(state) for state in sorted(set(states))},
+            "labels": max(its.n_labels for its in of_workers), "min_labels": max(its.min_labels for its in of_workers),
+            "questions": max(its.n_phrasings for its in of_workers),
+            "audits": {name: int(counted.get((route, result), 0)) for name, result in AUDITS.items()}}
+
+
+def forgotten(of_workers: Iterable[list[Forgot]]) -> bytes:
+    """How many answers are gone: those of a shared store are the same for all workers."""
+    every = [forgot for told in of_workers for forgot in told]
+    n_shared = max((forgot.n for forgot in every if forgot.is_shared), default=0)
+    gone = sorted({forgot.gone for forgot in every if forgot.gone})
+    return msgspec.json.encode({"forgotten": n_shared + sum(forgot.n for forgot in every if not forgot.is_shared),
+                                "gone": gone})
+
+
+def _one(stats: list[StoreStats]) -> StoreStats:
+    """Of workers that share a store any one; else all together."""
+    first = next((one for one in stats if not one.why_not), stats[0])
+    if first.is_shared:
+        return msgspec.structs.replace(first, n_near=sum(one.n_near for one in stats),
+                                       n_evicted=sum(one.n_evicted for one in stats))
+    return msgspec.structs.replace(
+        first, n_entries=sum(one.n_entries or 0 for one in stats), n_bytes=sum(one.n_bytes or 0 for one in stats),
+        max_bytes=sum(one.max_bytes or 0 for one in stats), n_evicted=sum(one.n_evicted for one in stats))
+
+
+def _counted(route: str, totals: Totals) -> dict[str, Any]:
+    """What came of the requests. Ratios are of the requests that a cache might have answered: not of what it never may."""
+    requests = {labels[1]: int(n) for labels, n in totals.counters[known.CACHE.name].items() if labels[0] == route}
+    n_asked = sum(n for result, n in requests.items() if result != "bypass")
+    kinds = {"exact": requests.get("hit", 0) + requests.get("stale", 0), "semantic": requests.get("semantic", 0)}
+    saved_s, saved_usd = (
+        {labels[1]: n for labels, n in totals.counters[family.name].items() if labels[0] == route}
+        for family in (known.CACHE_SAVED_S, known.CACHE_SAVED_USD))
+    error = {labels[1]: value for labels, value in totals.gauges[known.SEMANTIC_ERROR.name].items() if labels[0] == route}
+    return {
+        "requests": requests,
+        "without_a_call": _ratio(sum(requests.get(result, 0) for result in WITHOUT_A_CALL), n_asked),
+        "kinds": {kind: {"hits": n, "hit_ratio": _ratio(n, n_asked), "saved_s": round(saved_s.get(kind, 0.0), 3),
+                         "saved_usd": round(saved_usd.get(kind, 0.0), 6)} for kind, n in kinds.items()},
+        "error": error or None,
+    }
+
+
+def _ratio(n: int, n_all: int) -> float | None:
+    return round(n / n_all, 4) if n_all else None
+
+
+_N_PIECES_AT_A_TIME = 16  # series written before the loop has its turn: a quarter of a millisecond
+_NORMAL_S = 3600.0
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """From one worker to another."""
+
+    what: str  # metrics, list, one, caches, forget, kept, turn
+    asked: Asked = Asked()
+    request_id: str = ""
+    forget: ToForget = ToForget()
+    key: bytes = b""
+    turn: Sought | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """One worker's view of all. One loop's."""
+
+    seen: Metrics
+    recent: Recent
+    catch_up: Callable[[], None]  # called before either is read
+    siblings: Siblings
+    caches: Caches = field(default_factory=Caches)
+    turns: Turns = field(default_factory=Turns)
+
+    async def begin(self) -> None:
+        """Go on from where this worker's predecessor ended, and answer the others. Raises OSError."""
+        last = self._last_of(self.siblings.n)
+        if last is not None:
+            self.seen.resume(last)
+        await self.siblings.listen(self._answer)
+
+    async def metrics(self) -> bytes:
+        """The metrics of all workers, in Prometheus's text format."""
+        whole, n_answered, n_silent = await self._whole()
+        workers = whole.gauges[WORKERS.name]
+        workers[("answered",)], workers[("silent",)] = n_answered, n_silent
+        whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
+        parts = []
+        for number, piece in enumerate(whole.pieces()):
+            parts.append(piece)
+            if number % _N_PIECES_AT_A_TIME == 0:
+                await asyncio.sleep(0)
+        return "".join(parts).encode()
+
+    async def _whole(self) -> tuple[Totals, int, int]:
+        """What all workers have counted; how many of them answered, and how many did not."""
+        whole = Totals(self.seen.totals.bounds_s)
+        await _in_pieces(whole.adding(self._taken()))
+        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("metrics")))
+        n_silent = 0
+        for n, answer in answers.items():
+            told = _decoded(answer)
+            if told is not None:
+                await _in_pieces(whole.adding(told))
+                continue
+            n_silent += 1
+            last = self._last_of(n)
+            if last is not None:
+                await _in_pieces(whole.adding(last, is_of_now=False))
+        return whole, 1 + len(answers) - n_silent, n_silent
+
+    async def caches_told(self) -> bytes:
+        """What the caches of all routes hold and saved, of all workers, as JSON."""
+        whole, _, _ = await self._whole()
+        told = [await self.caches.stats()]
+        for answer in (await self.siblings.ask(msgspec.msgpack.encode(_Question("caches")))).values():
+            told += [msgspec.msgpack.decode(answer, type=dict[str, Told])] if answer else []
+        return summed(told, whole)
+
+    async def forget(self, what: ToForget) -> bytes:
+        """Forget kept answers in all workers; how many, as JSON."""
+        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("forget", forget=what)))
+        others = [msgspec.msgpack.decode(answer, type=list[Forgot]) for answer in answers.values() if answer]
+        silent = [[Forgot(gone=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
+        return forgotten([await self.caches.purge(what), *others, *silent])
+
+    async def kept(self, key: bytes) -> bytes | None:
+        """What is known of one kept answer, as JSON; None where no worker has it."""
+        found = await self.caches.kept(key)
+        if found is not None:
+            return msgspec.json.encode(found)
+        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("kept", key=key)))
+        return next((answer for answer in answers.values() if answer), None)
+
+    async def requests(self, asked: Asked) -> bytes:
+        """The newest requests of all workers, newest first, as JSON."""
+        found = self._listed(asked)
+        for answer in (await self.siblings.ask(msgspec.msgpack.encode(_Question("list", asked)))).values():
+            found += msgspec.msgpack.decode(answer, type=list[Listed]) if answer else []
+        found.sort(key=lambda one: one.ended_at, reverse=True)
+        return msgspec.json.encode({"object": "list", "data": found[:asked.n]})
+
+    async def turn(self, sought: Sought) -> Heard | None:
+        """What has come of a turn that another worker keeps; None where none does."""
+        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("turn", turn=sought)))
+        found = [msgspec.msgpack.decode(answer, type=Heard | None) for answer in answers.values() if answer]
+        return next((heard for heard in found if heard is not None), None)
+
+    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+        """One request in full, as JSON; None where no worker keeps it, or it is not the tenant's to see."""
+        question = _Question("one", Asked(tenant=tenant), request_id)
+        found = [self._one(question)]
+        if found[0] is None:
+            answers = await self.siblings.ask(msgspec.msgpack.encode(question))
+            found += [msgspec.msgpack.decode(answer, type=Waterfall | None) for answer in answers.values() if answer]
+        newest = max((one for one in found if one is not None), key=lambda one: one.ended_at, default=None)
+        return msgspec.json.encode(newest) if newest is not None else None
+
+    async def _answer(self, message: bytes) -> bytes:
+        question = msgspec.msgpack.decode(message, type=_Question)
+        match question.what:
+            case "metrics":
+                return self._written_down(self._snapshot())
+            case "list":
+                return msgspec.msgpack.encode(self._listed(question.asked))
+            case "caches":
+                return msgspec.msgpack.encode(await self.caches.stats())
+            case "forget":
+                return msgspec.msgpack.encode(await self.caches.purge(question.forget))
+            case "kept":
+                found = await self.caches.kept(question.key)
+                return msgspec.json.encode(found) if found is not None else b""
+            case "turn":
+                return msgspec.msgpack.encode(await self.turns.tell(question.turn) if question.turn is not None else None)
+            case _:
+                return msgspec.msgpack.encode(self._one(question))
+
+    def _listed(self, asked: Asked) -> list[Listed]:
+        self.catch_up()
+        newest = self.recent.newest(is_notable=asked.is_notable)
+        return [listed(fact) for fact, _ in zip(_visible(newest, asked.tenant), range(asked.n), strict=False)]
+
+    def _one(self, question: _Question) -> Waterfall | None:
+        self.catch_up()
+        for fact in _visible(self.recent.named(question.request_id), question.asked.tenant):
+            return waterfall(fact, self.seen.first_tokens(fact.route, _NORMAL_S))
+        return None
+
+    def _snapshot(self) -> Snapshot:
+        self.catch_up()
+        return self.seen.snapshot()
+
+    def _taken(self) -> Snapshot:
+        """A snapshot, written down before anybody sees it where somebody may have to go on from it."""
+        snapshot = self._snapshot()
+        if self.siblings.others:
+            self._written_down(snapshot)
+        return snapshot
+
+    def _written_down(self, snapshot: Snapshot) -> bytes:
+        """It, as it is kept in the folder now."""
+        data = msgspec.msgpack.encode(snapshot)
+        path = self._path(self.siblings.n)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(data)
+        fresh.replace(path)
+        return data
+
+    def _last_of(self, n: int) -> Snapshot | None:
+        if not self.siblings.others:
+            return None
+        try:
+            return _decoded(self._path(n).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def _path(self, n: int) -> Path:
+        assert self.siblings.folder is not None
+        return self.siblings.folder / f"{n}.counts"
+
+
+def _visible(facts: Iterable[RequestDone], tenant: str | None) -> Iterable[RequestDone]:
+    return (fact for fact in facts if tenant is None or fact.tenant == tenant)
+
+
+def _decoded(data: bytes | None) -> Snapshot | None:
+    """None for no answer, and for one that cannot be read: of another version, or half of one."""
+    if not data:
+        return None
+    try:
+        return msgspec.msgpack.decode(data, type=Snapshot)
+    except msgspec.DecodeError:
+        return None
+
+
+async def _in_pieces(work: Iterator[None]) -> None:
+    """All of it, with a turn of the loop between any two of its pieces."""
+    for _ in work:
+        await asyncio.sleep(0)

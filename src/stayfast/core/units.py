@@ -1,0 +1,92 @@
+"""Figures as people read them: three digits, a unit, a dash for what does not exist. The table and the page share these.
+
+Lengths of time as people type them: 500ms, 30s, 1m30s, 2h.
+"""
+
+import re
+from math import inf, isfinite
+
+DASH = "-"
+FAILED = "failed"
+
+
+def seconds(value_s: float) -> str:
+    """0.000578 -> "578 us", 0.0421 -> "42.1 ms", 4.4914 -> "4.49 s"."""
+    if not isfinite(value_s):
+        return DASH if value_s != float("inf") else "never"
+    size = abs(value_s)
+    if size >= 0.9995:
+        return f"{three(value_s)} s"
+    if size >= 0.0009995:
+        return f"{three(value_s * 1e3)} ms"
+    return f"{three(value_s * 1e6)} us" if size >= 5e-8 else "0"
+
+
+def seconds_in_unit(value_s: float, unit: str) -> str:
+    """0.226, "s" -> "0.226 s"; 1.5, "ms" -> "1500 ms"; less than a hundredth of it has the unit that fits."""
+    value = value_s / {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
+    return f"{three(value)} {unit}" if isfinite(value) and value >= 0.01 else seconds(value_s)
+
+
+def ranked(value_s: float) -> str:
+    """A quantile: one that falls among the failed says so."""
+    return FAILED if value_s == inf else seconds(value_s)
+
+
+def three(value: float) -> str:
+    """Three significant digits, never in exponents: 0.123, 1.23, 12.3, 123, 1234."""
+    size = abs(value)
+    for bound, digits in ((99.95, 0), (9.995, 1), (0.9995, 2)):
+        if size >= bound:
+            return f"{value:.{digits}f}"
+    return f"{value:.3f}"
+
+
+def share(value: float) -> str:
+    """0.98434 -> "98.4 %"; never rounded up to 100 %, nor down to 0 %."""
+    if not isfinite(value):
+        return DASH
+    if 0.9995 <= value < 1:
+        return f"{min(value, 0.99999) * 100:.3f} %"
+    if 0 < value < 0.0005:
+        return f"{max(value, 0.00001) * 100:.3f} %"
+    return f"{value * 100:.1f} %"
+
+
+def rate(value: float) -> str:
+    """Of a second."""
+    return f"{three(value)}/s" if isfinite(value) else DASH
+
+
+def count(n: int) -> str:
+    """1234567 -> "1,234,567"."""
+    return f"{n:,}"
+
+
+def factor(value: float) -> str:
+    """7.75 -> "7.8x"."""
+    return f"{value:.1f}x" if isfinite(value) else DASH
+
+
+def printable(text: str) -> str:
+    """Text of another, on one line and without anything that a terminal would act on."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def seconds_in(text: str) -> float:
+    """Read a length of time. A unit must be given. Raises ValueError."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a length of time: write 500ms, 30s, 1m30s or 2h")
+    return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+
+
+def said(seconds: float) -> str:
+    """A length of time for a person: 500 ms, 30 s, 5 min."""
+    if seconds < 1:
+        return f"{seconds * 1e3:g} ms"
+    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"

@@ -1,0 +1,296 @@
+"""A server behind HTTP/1.1 as a target: connections, time-outs, one sample a request (docs/decisions/0005).
+
+There is no limit on connections: one would queue requests here and call it the target's speed. A connection is kept while
+the target keeps it; the one used last goes out first. A kept connection that turns out to be closed before one byte of the
+answer came is replaced once, as SDKs do; the request's clock goes on.
+
+Shots as requests of a dialect: path, headers and body.
+
+From an answer as it came to a row of the report.
+"""
+
+import asyncio
+import errno
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any, Final
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import UpstreamFailed
+from stayfast.core.types import Api
+from stayfast.core.units import printable
+from stayfast.http.client.client import split_base_url
+from stayfast.http.client.dial import Dialer, Origin
+from stayfast.http.client.dns import Resolver
+from stayfast.lab.load.exchange import Connection, Exchange
+from stayfast.lab.load.reader import reader_of
+from stayfast.lab.load.runner import Asking
+from stayfast.lab.load.samples import Error, Sample
+from stayfast.lab.load.schedule import Prompts, Shot
+
+PATHS: Final = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.RESPONSES: "/responses",
+                Api.MESSAGES: "/messages"}
+ANTHROPIC_VERSION: Final = "2023-06-01"
+_ENCODE: Final = msgspec.json.Encoder().encode
+_LIMITS: Final = {Api.RESPONSES: "max_output_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class AskingConfig:
+    """How requests are said. `extra` goes into every body: its values replace ours, null takes a field out."""
+
+    api: Api = Api.CHAT
+    model: str = "stayfast-tiny"
+    stream: bool = True
+    key: str | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    extra: dict[str, Any] = field(default_factory=dict)
+    allow_empty: bool = False  # a whole answer without content is good
+
+    def __post_init__(self) -> None:
+        if self.api not in PATHS:
+            raise ValueError(f"the dialect must be one of {', '.join(PATHS)}, not {self.api}")
+        for name, value in self.all_headers():
+            if not name or not (name + value).isascii() or any(char in name + value for char in "\r\n\0"):
+                raise ValueError(f"the header {name!r} cannot be sent in HTTP")
+
+    def all_headers(self) -> list[tuple[str, str]]:
+        """Those of every request, but for host and content-length."""
+        accept = "text/event-stream" if self.stream else "application/json"
+        found = {"content-type": "application/json", "accept": accept, "accept-encoding": "identity",
+                 "user-agent": "stayfast-bench"}
+        if self.api is Api.MESSAGES:
+            found["anthropic-version"] = ANTHROPIC_VERSION
+        if self.key:
+            found |= {"x-api-key": self.key} if self.api is Api.MESSAGES else {"authorization": f"Bearer {self.key}"}
+        return list((found | {name.lower(): value for name, value in self.headers}).items())
+
+
+class Asker:
+    """Makes bodies."""
+
+    def __init__(self, config: AskingConfig, prompts: Prompts) -> None:
+        self._config = config
+        self._prompts = prompts
+        self._limit = _LIMITS.get(config.api, "max_tokens")
+
+    def body(self, shot: Shot) -> bytes:
+        """The request for a shot."""
+        config = self._config
+        said: dict[str, Any] = {"model": config.model, self._limit: shot.n_output, "stream": config.stream}
+        said |= self._asked(shot)
+        if config.stream and config.api in (Api.CHAT, Api.COMPLETIONS):
+            said["stream_options"] = {"include_usage": True}
+        if config.extra:
+            said = {name: value for name, value in (said | config.extra).items() if value is not None}
+        return _ENCODE(said)
+
+    def _asked(self, shot: Shot) -> dict[str, Any]:
+        system = self._prompts.system
+        dialogue = self._prompts.dialogue(shot)
+        if self._config.api is Api.COMPLETIONS:
+            return {"prompt": "\n\n".join([system] * bool(system) + [text for _, text in dialogue])}
+        messages = [{"role": role, "content": text} for role, text in dialogue]
+        match self._config.api:
+            case Api.MESSAGES:
+                return {"messages": messages} | ({"system": system} if system else {})
+            case Api.RESPONSES:
+                return {"input": messages} | ({"instructions": system} if system else {})
+        return {"messages": [{"role": "system", "content": system}] * bool(system) + messages}
+
+
+EXCERPT_CHARS: Final = 200
+MIN_SECRET: Final = 8  # a shorter word is no key: taking it out would garble an honest message
+_ESCAPED: Final = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/))")
+_LIKE_A_KEY: Final = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|xai|aiza)[-_*.\w]{9,}|\bbearer\s+[^\s\"',;]+")
+
+
+class Tally:
+    """Makes one target's samples, and knows how their output tokens were counted. `secrets` never get into an excerpt."""
+
+    __slots__ = ("_has_excerpt", "_n_by_chunks", "_n_by_usage", "_secrets")
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        words = {word for value in secrets for word in (value, *value.split()) if len(word) >= MIN_SECRET}
+        self._secrets = sorted(words, key=len, reverse=True)  # one may be a part of another
+        self._has_excerpt = False
+        self._n_by_usage = 0
+        self._n_by_chunks = 0
+
+    @property
+    def counted_by(self) -> str:
+        """usage, chunks, or both."""
+        if self._n_by_usage and self._n_by_chunks:
+            return "both"
+        return "chunks" if self._n_by_chunks else "usage"
+
+    def sample(self, asking: Asking, exchange: Exchange, sent_at: float, connect_s: float) -> Sample:
+        """The row. `sent_at` is the clock's; NaN for what did not happen."""
+        zero_at, shot, reader = asking.zero_at, asking.shot, exchange.reader
+        usage = reader.usage
+        is_by_usage = usage is not None and usage.output > 0
+        self._n_by_usage += is_by_usage
+        self._n_by_chunks += exchange.n_chunks > 0 and not is_by_usage
+        return Sample(
+            shot.number, shot.at_s, sent_s=sent_at - zero_at, headers_s=exchange.head_at - zero_at,
+            first_s=exchange.first_at - zero_at, last_s=exchange.last_at - zero_at, ended_s=exchange.ended_at - zero_at,
+            n_input=usage.input_total if usage and usage.input_total else shot.n_input,
+            n_output=usage.output if usage and is_by_usage else exchange.n_chunks, n_chunks=exchange.n_chunks,
+            gap_max_s=exchange.gap_max_s, connect_s=connect_s, shown_s=exchange.shown_at - zero_at, status=exchange.status,
+            error=exchange.error, n_upstream_attempts=exchange.n_attempts, server_timing=exchange.server_timing,
+            excerpt=self._excerpt(exchange))
+
+    def _excerpt(self, exchange: Exchange) -> str:
+        """The beginning of the first failed body, on one line and without anything that looks like a key."""
+        if self._has_excerpt or not (body := exchange.excerpt):
+            return ""
+        self._has_excerpt = True
+        text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else "/", body.decode("utf-8", "replace"))
+        for secret in self._secrets:
+            text = text.replace(secret, "[key]")
+        text = printable(" ".join(_LIKE_A_KEY.sub("[key]", text).split()))
+        return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "..."
+
+
+DNS_TTL_S = 300.0
+_OURS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)  # not the target's fault
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """Where a target is. `base_url` is what the dialect's SDK takes as its base URL: see `path_of`."""
+
+    base_url: str
+    asking: AskingConfig
+    ca_file: str | None = None
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        split_base_url(self.base_url)
+
+
+class HttpTarget:
+    """One server. Used on one event loop."""
+
+    def __init__(self, name: str, config: HttpConfig, prompts: Prompts, clock: Clock) -> None:
+        base = split_base_url(config.base_url)
+        origin = Origin(name, base.host, base.port, ("http/1.1",) if base.is_tls else (), config.ca_file, config.verify)
+        self._dialer = Dialer(origin, Resolver(base.host, DNS_TTL_S, clock), clock)
+        self._named, self._authority = f"upstream {name}", base.authority
+        self._clock = clock
+        self._streams = config.asking.stream
+        self._api = config.asking.api
+        self._allows_empty = config.asking.allow_empty
+        self._asker = Asker(config.asking, prompts)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in config.asking.all_headers())
+        self._head = (f"POST {path_of(base.path, config.asking.api)} HTTP/1.1\r\nhost: {base.authority}\r\n{fields}"
+                      "content-length: ").encode()
+        self._idle: dict[Connection, None] = {}
+        self._busy: dict[Connection, Exchange] = {}
+        self._dialing: set[asyncio.Timeout] = set()
+        self._tally = Tally([config.asking.key or "", *(value for _, value in config.asking.headers)])
+
+    @property
+    def counted_by(self) -> str:
+        """See `target.Target`."""
+        return self._tally.counted_by
+
+    async def ask(self, asking: Asking) -> Sample:
+        """See `target.Target`."""
+        body = self._asker.body(asking.shot)
+        request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+        loop = asyncio.get_running_loop()
+        connect_s = sent_at = nan
+        is_fresh = False
+        while True:
+            exchange = Exchange(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
+                                done=loop.create_future(), allows_empty=self._allows_empty)
+            try:
+                connection = None if is_fresh else self._kept()
+                if connection is None:
+                    is_fresh = True
+                    connection, connect_s = await self._connect(asking.timeout_at)
+            except (UpstreamFailed, TimeoutError) as why:
+                exchange.end(_why(why), self._clock.now())
+                sample = self._tally.sample(asking, exchange, sent_at, connect_s)
+                return msgspec.structs.replace(sample, excerpt=str(why).replace(self._named, self._authority))
+            self._busy[connection] = exchange
+            at = connection.send(request, exchange)
+            if sent_at != sent_at:  # NaN: not sent before
+                sent_at = at
+            await self._answered(connection, exchange, asking.timeout_at)
+            if not (exchange.was_untouched and not is_fresh):
+                return self._tally.sample(asking, exchange, sent_at, connect_s)
+            is_fresh = True
+
+    def close(self) -> None:
+        """See `target.Target`: what is on its way ends as a time-out."""
+        now = self._clock.now()
+        for connection, exchange in list(self._busy.items()):
+            connection.abort()
+            exchange.end(Error.TIMEOUT, now)
+        for connection in list(self._idle):
+            connection.abort()
+        self._idle.clear()
+        for dialing in self._dialing:
+            dialing.reschedule(0)
+
+    def _kept(self) -> Connection | None:
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def _answered(self, connection: Connection, exchange: Exchange, timeout_at: float) -> None:
+        timer = asyncio.get_running_loop().call_later(timeout_at - self._clock.now(), self._time_out, connection, exchange)
+        try:
+            await exchange.done
+        finally:
+            timer.cancel()
+            self._busy.pop(connection, None)
+            if not exchange.done.done():  # cancelled
+                connection.abort()
+
+    def _time_out(self, connection: Connection, exchange: Exchange) -> None:
+        if not exchange.done.done():
+            connection.abort()
+            exchange.end(Error.TIMEOUT, self._clock.now())
+
+    async def _connect(self, timeout_at: float) -> tuple[Connection, float]:
+        began_at = self._clock.now()
+        async with asyncio.timeout(timeout_at - began_at) as dialing:
+            self._dialing.add(dialing)
+            try:
+                dialed = await self._dialer.open()
+            finally:
+                self._dialing.discard(dialing)
+        connection = Connection(dialed.transport, self._clock.now, self._free, self._gone)
+        dialed.transport.set_protocol(connection)
+        return connection, self._clock.now() - began_at
+
+    def _free(self, connection: Connection) -> None:
+        self._busy.pop(connection, None)
+        self._idle[connection] = None
+
+    def _gone(self, connection: Connection) -> None:
+        self._idle.pop(connection, None)
+
+
+def path_of(base_path: str, api: Api) -> str:
+    """Where requests of a dialect go. OpenAI's SDKs take a base URL that ends in /v1, which is added only to a bare host;
+    Anthropic's take it without and add /v1 themselves, so of messages both forms are the same."""
+    if not base_path or (api is Api.MESSAGES and not base_path.endswith("/v1")):
+        base_path += "/v1"
+    return base_path + PATHS[api]
+
+
+def _why(error: UpstreamFailed | TimeoutError) -> Error:
+    if isinstance(error, TimeoutError):
+        return Error.TIMEOUT
+    cause = error.__cause__
+    return Error.UNSENT if isinstance(cause, OSError) and cause.errno in _OURS else Error.CONNECT

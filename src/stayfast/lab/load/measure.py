@@ -1,0 +1,286 @@
+"""A whole measurement: the schedule, the run, what the client knows of itself, and one `Result` a target.
+
+The same for HTTP targets on real time and for the pipeline in virtual time; the caller brings targets and a clock.
+
+What the client knows of itself, and when its figures are its own and not the target's.
+
+A run is invalid when p99 of the lateness of its sends, or of its loop's lag, is more than max(5 ms, 2 % of the median
+TTFT); when it sent fewer requests a second than the schedule asked for, by more than 1 %; or when it ran out of sockets.
+
+A run as it goes, in one line.
+"""
+
+import asyncio
+import gc
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil, isnan
+from random import Random
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.units import said
+from stayfast.lab.load.goodput import Slo
+from stayfast.lab.load.result import Health, Mode, Result, Subject
+from stayfast.lab.load.runner import Record, RunConfig, Runner, Target, in_turn, rounds
+from stayfast.lab.load.samples import Samples
+from stayfast.lab.load.schedule import Limit, Shot, Workload, shots
+
+TICK_S = 0.01
+LEAST_BOUND_S = 0.005
+TTFT_SHARE = 0.02
+MAX_SHORTFALL = 0.01
+
+
+class LoopLag:
+    """How late the loop's own timer is: as late are the stamps of bytes that came meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.lags_s: array[float] = array("d")
+        self._clock = clock
+
+    async def watch(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            due_at = self._clock.now() + TICK_S
+            await asyncio.sleep(TICK_S)
+            self.lags_s.append(max(0.0, self._clock.now() - due_at))
+
+
+def health_of(record: Record, lags_s: Sequence[float], *, n_scheduled: int, seconds: float,
+              cpu_share: float = 0.0) -> Health:
+    """Judge a run. `n_scheduled`: measured shots that were due, 0 in a closed loop; `seconds`: the schedule's length."""
+    late_s = sorted(record.lateness_s)
+    lags_s = sorted(lags_s)
+    requested_rps = n_scheduled / seconds if seconds else 0.0
+    n_sent = len(record.lateness_s) - record.n_unsent
+    behind_s = max(0.0, record.last_began_s - record.last_at_s)  # how far the end of the sends slipped
+    achieved_rps = n_sent / (seconds + behind_s) if seconds else 0.0
+    health = Health(
+        lateness_p50_s=_quantile(late_s, 0.5), lateness_p99_s=_quantile(late_s, 0.99), lateness_max_s=_quantile(late_s, 1.0),
+        loop_lag_p50_s=_quantile(lags_s, 0.5), loop_lag_p99_s=_quantile(lags_s, 0.99), loop_lag_max_s=_quantile(lags_s, 1.0),
+        requested_rps=requested_rps, achieved_rps=achieved_rps, cpu_share=cpu_share)
+    return msgspec.structs.replace(health, verdict=tuple(_verdict(health, record)))
+
+
+def _verdict(health: Health, record: Record) -> list[str]:
+    bound_s = max(LEAST_BOUND_S, TTFT_SHARE * _median_ttft_s(record))
+    reasons = []
+    late_s = health.lateness_p99_s if health.requested_rps else 0.0  # a closed loop has no schedule to be late on
+    for what, p99_s in (("its sends were late by", late_s), ("its loop lagged by", health.loop_lag_p99_s)):
+        if p99_s > bound_s:
+            reasons.append(f"{what} {p99_s * 1e3:.1f} ms at p99, more than {bound_s * 1e3:.1f} ms (the larger of 5 ms and "
+                           "2 % of the median TTFT): the figures are the client's as much as the target's")
+    if health.requested_rps and health.achieved_rps < health.requested_rps * (1 - MAX_SHORTFALL):
+        reasons.append(f"it sent {health.achieved_rps:.1f} requests/s of the {health.requested_rps:.1f} asked for: more "
+                       "than 1 % short")
+    if record.n_unsent:
+        reasons.append(f"{record.n_unsent} requests could not be sent at all (no socket, no port, or too late to matter)")
+    if reasons:
+        reasons[-1] += f" (try a quieter machine or {'a lower rate' if health.requested_rps else 'fewer callers'})"
+    return reasons
+
+
+def _median_ttft_s(record: Record) -> float:
+    floats = record.samples.floats
+    ttfts_s = (first - sent for first, sent in zip(floats["first_s"], floats["sent_s"], strict=True))
+    return _quantile(sorted(ttft_s for ttft_s in ttfts_s if not isnan(ttft_s)), 0.5)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """The nearest rank: a value that was measured."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+
+SPIN_S = 0.001
+MOST_ENDS = 4
+FIRST_BAD = 300  # statuses from here on are why an answer failed
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. `n_concurrent`: callers of a closed loop; 0 is an open loop. `block_s`: see `run.in_turn`."""
+
+    workload: Workload
+    limit: Limit
+    seed: int = 0
+    n_concurrent: int = 0
+    timeout_s: float = 60.0
+    block_s: float = 5.0
+    slo: Slo = field(default_factory=Slo)
+
+    def __post_init__(self) -> None:
+        RunConfig(self.timeout_s)
+        limit = self.limit
+        if limit.until_s is None and limit.n_requests is None and not self.workload.trace:
+            raise ValueError("a run needs an end: a duration or a number of requests")
+        if self.n_concurrent and limit.until_s is None and limit.n_requests is None:
+            raise ValueError("a closed loop needs a duration or a number of requests")
+        for name, value in (("duration", limit.until_s), ("block", self.block_s), ("number of requests", limit.n_requests)):
+            if value is not None and value <= 0:
+                raise ValueError(f"the {name} must be more than 0")
+        if limit.warmup_s < 0:
+            raise ValueError("the warm-up must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a report comes from."""
+
+    command: str = ""
+    machine: dict[str, str] = field(default_factory=dict)
+
+
+async def perform(plan: Plan, subjects: Sequence[tuple[Subject, Target]], clock: Clock, origin: Origin, *,
+                  is_virtual: bool = False, on_start: Callable[[Runner], None] | None = None) -> list[Result]:
+    """Run the plan; one result a subject. `on_start` gets the runner, to watch or to stop it."""
+    config = RunConfig(plan.timeout_s, 0.0 if is_virtual else SPIN_S, plan.limit.until_s, plan.limit.n_requests)
+    runner = Runner([target for _, target in subjects], clock, config)
+    fixed = [] if plan.n_concurrent else list(shots(plan.workload, plan.seed, plan.limit))
+    began_at_wall, began_at, cpu_before_s = clock.wall(), clock.now(), cpu_s()
+    lag = LoopLag(clock)
+    with frozen_garbage():
+        async with asyncio.TaskGroup() as group:
+            watching = None if is_virtual else group.create_task(lag.watch())
+            if on_start is not None:
+                on_start(runner)
+            try:
+                await _load(plan, runner, fixed, len(subjects))
+            finally:
+                if watching is not None:
+                    watching.cancel()
+    for _, target in subjects:
+        target.close()
+    cpu_share = 0.0 if is_virtual else (cpu_s() - cpu_before_s) / max(1e-9, clock.now() - began_at)
+    measured = _Measured(plan, runner, fixed, lag, cpu_share)
+    return [measured.result(n, subject, target.counted_by, origin, began_at_wall, is_virtual=is_virtual)
+            for n, (subject, target) in enumerate(subjects)]
+
+
+async def _load(plan: Plan, runner: Runner, fixed: Sequence[Shot], n_targets: int) -> None:
+    rng = Random(plan.seed + 2)
+    warmup_s = plan.limit.warmup_s
+    if not plan.n_concurrent:
+        await runner.open_loop(in_turn(fixed, n_targets, warmup_s, plan.block_s, rng))
+        return
+    until_s = plan.limit.until_s
+    turns = rounds(1e9 if until_s is None else until_s, n_targets, warmup_s, plan.block_s, rng)
+    endless = [shots(plan.workload, plan.seed, Limit()) for _ in range(n_targets)]
+    await runner.closed_loop(turns, endless, plan.n_concurrent)
+
+
+class _Measured:
+    """Makes results."""
+
+    def __init__(self, plan: Plan, runner: Runner, fixed: Sequence[Shot], lag: LoopLag, cpu_share: float) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._n_targets = len(runner.records)
+        self._fixed_at_s = [shot.at_s for shot in fixed if shot.at_s >= 0]
+        self._lag = lag
+        self._cpu_share = cpu_share
+
+    def result(self, n: int, subject: Subject, counted_by: str, origin: Origin, began_at_wall: float, *,
+               is_virtual: bool) -> Result:
+        """What came of one subject."""
+        plan, record = self._plan, self._runner.records[n]
+        seconds = self._seconds(record)
+        n_scheduled = 0 if plan.n_concurrent else max(len(record.lateness_s), 0 if self._runner.is_stopped else len(
+            self._fixed_at_s))
+        health = health_of(record, self._lag.lags_s, n_scheduled=n_scheduled, seconds=seconds, cpu_share=self._cpu_share)
+        return Result(
+            label=subject.name, subject=subject, command=origin.command, machine=origin.machine, began_at_wall=began_at_wall,
+            seed=plan.seed, mode=Mode.CLOSED if plan.n_concurrent else Mode.OPEN, workload=described(plan, self._n_targets),
+            counted_by=counted_by, duration_s=seconds, offered_rps=n_scheduled / seconds, n_concurrent=plan.n_concurrent,
+            is_virtual=is_virtual, samples=record.samples, gaps=record.gaps, health=health, slo=plan.slo,
+            notes=self._notes(record))
+
+    def _seconds(self, record: Record) -> float:
+        """The measured part: of an open loop its schedule, of a closed one until its last answer."""
+        limit = self._plan.limit
+        floats = record.samples.floats
+        if self._plan.n_concurrent:
+            return max((at_s for at_s in floats["ended_s"] if at_s == at_s), default=limit.until_s or 1.0)
+        if limit.until_s is not None and not self._runner.is_stopped and not self._plan.workload.trace:
+            return limit.until_s
+        n, last_s = len(record.lateness_s), record.last_at_s
+        return max(1e-3, last_s * n / (n - 1) if n > 1 else last_s)
+
+    def _notes(self, record: Record) -> tuple[str, ...]:
+        notes = []
+        if self._runner.is_stopped:
+            notes.append("The run was interrupted: what had not been sent by then was not offered.")
+        if self._runner.is_cut:
+            notes.append("It was cut short: answers on their way then count as time-outs.")
+        if record.n_unsent:
+            notes.append(f"{record.n_unsent} requests were never sent; each is a failed request at its t0.")
+        if not len(record.samples):
+            notes.append("No request was measured.")
+        elif not any(not error for error in record.samples.errors):
+            if record.unreached:
+                notes.append(f"{record.unreached}.")
+            notes.append(f"Nothing succeeded: {_ends(record.samples)}.")
+            if record.excerpt:
+                notes.append(f"The first failed answer said: {record.excerpt}")
+        return tuple(notes)
+
+
+def described(plan: Plan, n_targets: int = 1) -> dict[str, str]:
+    """The workload for people."""
+    workload, limit = plan.workload, plan.limit
+    if plan.n_concurrent:
+        arrivals = f"closed loop, {plan.n_concurrent} at once: a slow target slows the load down"
+    else:
+        arrivals = f"trace of {len(workload.trace)} requests" if workload.trace else str(workload.arrivals)
+    lengths = {"input": "as in the trace", "output": "as in the trace"} if workload.trace else {
+        "input": str(workload.input), "output": f"at most {workload.output}"}
+    found = {"arrivals": arrivals, **lengths, "prompts": str(workload.pool)}
+    if workload.n_system:
+        found["system prompt"] = f"{workload.n_system} tokens, shared by all"
+    if workload.turns.n_turns > 1:
+        found["turns"] = f"{workload.turns.n_turns} a conversation, {said(workload.turns.think_s)} to think on average"
+    if n_targets > 1:
+        found["targets"] = f"{n_targets}, in turns of {said(plan.block_s)}: the same requests for each, each in its own time"
+    if limit.warmup_s:
+        found["warm-up"] = f"{said(limit.warmup_s)}, not measured"
+    found["time-out"] = f"{said(plan.timeout_s)} from the intended start"
+    return found
+
+
+def _ends(samples: Samples) -> str:
+    """How the failed ended, most frequent first: "status 401 (5), timeout (2)"."""
+    ends = Counter(f"status {status}" if status >= FIRST_BAD else str(error)
+                   for status, error in zip(samples.ints["status"], samples.errors, strict=True))
+    return ", ".join(f"{end} ({n})" for end, n in ends.most_common(MOST_ENDS))
+
+
+@contextmanager
+def frozen_garbage() -> Iterator[None]:
+    """What lives now is left alone by the collector, whose look at a million shots would be seen as the target's tail."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def cpu_s() -> float:
+    """Seconds of CPU that this process has used."""
+    times = os.times()
+    return times.user + times.system
+
+
+def progress(runner: Runner, seconds: float) -> str:
+    """What has been sent and what came back, `seconds` into the run."""
+    records = runner.records
+    n_sent, n_done, n_bad = (sum(getattr(record, name) for record in records) for name in ("n_sent", "n_done", "n_bad"))
+    state = "waiting for the last answers" if runner.is_stopped or runner.is_all_sent else "running"
+    late_s = max((record.lateness_s[-1] for record in records if record.lateness_s), default=0.0)
+    return (f"{seconds:5.0f} s  {state}: {n_sent} sent ({n_sent / max(1e-9, seconds):.1f}/s), {n_sent - n_done} on their "
+            f"way, {n_bad} failed, last send {late_s * 1e3:.1f} ms late")

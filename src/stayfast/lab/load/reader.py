@@ -1,0 +1,282 @@
+"""What the bench sees in an answer: pieces that a model generated, the protocol's own end, errors, token counts.
+
+Read here and not by `wire`, whose mistakes an instrument must not share; a test holds the two against each other. A piece
+is text, reasoning or arguments of a tool call, and not empty. None of these is one: a chunk that names the role or a tool
+only, usage, encrypted reasoning, comments, `message_start`, `ping`, `response.created`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from stayfast.core.types import Api, Usage
+from stayfast.lab.load.samples import Error
+from stayfast.wire import usage
+
+NOTHING, HIDDEN, SHOWN = 0, 1, 2  # what an event holds: no piece, reasoning, anything that a user or a tool gets
+_BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_ANY: Final = msgspec.json.Decoder()
+
+
+class Reader(ABC):
+    """One answer. `is_over`: nothing after this counts. `error` is NONE for a whole answer, and as long as one may come."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.error = Error.NONE
+        self.is_empty_whole = False  # an answer in one piece that holds nothing generated
+        self.usage: Usage | None = None
+
+    def see(self, data: bytes, name: bytes) -> int:
+        """Read one event: NOTHING, HIDDEN or SHOWN."""
+        try:
+            return self._see(data, name)
+        except _BAD_JSON:
+            self._stop(Error.MALFORMED)
+            return NOTHING
+
+    def see_whole(self, body: bytes) -> None:
+        """Read an answer that came in one piece."""
+        try:
+            said = _ANY.decode(body)
+        except _BAD_JSON:
+            said = None
+        if not isinstance(said, dict):
+            self._stop(Error.MALFORMED)
+        elif said.get("error"):
+            self._stop(Error.STREAM_ERROR)
+        else:
+            self.usage = self._usage(said.get("usage"))
+            self._stop(Error.NONE if self._is_answer(said) else Error.MALFORMED)
+            self.is_empty_whole = not self._has_content(said)
+
+    def end(self) -> None:
+        """The body has ended: without the protocol's own end it is cut off."""
+        if not self.is_over:
+            self._stop(Error.TRUNCATED)
+
+    def _stop(self, error: Error) -> None:
+        self.is_over = True
+        self.error = error
+
+    @abstractmethod
+    def _see(self, data: bytes, name: bytes) -> int:
+        """Read one event; may raise for what is not JSON of the protocol's shape."""
+
+    def _usage(self, said: object) -> Usage | None:
+        return usage.from_openai(said)
+
+    @abstractmethod
+    def _is_answer(self, said: dict[str, Any]) -> bool:
+        """Whether a whole body has what an answer must have."""
+
+    @abstractmethod
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        """Whether a whole body holds a piece; what is of no known shape counts as one."""
+
+
+class _Function(Struct, gc=False):
+    arguments: Any = None
+
+
+class _Call(Struct, gc=False):
+    function: _Function | None = None
+
+
+class _Detail(Struct, gc=False):
+    text: Any = None
+    summary: Any = None
+
+
+class _Delta(Struct, gc=False):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    reasoning_details: list[_Detail] | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+    refusal: Any = None
+
+
+class _Choice(Struct, gc=False):
+    delta: _Delta | None = None
+    text: Any = None
+    finish_reason: Any = None
+
+
+class _Chunk(Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+    object: Any = None
+
+
+_CHUNK: Final = msgspec.json.Decoder(_Chunk)
+
+
+class ChatReader(Reader):
+    """Chat and completions. Whole: a `finish_reason`, then `[DONE]` or the end of the body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_finished = False
+
+    def _see(self, data: bytes, name: bytes) -> int:
+        if data == b"[DONE]":
+            self.end()
+            return NOTHING
+        chunk = _CHUNK.decode(data)
+        if chunk.error or name == b"error" or chunk.object == "error":
+            self._stop(Error.STREAM_ERROR)
+            return NOTHING
+        if chunk.usage is not None:
+            self.usage = usage.from_openai(chunk.usage) or self.usage
+        found = NOTHING
+        for choice in chunk.choices or ():
+            delta = choice.delta
+            if choice.text or (delta is not None and (delta.content or _is_shown(delta))):
+                found = SHOWN
+            elif delta is not None and found == NOTHING and _is_reasoning(delta):
+                found = HIDDEN
+            if choice.finish_reason:
+                self._has_finished = True
+        return found
+
+    def end(self) -> None:
+        """See `Reader`."""
+        if not self.is_over:
+            self._stop(Error.NONE if self._has_finished else Error.TRUNCATED)
+
+    def _is_answer(self, said: dict[str, Any]) -> bool:
+        return isinstance(said.get("choices"), list) and bool(said["choices"])
+
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        return any(_says(choice.get("message") or choice) for choice in _dicts(said.get("choices")))
+
+
+def _dicts(said: object) -> list[dict[str, Any]]:
+    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+
+
+def _says(said: object) -> bool:
+    """Whether a whole message of chat, or a choice of completions, holds a piece."""
+    return isinstance(said, dict) and any(said.get(name) for name in (
+        "content", "text", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "reasoning_details",
+        "audio"))
+
+
+def _is_shown(delta: _Delta) -> bool:
+    if delta.refusal or (delta.function_call is not None and delta.function_call.arguments):
+        return True
+    return any(call.function is not None and call.function.arguments for call in delta.tool_calls or ())
+
+
+def _is_reasoning(delta: _Delta) -> bool:
+    return bool(delta.reasoning_content or delta.reasoning) or any(
+        detail.text or detail.summary for detail in delta.reasoning_details or ())
+
+
+class _Part(Struct, gc=False):
+    text: Any = None
+    thinking: Any = None
+    partial_json: Any = None
+
+
+class _Message(Struct, gc=False):
+    usage: Any = None
+
+
+class _MessagesEvent(Struct, gc=False):
+    type: str = ""
+    message: _Message | None = None
+    content_block: _Part | None = None
+    delta: _Part | None = None
+    usage: Any = None
+
+
+_MESSAGES: Final = msgspec.json.Decoder(_MessagesEvent)
+
+
+class MessagesReader(Reader):
+    """Messages. Whole: `message_stop`."""
+
+    def _see(self, data: bytes, name: bytes) -> int:
+        event = _MESSAGES.decode(data)
+        match event.type:
+            case "content_block_delta" | "content_block_start":
+                part = event.delta or event.content_block
+                if part is not None and (part.text or part.partial_json):
+                    return SHOWN
+                return HIDDEN if part is not None and part.thinking else NOTHING
+            case "message_start" if event.message is not None:
+                self.usage = usage.from_anthropic(event.message.usage, self.usage)
+            case "message_delta":
+                self.usage = usage.from_anthropic(event.usage, self.usage)
+            case "message_stop":
+                self._stop(Error.NONE)
+            case "error":
+                self._stop(Error.STREAM_ERROR)
+        return NOTHING
+
+    def _usage(self, said: object) -> Usage | None:
+        return usage.from_anthropic(said)
+
+    def _is_answer(self, said: dict[str, Any]) -> bool:
+        return isinstance(said.get("content"), list)
+
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        return any(block.get("text") or block.get("thinking") or block.get("type") not in ("text", "thinking")
+                   for block in _dicts(said.get("content")))
+
+
+class _Response(Struct, gc=False):
+    usage: Any = None
+
+
+class _ResponsesEvent(Struct, gc=False):
+    type: str = ""
+    delta: Any = None
+    response: _Response | None = None
+
+
+_RESPONSES: Final = msgspec.json.Decoder(_ResponsesEvent)
+
+
+class ResponsesReader(Reader):
+    """Responses. Whole: `response.completed` or `response.incomplete`."""
+
+    def _see(self, data: bytes, name: bytes) -> int:
+        if data == b"[DONE]":
+            return NOTHING  # some servers end as chat does; it ends nothing here
+        event = _RESPONSES.decode(data)
+        if event.type.endswith(".delta"):
+            if not event.delta:
+                return NOTHING
+            return HIDDEN if event.type.startswith("response.reasoning") else SHOWN
+        if event.type in ("response.completed", "response.incomplete"):
+            if event.response is not None:
+                self.usage = usage.from_openai(event.response.usage)
+            self._stop(Error.NONE)
+        elif event.type in ("response.failed", "response.cancelled", "error") or name == b"error":
+            self._stop(Error.STREAM_ERROR)
+        return NOTHING
+
+    def _is_answer(self, said: dict[str, Any]) -> bool:
+        return isinstance(said.get("output"), list) and said.get("status") in ("completed", "incomplete")
+
+    def _has_content(self, said: dict[str, Any]) -> bool:
+        return any(item.get("type") not in ("message", "reasoning") or any(
+            part.get("text") or part.get("refusal") for part in (*_dicts(item.get("content")), *_dicts(item.get("summary"))))
+            for item in _dicts(said.get("output")))
+
+
+def reader_of(api: Api) -> Reader:
+    """The reader of a dialect."""
+    match api:
+        case Api.MESSAGES:
+            return MessagesReader()
+        case Api.RESPONSES:
+            return ResponsesReader()
+    return ChatReader()

@@ -1,0 +1,252 @@
+"""How wrong the instrument itself is: the load half of the bench against a server in this process, which notes the instant
+at which it writes each piece. What the client stamps later than that is its own error, loopback and loop included.
+
+Client and server share one loop and one core here, so the figures are bounds from above.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import httptools
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.lab.load.arrivals import Gamma
+from stayfast.lab.load.client import AskingConfig, HttpConfig, HttpTarget
+from stayfast.lab.load.exchange import Connection, Exchange
+from stayfast.lab.load.lengths import Constant
+from stayfast.lab.load.measure import Origin, Plan, cpu_s, perform
+from stayfast.lab.load.reader import ChatReader
+from stayfast.lab.load.result import Result, Subject
+from stayfast.lab.load.runner import Asking
+from stayfast.lab.load.samples import Gaps, Sample
+from stayfast.lab.load.schedule import Limit, Prompts, Workload
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_PIECE = (b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,'
+          b'"delta":{"content":" word"}}]}\n\n')
+_ROLE = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+_LAST = (b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+         b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":16,"completion_tokens":%d}}\n\ndata: [DONE]\n\n')
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What the server does: a first piece after `ttft_s`, then `n_pieces` - 1 more, `gap_s` apart."""
+
+    ttft_s: float = 0.02
+    gap_s: float = 0.005
+    n_pieces: int = 16
+
+
+class Truth(msgspec.Struct, frozen=True, gc=False):
+    """When the server wrote an answer's first and last piece."""
+
+    first_at: float
+    last_at: float
+
+
+class Server:
+    """Answers chat completions with the timing it is told."""
+
+    def __init__(self, timing: Timing, clock: Clock) -> None:
+        self.timing = timing
+        self.clock = clock
+        self.truths: dict[str, Truth] = {}  # by the text of the last message
+        self.url = ""
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        """Listen on loopback; returns the base URL, which is `url` from now on."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: _Served(self), "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self.url
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+
+
+class _Served(asyncio.Protocol):
+    """One connection of the server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._body = b""
+        self._transport: asyncio.Transport | None = None
+        self._first_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, data: bytes) -> None:
+        """httptools: a part of the request."""
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        """httptools: the request is whole."""
+        said: dict[str, Any] = msgspec.json.decode(self._body)
+        self._body = b""
+        key: str = said["messages"][-1]["content"]
+        if self._server.timing.ttft_s:
+            asyncio.get_running_loop().call_later(self._server.timing.ttft_s, self._begin, key)
+        else:
+            self._begin(key)
+
+    def _begin(self, key: str) -> None:
+        self._write(_HEAD + _chunk(_ROLE))
+        self._first_at = self._server.clock.now()
+        self._piece(key, 1)
+
+    def _piece(self, key: str, n: int) -> None:
+        timing = self._server.timing
+        at = self._server.clock.now()
+        self._write(_chunk(_PIECE))
+        if n == timing.n_pieces:
+            self._server.truths[key] = Truth(self._first_at, at)
+            self._write(_chunk(_LAST % n) + b"0\r\n\r\n")
+        elif timing.gap_s:
+            asyncio.get_running_loop().call_later(timing.gap_s, self._piece, key, n + 1)
+        else:
+            asyncio.get_running_loop().call_soon(self._piece, key, n + 1)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Compared:
+    """A target that is asked through, each sample held against what the server knows."""
+
+    def __init__(self, target: HttpTarget, prompts: Prompts, server: Server) -> None:
+        self.ttft_error_s: array[float] = array("d")
+        self.end_error_s: array[float] = array("d")
+        self._target = target
+        self._prompts = prompts
+        self._server = server
+
+    @property
+    def counted_by(self) -> str:
+        """See `target.Target`."""
+        return self._target.counted_by
+
+    async def ask(self, asking: Asking) -> Sample:
+        """See `target.Target`."""
+        sample = await self._target.ask(asking)
+        truth = self._server.truths.pop(self._prompts.user(asking.shot), None)
+        if truth is not None and asking.shot.at_s >= 0:
+            self.ttft_error_s.append(asking.zero_at + sample.first_s - truth.first_at)
+            self.end_error_s.append(asking.zero_at + sample.last_s - truth.last_at)
+        return sample
+
+    def close(self) -> None:
+        """See `target.Target`."""
+        self._target.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the client does wrong. Errors are the client's stamp minus the server's, in seconds, rising."""
+
+    timing: Timing
+    ttft_error_s: Sequence[float]
+    end_error_s: Sequence[float]  # of the last piece
+    result: Result
+    cpu_s_per_chunk: float  # client and server together, chunks back to back over sockets
+    read_s_per_chunk: float  # the client's reading alone, without sockets
+
+
+async def selftest(clock: Clock, *, rate_rps: float = 200.0, seconds: float = 3.0, seed: int = 0) -> Found:
+    """Measure the instrument, in about `seconds` and one second more."""
+    workload = Workload(Constant(16), Constant(16), Gamma(rate_rps))
+    timing = Timing()
+    plan = Plan(workload, Limit(seconds, warmup_s=0.25), seed, timeout_s=10)
+    compared, result = await _against(timing, plan, clock)
+    return Found(timing, sorted(compared.ttft_error_s), sorted(compared.end_error_s), result,
+                 await _cpu_per_chunk(clock, seed), read_s_per_chunk(clock))
+
+
+async def _against(timing: Timing, plan: Plan, clock: Clock) -> tuple[Compared, Result]:
+    server = Server(timing, clock)
+    url = await server.start()
+    prompts = Prompts(plan.seed)
+    target = Compared(HttpTarget("selftest", HttpConfig(url, AskingConfig()), prompts, clock), prompts, server)
+    try:
+        results = await perform(plan, [(Subject("selftest", url, "chat", "m"), target)], clock, Origin())
+    finally:
+        server.close()
+    return target, results[0]
+
+
+async def _cpu_per_chunk(clock: Clock, seed: int) -> float:
+    timing = Timing(0.0, 0.0, 200)
+    plan = Plan(Workload(Constant(16), Constant(16)), Limit(n_requests=100), seed, n_concurrent=10)
+    began_s = cpu_s()
+    _, result = await _against(timing, plan, clock)
+    return (cpu_s() - began_s) / max(1, sum(result.samples.ints["n_chunks"]))
+
+
+class _Nowhere(asyncio.Transport):
+    """Takes everything and does nothing."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
+    """Seconds to stamp, parse and count one chunk that comes alone. Runs on a loop."""
+    connection = Connection(_Nowhere(), clock.now, lambda _: None, lambda _: None)
+    done = asyncio.get_running_loop().create_future()
+    connection.send(b"", Exchange(ChatReader(), streams=True, gaps=Gaps(), zero_at=clock.now(), done=done))
+    connection.data_received(_HEAD)
+    chunk = _chunk(_PIECE)
+    began_at = clock.now()
+    for _ in range(n_chunks):
+        connection.data_received(chunk)
+    return (clock.now() - began_at) / n_chunks
+
+
+def lines(found: Found) -> list[str]:
+    """The report."""
+    health = found.result.health
+    timing = found.timing
+    told = (f"{len(found.ttft_error_s)} answers at {found.result.offered_rps:.0f}/s from a server in this process: first "
+            f"piece after {timing.ttft_s * 1e3:g} ms, {timing.n_pieces} pieces {timing.gap_s * 1e3:g} ms apart")
+    cost = (f"cost         {found.cpu_s_per_chunk * 1e6:.1f} us of CPU a chunk over sockets, client and server together; "
+            f"{found.read_s_per_chunk * 1e6:.1f} us for the client's reading alone")
+    late_s = (health.lateness_p50_s, health.lateness_p99_s, health.lateness_max_s)
+    lag_s = (health.loop_lag_p50_s, health.loop_lag_p99_s, health.loop_lag_max_s)
+    return [told,
+            f"first piece  stamped {_spread(found.ttft_error_s)} after it was written",
+            f"last piece   stamped {_spread(found.end_error_s)} after it was written",
+            f"lateness     {_figures(late_s)}", f"loop lag     {_figures(lag_s)}", cost,
+            *(f"INVALID      {reason}" for reason in health.verdict)]
+
+
+def _spread(errors_s: Sequence[float]) -> str:
+    if not errors_s:
+        return "never"
+    return _figures([errors_s[int(share * (len(errors_s) - 1))] for share in (0.5, 0.99, 1.0)])
+
+
+def _figures(p50_p99_max_s: Sequence[float]) -> str:
+    p50, p99, most = p50_p99_max_s
+    return f"p50 {p50 * 1e6:.0f} us, p99 {p99 * 1e6:.0f} us, max {most * 1e6:.0f} us"

@@ -1,0 +1,187 @@
+"""Statistics over the rows of a run. Pure: data in, figures out.
+
+Percentiles are exact: of the raw values, sorted, with linear interpolation between the closest ranks (Hyndman and Fan's
+type 7, what numpy does and so vLLM's bench). Only pooled gaps are counted in buckets (`gaps`, within 1 %). Latencies are of
+answers that succeeded and were complete; those that were not are counted beside them and are bad in goodput.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import compress
+from math import ceil, floor, fsum, inf, isnan, nan, sqrt
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from stayfast.lab.load.goodput import Goodput, judge
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.samples import Gaps, Samples, lateness_s, middle_s
+
+DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
+    "t0": "intended start: the instant in the schedule, fixed before the run and never moved because the client was late",
+    "ts": "actual send, once there is a connection",
+    "t1": "the first non-empty generated piece (content, reasoning or tool arguments); role-only and usage-only chunks, "
+          "comments, pings, message_start and response.created are none",
+    "tn": "the last such piece",
+    "te": "the end of the stream",
+    "n": "output tokens, counted as the report says: by the answer's own usage, else by chunks",
+    "ttft": "t1 - ts, time to the first token",
+    "ttft_sched": "t1 - t0, the same from the intended start: what a user waited, the client's own queue included",
+    "ttfo": "time from ts to the first such piece that is not reasoning",
+    "ttfb": "headers - ts, time to the answer's head",
+    "e2e": "tn - ts, time to the last token",
+    "e2e_sched": "tn - t0, the same from the intended start",
+    "tpot": "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else there is none",
+    "gap": "time between two chunks with content, pooled over all answers, not divided by the tokens in them",
+    "gap_max": "an answer's longest gap",
+    "lateness": "ts - t0 less what a new connection took: what the client itself added",
+    "goodput": "good = success and complete (per protocol) and every SLO met; errors, time-outs, 429 and truncated streams "
+               "are not good, nor are answers without content, nor is an SLO on a value that does not exist. Share of what "
+               "was offered, not of what was sent",
+})
+LATENCIES: Final = ("ttft_sched", "ttft", "ttfo", "ttfb", "e2e_sched", "e2e", "tpot", "gap", "gap_max")
+_INSTANTS: Final = {
+    "ttft": ("first_s", "sent_s"), "ttft_sched": ("first_s", "at_s"), "ttfb": ("headers_s", "sent_s"),
+    "ttfo": ("shown_s", "sent_s"), "e2e": ("last_s", "sent_s"), "e2e_sched": ("last_s", "at_s"),
+}
+
+
+class Spread(Protocol):
+    """How one quantity is spread; seconds. Everything is NaN where `n` is 0."""
+
+    n: int
+    mean_s: float
+    deviation_s: float  # standard deviation
+
+    def at(self, share: float) -> float:
+        """The value below which `share` (0 to 1) of the values lie."""
+        ...
+
+
+class Exact:
+    """A spread that kept every value."""
+
+    __slots__ = ("deviation_s", "mean_s", "n", "values")
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self.values = array("d", sorted(value for value in values if not isnan(value)))
+        self.n = len(self.values)
+        self.mean_s = fsum(self.values) / self.n if self.n else nan
+        mean_s = self.mean_s
+        self.deviation_s = sqrt(fsum((value - mean_s) ** 2 for value in self.values) / self.n) if self.n else nan
+
+    def at(self, share: float) -> float:
+        """See Spread."""
+        if not self.n:
+            return nan
+        rank = share * (self.n - 1)
+        below = floor(rank)
+        low = self.values[below]
+        return low + (self.values[min(below + 1, self.n - 1)] - low) * (rank - below)
+
+
+class Binned:
+    """A spread of counted gaps."""
+
+    __slots__ = ("_below", "_middles", "deviation_s", "mean_s", "n")
+
+    def __init__(self, gaps: Gaps) -> None:
+        counts = gaps.pooled()
+        self._middles = [middle_s(bucket) for bucket in counts]
+        self._below: list[int] = []
+        self.n = 0
+        for n in counts.values():
+            self.n += n
+            self._below.append(self.n)
+        weighted = list(zip(self._middles, counts.values(), strict=True))
+        self.mean_s = fsum(value * n for value, n in weighted) / self.n if self.n else nan
+        mean_s = self.mean_s
+        self.deviation_s = sqrt(fsum(n * (value - mean_s) ** 2 for value, n in weighted) / self.n) if self.n else nan
+
+    def at(self, share: float) -> float:
+        """See Spread."""
+        rank = share * (self.n - 1)
+        return next((value for value, below in zip(self._middles, self._below, strict=True) if rank < below), nan)
+
+
+class Measured:
+    """A result with its figures. The report, the table, the files and the asserts all read these."""
+
+    def __init__(self, result: Result) -> None:
+        samples = result.samples
+        whole = [not error for error in samples.errors]
+        self.result = result
+        self.n_offered = len(samples)
+        self.n_whole = sum(whole)
+        self.errors: Counter[str] = Counter(str(error) for error in samples.errors if error)
+        self.spreads: dict[str, Spread] = {
+            name: Binned(result.gaps) if name == "gap" else Exact(compress(column(samples, name), whole))
+            for name in LATENCIES}
+        bounded = {name: column(samples, name) for name in result.slo.bounds()}
+        self.goodput: Goodput = judge(bounded, samples.errors, result.slo)
+        self.n_input = sum(compress(samples.ints["n_input"], whole))
+        self.n_output = sum(compress(samples.ints["n_output"], whole))
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The latencies worth a row: those that exist; ttfo only where some answer reasoned first."""
+        is_same = self.spreads["ttfo"].mean_s == self.spreads["ttft"].mean_s
+        return tuple(name for name in LATENCIES if self.spreads[name].n and not (name == "ttfo" and is_same))
+
+    @property
+    def error_share(self) -> float:
+        """Requests without a whole answer, as a share of the offered."""
+        return (self.n_offered - self.n_whole) / self.n_offered if self.n_offered else nan
+
+    def ranked(self, name: str, share: float) -> float:
+        """The quantile of a latency over whole answers; infinite where the rank, counted over all that was offered, falls
+        among the failed, as an assertion counts it; NaN where there are too few for it."""
+        spread = self.spreads[name]
+        if self.n_whole and not spread.n:
+            return nan
+        n_failed = 0 if name == "gap" else self.n_offered - self.n_whole
+        if n_failed and of_offered(spread, n_failed, share) == inf:
+            return inf if is_resolved(spread.n + n_failed, share) else nan
+        return spread.at(share) if is_resolved(spread.n, share) else nan
+
+    def rate(self, n: float) -> float:
+        """`n` over the measured seconds."""
+        return n / self.result.duration_s if self.result.duration_s > 0 else nan
+
+    def spike_factor(self, name: str = "ttft_sched") -> float:
+        """p99 / p50: how much worse the bad case is than the usual one. NaN of too few answers to have a p99, infinite
+        where so many failed that there is none."""
+        usual_s = self.spreads[name].at(0.5)
+        return self.ranked(name, 0.99) / usual_s if usual_s > 0 else nan
+
+    def __repr__(self) -> str:
+        return f"<Measured {self.result.label!r}: {self.n_whole} of {self.n_offered} whole, {self.goodput.n_good} good>"
+
+
+def column(samples: Samples, name: str) -> Iterable[float]:
+    """The metric `name` of each row in seconds; NaN where it does not exist. Raises KeyError for a name that is none."""
+    floats = samples.floats
+    if name == "gap_max":
+        return floats["gap_max_s"]
+    if name == "tpot":
+        rows = zip(floats["first_s"], floats["last_s"], samples.ints["n_output"], samples.ints["n_chunks"], strict=True)
+        return [(last_s - first_s) / (n - 1) if min(n, n_chunks) > 1 else nan for first_s, last_s, n, n_chunks in rows]
+    if name == "lateness":
+        return list(map(lateness_s, floats["at_s"], floats["sent_s"], floats["connect_s"]))
+    end, start = _INSTANTS[name]
+    return [end_s - start_s for end_s, start_s in zip(floats[end], floats[start], strict=True)]
+
+
+def is_resolved(n: int, share: float) -> bool:
+    """Whether `n` values have a quantile `share` that is not merely their maximum. The maximum itself (1.0) always is."""
+    return share >= 1 or n * (1 - share) >= 0.999
+
+
+def of_offered(spread: Spread, n_failed: int, share: float) -> float:
+    """The quantile `share` where each of `n_failed` counts as slower than every value: infinite once it falls among them."""
+    if not spread.n + n_failed:
+        return nan
+    rank = share * (spread.n + n_failed - 1)
+    if ceil(rank) >= spread.n:
+        return inf
+    return spread.at(rank / (spread.n - 1) if spread.n > 1 else 0.0)

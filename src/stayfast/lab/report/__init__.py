@@ -1,0 +1,1 @@
+"""What a run of the bench says: tables, pages, comparisons, files."""

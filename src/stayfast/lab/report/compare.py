@@ -1,0 +1,228 @@
+"""Two runs against each other, with intervals, so that noise neither fails a build nor makes a headline.
+
+The bootstrap of a quantile needs no resampled lists: the k-th smallest of n draws with replacement from n values has a rank
+that is distributed as n * Beta(k, n + 1 - k), so one Beta variate a replicate is the bootstrap itself, and a million rows
+cost as much as a hundred. A share's bootstrap is one binomial variate.
+
+Requests of a run are not independent: a target has bad minutes. So n is first divided by the *design effect*: how much more
+the share of slow (or good) requests varies between `N_BLOCKS` blocks of time than independent requests would let it. Without
+that the intervals of a run with one bad minute would be several times too narrow.
+
+An interval of a difference that spans 0 says "no difference seen", which is not "there is none". A regression is an interval
+wholly on the worse side *and* a change of more than the threshold. When it is wrong: with less than about 100 / (1 - q)
+requests a quantile q rests on a handful of values; the row says so.
+"""
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+from itertools import compress
+from math import isfinite, isnan, nan
+from random import Random
+from typing import Final
+
+import msgspec
+
+from stayfast.lab.load.stats import Binned, Exact, Measured, Spread, column
+
+_COMPARED: Final = ("ttft_sched", "ttft", "e2e_sched", "e2e", "tpot", "gap")
+QUANTITIES: Final = (*(f"{name}.{rank}" for name in _COMPARED for rank in ("p50", "p95", "p99")), "goodput", "errors")
+N_BLOCKS = 40
+FEW = 100  # values that a quantile should have above it per unit: below FEW / 20 the row says "few"
+_BETTER_HIGH: Final = frozenset({"goodput"})
+
+
+@dataclass(frozen=True, slots=True)
+class CompareConfig:
+    """`level` of the intervals; a change must exceed `threshold` to fail: 0.05 is 5 % of a time, 5 points of a share."""
+
+    level: float = 0.95
+    threshold: float = 0.05
+    n_replicates: int = 2000  # the intervals' ends then move by about a twentieth of their length from seed to seed
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.level < 1:
+            raise ValueError(f"level must be in [0.5, 1), is {self.level}")
+        if not self.threshold >= 0:
+            raise ValueError(f"threshold must not be negative, is {self.threshold}")
+        if self.n_replicates < 100:
+            raise ValueError(f"n_replicates must be at least 100, is {self.n_replicates}")
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A figure and the interval around it; NaN where it cannot be had."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def spans_zero(self) -> bool:
+        """Whether no difference is within it."""
+        return not (self.low > 0 or self.high < 0)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One quantity: of A, of B, B - A (seconds, or a share) and B / A."""
+
+    quantity: str
+    a: float
+    b: float
+    difference: Interval
+    ratio: Interval
+    is_regression: bool
+    is_few: bool  # the quantile rests on a handful of values
+
+    @property
+    def verdict(self) -> str:
+        """What the interval lets one say."""
+        if isnan(self.difference.value):
+            return "not measured in both"
+        if self.difference.spans_zero:
+            return "no difference seen"
+        is_better = (self.difference.value > 0) == (self.quantity in _BETTER_HIGH)
+        word = "better" if is_better else "worse"
+        return f"{word}, beyond the threshold" if self.is_regression else word
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """All rows of one pair of runs. `warnings`: why the two should not be set side by side, as far as can be seen."""
+
+    label_a: str
+    label_b: str
+    config: CompareConfig
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...]
+    invalid: tuple[str, ...]  # labels of the runs whose figures are the client's
+
+    @property
+    def regressions(self) -> tuple[str, ...]:
+        """The quantities in which B is worse, by more than noise and by more than the threshold."""
+        return tuple(row.quantity for row in self.rows if row.is_regression)
+
+    @property
+    def exit_status(self) -> int:
+        """0, or 1 where there are regressions or a run is invalid."""
+        return 1 if self.regressions or self.invalid else 0
+
+
+def compare(a: Measured, b: Measured, rng: Random, config: CompareConfig | None = None) -> Comparison:
+    """Set B against A (the baseline). Draws only from `rng`: the same seed gives the same intervals."""
+    config = config or CompareConfig()
+    n_draws = config.n_replicates
+    rows = tuple(_row(quantity, _replicas(a, quantity, rng, n_draws), _replicas(b, quantity, rng, n_draws), config)
+                 for quantity in QUANTITIES)
+    invalid = tuple(run.result.label for run in (a, b) if not run.result.health.is_valid)
+    return Comparison(a.result.label, b.result.label, config, rows, _warnings(a, b), invalid)
+
+
+class _Replicas(msgspec.Struct):
+    value: float
+    draws: list[float]
+    is_few: bool
+
+
+def _replicas(run: Measured, quantity: str, rng: Random, n_draws: int) -> _Replicas:
+    if quantity in {"goodput", "errors"}:
+        good = run.goodput.is_good if quantity == "goodput" else bytes(bool(error) for error in run.result.samples.errors)
+        return _of_share(good, run.result.samples.floats["at_s"], rng, n_draws)
+    name, share = quantity_parts(quantity)
+    spread = run.spreads[name]
+    if not spread.n:
+        return _Replicas(nan, [], is_few=True)
+    effect = _effect_of(run, name, spread, share)
+    n = max(2.0, spread.n / effect)
+    rank = min(n, max(1.0, share * n + 0.5))
+    draws = [spread.at(rng.betavariate(rank, n + 1 - rank)) for _ in range(n_draws)]
+    return _Replicas(spread.at(share), draws, is_few=spread.n / effect * min(share, 1 - share) < FEW / 20)
+
+
+def quantity_parts(quantity: str) -> tuple[str, float]:
+    """"ttft.p99" -> ("ttft", 0.99)."""
+    name, quantile = quantity.rsplit(".p", 1)
+    return name, float(quantile) / 100
+
+
+def _of_share(is_one: bytes | bytearray, at_s: "array[float]", rng: Random, n_draws: int) -> _Replicas:
+    n = len(is_one)
+    if not n:
+        return _Replicas(nan, [], is_few=True)
+    share = sum(is_one) / n
+    n_effective = max(1, round(n / design_effect(is_one, at_s)))
+    draws = [binomial(n_effective, share, rng) / n_effective for _ in range(n_draws)]
+    return _Replicas(share, draws, is_few=n_effective < FEW)
+
+
+def _effect_of(run: Measured, name: str, spread: Spread, share: float) -> float:
+    samples = run.result.samples
+    if isinstance(spread, Binned):
+        return max(1.0, spread.n / max(1, run.n_whole))  # gaps of one answer are alike: as many independent ones as answers
+    bound_s = spread.at(share)
+    whole = [not error for error in samples.errors]
+    at_s = array("d", compress(samples.floats["at_s"], whole))
+    return design_effect(bytes(value > bound_s for value in compress(column(samples, name), whole)), at_s)
+
+
+def design_effect(is_one: bytes | bytearray, at_s: "array[float]") -> float:
+    """Variance of the share of ones between blocks of time, over that of independent rows; at least 1."""
+    n, n_ones = len(is_one), sum(is_one)
+    if n < 2 * N_BLOCKS or n_ones in {0, n}:
+        return 1.0
+    start_s, span_s = min(at_s), max(at_s) - min(at_s)
+    if not span_s > 0:
+        return 1.0
+    block_of = [min(N_BLOCKS - 1, int((at - start_s) / span_s * N_BLOCKS)) for at in at_s]
+    n_rows, n_found = Counter(block_of), Counter(compress(block_of, is_one))
+    share = n_ones / n
+    between = N_BLOCKS / (N_BLOCKS - 1) * sum((n_found[block] - share * n_rows[block]) ** 2 for block in n_rows)
+    return max(1.0, between / (n * share * (1 - share)))
+
+
+def binomial(n: int, p: float, rng: Random) -> int:
+    """One binomial variate, exactly, in O(log n): split at the median of the uniforms until few are left."""
+    n_found = 0
+    while n > 16:
+        middle = n // 2 + 1
+        cut = rng.betavariate(middle, n + 1 - middle)
+        if cut >= p:
+            n, p = middle - 1, p / cut if cut > 0 else 0.0
+        else:
+            n_found += middle
+            n, p = n - middle, (p - cut) / (1 - cut)
+    return n_found + sum(rng.random() < p for _ in range(n))
+
+
+def _row(quantity: str, a: _Replicas, b: _Replicas, config: CompareConfig) -> Row:
+    differences = sorted(after - before for before, after in zip(a.draws, b.draws, strict=False))
+    ratios = sorted(after / before for before, after in zip(a.draws, b.draws, strict=False) if before > 0)
+    difference = _interval(b.value - a.value, differences, config.level)
+    ratio = _interval(b.value / a.value if a.value > 0 else nan, ratios, config.level)
+    is_share = quantity in {"goodput", "errors"}
+    change = difference.value if is_share else ratio.value - 1
+    worse = -change if quantity in _BETTER_HIGH else change
+    is_regression = not difference.spans_zero and isfinite(worse) and worse > config.threshold
+    return Row(quantity, a.value, b.value, difference, ratio, is_regression, a.is_few or b.is_few)
+
+
+def _interval(value: float, draws: list[float], level: float) -> Interval:
+    if not draws:
+        return Interval(value, nan, nan)
+    spread = Exact(draws)
+    return Interval(value, spread.at((1 - level) / 2), spread.at((1 + level) / 2))
+
+
+def _warnings(a: Measured, b: Measured) -> tuple[str, ...]:
+    one, two = a.result, b.result
+    found = [f"{run.label} is invalid: {'; '.join(run.health.verdict)}" for run in (one, two) if not run.health.is_valid]
+    if one.workload != two.workload:
+        words = sorted(key for key in {*one.workload, *two.workload} if one.workload.get(key) != two.workload.get(key))
+        found.append(f"the workloads differ in: {', '.join(words)}")
+    if one.mode is not two.mode or one.is_virtual is not two.is_virtual:
+        found.append("one is not the kind of run that the other is (open or closed loop, virtual or real time)")
+    if abs(one.offered_rps - two.offered_rps) > 0.02 * max(one.offered_rps, two.offered_rps):
+        found.append(f"offered rates differ: {one.offered_rps:g}/s and {two.offered_rps:g}/s")
+    if one.slo != two.slo:
+        found.append("goodput is judged by different SLOs")
+    if abs(a.error_share - b.error_share) > 0.01:
+        found.append("error shares differ by over 1 %: latencies are of the answers that were left")
+    return tuple(found)

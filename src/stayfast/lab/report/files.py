@@ -1,0 +1,212 @@
+"""Results as files: JSON to keep and to compare, CSV with a row a request.
+
+The JSON is `{"schema": "stayfast.lab.load/1", "results": [...]}`. Each result has, at its top, the figures under the names
+that vLLM's bench uses where they mean the same (`p99_ttft_ms`, `request_goodput`, ...: all in milliseconds and requests a
+second, of whole answers), and the same pattern for what vLLM has not (`p99_ttft_sched_ms`). One name means a little less:
+vLLM's `e2el` ends at the last chunk, ours at the last chunk *with content*. `run` holds everything needed to read the
+result again; `columns` the samples, a column each: base64 of zlib of little-endian float64 or int64 (`errors`,
+`server_timings`: of a JSON list), so that a million rows are tens of megabytes and not hundreds.
+"""
+
+import base64
+import csv
+import io
+import sys
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from math import isfinite, isnan
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from stayfast.lab.load.goodput import Slo
+from stayfast.lab.load.result import Health, Mode, Result, Subject
+from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.stats import DEFINITIONS, Measured
+
+SCHEMA: Final = "stayfast.lab.load/1"
+_QUANTILES: Final = (("median", 0.5), ("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
+_NAMES: Final = {"ttft": "ttft", "ttft_sched": "ttft_sched", "ttfo": "ttfo", "ttfb": "ttfb", "e2e": "e2el",
+                 "e2e_sched": "e2el_sched", "tpot": "tpot", "gap": "itl", "gap_max": "itl_max"}
+_MAX_TEXT_BYTES: Final = 1 << 30
+_MOST_S: Final = 1e9
+_CSV_COLUMNS: Final = ("result", *Sample.__struct_fields__)
+
+
+_Bin = Annotated[int, msgspec.Meta(ge=0, le=4096)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Run(msgspec.Struct, kw_only=True):
+    """All of a result but its samples."""
+
+    label: str
+    subject: Subject
+    command: str
+    machine: dict[str, str]
+    began_at_wall: float
+    seed: int
+    mode: Mode
+    workload: dict[str, str]
+    duration_s: float
+    offered_rps: float
+    n_concurrent: int
+    is_virtual: bool
+    counted_by: str
+    health: Health
+    slo: Slo
+    notes: tuple[str, ...]
+    gaps_bin_s: float
+    gaps: dict[_Bin, dict[_Bin, _Count]]  # time bin -> bucket -> count, see `gaps`
+
+
+class _Saved(msgspec.Struct):
+    run: _Run
+    n_rows: int
+    columns: dict[str, str] | None = None
+
+
+class _File(msgspec.Struct):
+    schema: str
+    results: list[_Saved]
+
+
+def to_json(runs: Sequence[Measured], *, with_samples: bool = True) -> bytes:
+    """The file's bytes. Without samples it is small, and can neither be compared with intervals nor drawn."""
+    results = [{**figures(run), "run": _plain_run(run.result), "n_rows": run.n_offered,
+                "columns": _pack(run.result.samples) if with_samples else None} for run in runs]
+    return msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "definitions": dict(DEFINITIONS), "results": results}))
+
+
+def from_json(data: bytes) -> list[Result]:
+    """Read a file's results again. Raises ValueError where it is not such a file, or was written without samples."""
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except msgspec.DecodeError as why:
+        raise ValueError(f"not a result of `stayfast bench --json`: {why}") from why
+    if file.schema != SCHEMA:
+        raise ValueError(f"the file's schema is {file.schema!r}, this version reads {SCHEMA!r}")
+    if not file.results:
+        raise ValueError("the file holds no results")
+    return [_result(saved) for saved in file.results]
+
+
+def csv_lines(runs: Sequence[Measured]) -> Iterator[str]:
+    """A header, then a row a request: instants in seconds of the run, empty where a thing never happened."""
+    yield _csv_line(_CSV_COLUMNS)
+    for run in runs:
+        for sample in run.result.samples:
+            cells = (run.result.label, *(getattr(sample, name) for name in Sample.__struct_fields__))
+            yield _csv_line([_cell(cell) for cell in cells])
+
+
+def figures(run: Measured) -> dict[str, Any]:
+    """The figures of one run under their public names. What does not exist is null."""
+    result, goodput = run.result, run.goodput
+    found: dict[str, Any] = {
+        "label": result.label, "date": datetime.fromtimestamp(result.began_at_wall, UTC).isoformat(timespec="seconds"),
+        "backend": result.subject.dialect, "model_id": result.subject.model, "num_prompts": run.n_offered,
+        "request_rate": result.offered_rps, "max_concurrency": result.n_concurrent or None, "duration": result.duration_s,
+        "completed": run.n_whole, "failed": run.n_offered - run.n_whole, "total_input_tokens": run.n_input,
+        "total_output_tokens": run.n_output, "request_throughput": run.rate(run.n_whole),
+        "request_goodput": run.rate(goodput.n_good), "output_throughput": run.rate(run.n_output),
+        "total_token_throughput": run.rate(run.n_input + run.n_output),
+        "goodput_share_of_offered": goodput.share, "goodput_slo_s": goodput.slo.bounds(), "goodput_misses": goodput.misses,
+        "errors": dict(sorted(run.errors.items())),
+        "is_valid": result.health.is_valid, "invalid_because": list(result.health.verdict), "percentile_method": "linear",
+        "spike_factor_ttft_sched": run.spike_factor(),
+    }
+    for name, public in _NAMES.items():
+        spread = run.spreads[name]
+        found[f"mean_{public}_ms"] = spread.mean_s * 1e3
+        found[f"std_{public}_ms"] = spread.deviation_s * 1e3
+        found.update({f"{word}_{public}_ms": spread.at(share) * 1e3 for word, share in _QUANTILES})
+    return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in found.items()}
+
+
+def _plain_run(result: Result) -> _Run:
+    same = {name: getattr(result, name) for name in _Run.__struct_fields__ if not name.startswith("gaps")}
+    return _Run(**same, gaps_bin_s=result.gaps.bin_s, gaps=result.gaps.bins)
+
+
+def _result(saved: _Saved) -> Result:
+    if saved.columns is None:
+        raise ValueError(f"{saved.run.label!r} was written without its samples: run it again with them")
+    gaps = Gaps(saved.run.gaps_bin_s)
+    gaps.bins = saved.run.gaps
+    same = {name: getattr(saved.run, name) for name in _Run.__struct_fields__ if not name.startswith("gaps")}
+    return Result(**same, samples=_unpack(saved.columns, saved.n_rows), gaps=gaps)
+
+
+def _pack(samples: Samples) -> dict[str, str]:
+    columns = {name: _packed(_little(column).tobytes()) for name, column in _numbers(samples)}
+    columns["errors"] = _packed(msgspec.json.encode(samples.errors))
+    columns["server_timings"] = _packed(msgspec.json.encode(samples.server_timings))
+    return columns
+
+
+def _unpack(columns: dict[str, str], n_rows: int) -> Samples:
+    samples = Samples()
+    for name, column in _numbers(samples):
+        column.frombytes(_unpacked(columns, name, n_rows * column.itemsize))
+        if len(column) != n_rows:
+            raise ValueError(f"column {name!r} has {len(column)} rows, not {n_rows}")
+        if sys.byteorder == "big":
+            column.byteswap()
+        if any(abs(value) > _MOST_S for value in samples.floats.get(name, ())):
+            raise ValueError(f"column {name!r} holds an instant that cannot be")
+    if any(isnan(at_s) for at_s in samples.floats["at_s"]):
+        raise ValueError("column 'at_s' lacks a value: every request has an intended start")
+    try:
+        samples.errors = msgspec.json.decode(_unpacked(columns, "errors", _MAX_TEXT_BYTES), type=list[Error])
+        samples.server_timings = msgspec.json.decode(_unpacked(columns, "server_timings", _MAX_TEXT_BYTES), type=list[str])
+    except msgspec.DecodeError as why:
+        raise ValueError(f"the samples' texts cannot be read: {why}") from why
+    if not len(samples.errors) == len(samples.server_timings) == n_rows:
+        raise ValueError(f"the samples' texts are not {n_rows} rows")
+    return samples
+
+
+def _numbers(samples: Samples) -> "list[tuple[str, array[Any]]]":
+    return [*samples.floats.items(), *samples.ints.items()]
+
+
+def _little(column: "array[Any]") -> "array[Any]":
+    if sys.byteorder == "little":
+        return column
+    copy = array(column.typecode, column)
+    copy.byteswap()
+    return copy
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
+
+
+def _unpacked(columns: dict[str, str], name: str, most_bytes: int) -> bytes:
+    """A column's bytes, never more than `most_bytes`: a file from elsewhere must not fill the memory."""
+    if name not in columns:
+        raise ValueError(f"column {name!r} is missing")
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(columns[name], validate=True), most_bytes or 1)
+    except (ValueError, zlib.error) as why:
+        raise ValueError(f"column {name!r} cannot be read: {why}") from why
+    if len(data) % 8 and name not in {"errors", "server_timings"}:
+        raise ValueError(f"column {name!r} is cut short")
+    return data
+
+
+def _csv_line(cells: Sequence[object]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6f}" if isfinite(value) else ""
+    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
+        return f"'{value}"  # a spreadsheet would run it: it is another's text
+    return value

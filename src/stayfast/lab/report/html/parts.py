@@ -1,0 +1,184 @@
+"""The page's words and tables: head, headline, latencies, goodput, definitions, how to run it again."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from stayfast.core import units as amounts
+from stayfast.lab.load.result import Mode
+from stayfast.lab.load.stats import DEFINITIONS, LATENCIES, Measured
+from stayfast.lab.report.assertions import Checked
+from stayfast.lab.report.html.frame import COLOURS
+from stayfast.lab.report.html.markup import Child, Markup, join, tag
+from stayfast.lab.report.table import actual, by_size
+
+_RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
+MAX_IN_FULL: Final = 3  # runs; of more, the fewer figures
+_FEWER: Final = ("ttft_sched", "e2e_sched", "tpot", "gap_max")
+_CAVEATS: Final = (
+    "One run is one draw: two runs of the same target differ. `stayfast bench compare` says by how much noise alone would.",
+    "Latencies are of answers that succeeded and were complete; what failed is counted beside them and is bad in goodput.",
+    "Percentiles are exact (linear interpolation between the closest ranks), those of pooled gaps within 1 %.",
+    "A percentile that would only be the maximum is a dash.",
+    "TTFT and gaps are of chunks as the network delivered them: behind a proxy that buffers, gaps are 0 and TTFT is E2E.",
+    "Other tools mean other things by TPOT and ITL; compare only where the definitions agree.",
+)
+_INVALID: Final = "The client was the bottleneck: these figures are not the target's."
+_CLOSED: Final = ("A closed loop waits for the target before it asks again: it omits the queueing of a slow target. "
+                  "Read it as a comparison, not as what users see.")
+
+
+def banner(runs: Sequence[Measured]) -> Markup | None:
+    """What a reader must know before any figure."""
+    reasons = [(run.result.label, reason) for run in runs for reason in run.result.health.verdict]
+    if not reasons:
+        return None
+    lines = [tag("li", tag("b", label), ": ", reason) for label, reason in reasons]
+    return tag("div", tag("strong", "INVALID"), tag("span", _INVALID), tag("ul", *lines), cls="banner", role="alert")
+
+
+def header(runs: Sequence[Measured]) -> Markup:
+    """What was measured, when, and whether it holds."""
+    first = runs[0].result
+    is_valid = all(run.result.health.is_valid for run in runs)
+    when = datetime.fromtimestamp(first.began_at_wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    kinds = list(dict.fromkeys(f"{run.result.mode}{', virtual time' * run.result.is_virtual}" for run in runs))
+    subjects = [tag("p", swatch(order), tag("b", run.result.label),
+                    f" {run.result.subject.model} over {run.result.subject.dialect}, ", tag("code", run.result.subject.url))
+                for order, run in enumerate(runs[:6])]
+    more = tag("p", f"and {len(runs) - 6} more") if len(runs) > 6 else None
+    badge = tag("span", "valid" if is_valid else "invalid", cls=f"badge {'good' if is_valid else 'bad'}")
+    is_closed = any(run.result.mode is Mode.CLOSED for run in runs)
+    title = " against ".join(run.result.label for run in runs) if len(runs) <= 2 else f"{len(runs)} runs"
+    lead = (f"{when} \u00b7 {', '.join(kinds)} \u00b7 {amounts.count(sum(run.n_offered for run in runs))} requests offered "
+            f"over {amounts.seconds(max(run.result.duration_s for run in runs))}")
+    return tag("header", tag("p", "stayfast bench", cls="brand"), tag("h1", title, badge), tag("p", lead, cls="lead"),
+               *subjects, more, tag("p", _CLOSED, cls="caution") if is_closed else None)
+
+
+def headline(runs: Sequence[Measured]) -> Markup | None:
+    """The few figures that are read first; latency is from the intended start. Of many runs there are no few."""
+    if len(runs) > MAX_IN_FULL:
+        return None
+    tiles = (
+        ("TTFT p99", "from the intended start", [_rank(run, "ttft_sched", 0.99) for run in runs]),
+        ("TTFT p50", "from the intended start", [_rank(run, "ttft_sched", 0.5) for run in runs]),
+        ("E2E p99", "from the intended start", [_rank(run, "e2e_sched", 0.99) for run in runs]),
+        ("Spike factor", "TTFT p99 / p50", [amounts.factor(run.spike_factor()) for run in runs]),
+        ("Goodput", "of what was offered", [amounts.share(run.goodput.share) for run in runs]),
+        ("Failed", "no whole answer", [amounts.share(run.error_share) for run in runs]),
+    )
+    return tag("section", *(_tile(*tile) for tile in tiles), cls="tiles")
+
+
+def _rank(run: Measured, name: str, share: float) -> str:
+    return amounts.ranked(run.ranked(name, share))
+
+
+def _tile(name: str, note: str, figures: Sequence[str]) -> Markup:
+    several = len(figures) > 1
+    shown = [tag("span", figure, cls=f"figure t{order}" if several else "figure") for order, figure in enumerate(figures)]
+    return tag("div", tag("p", name, cls="name"), tag("p", *shown, cls="figures"), tag("p", note, cls="note"), cls="tile")
+
+
+def latencies(runs: Sequence[Measured]) -> Markup:
+    """Every latency at every rank."""
+    rows = [row for name in (LATENCIES if len(runs) <= MAX_IN_FULL else _FEWER) for row in _latency_rows(runs, name)]
+    heads = ("", *(("",) if len(runs) > 1 else ()), *(name for name, _ in _RANKS), "mean", "n")
+    table = tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
+    return tag("section", tag("h2", "Latency"), _survivors(runs), tag("div", table, cls="card wide"))
+
+
+def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
+    rows: list[Markup] = []
+    measured = [(order, run) for order, run in enumerate(runs) if name in run.told]
+    for order, run in measured:
+        spread = run.spreads[name]
+        span = str(len(measured)) if len(measured) > 1 else None
+        head = None if rows else tag("th", name, scope="rowgroup", title=DEFINITIONS[name], rowspan=span)
+        label = tag("td", swatch(order), run.result.label, cls="label") if len(runs) > 1 else None
+        cells = [*(_rank(run, name, share) for _, share in _RANKS), amounts.seconds(spread.mean_s), amounts.count(spread.n)]
+        rows.append(tag("tr", head, label, *(tag("td", cell) for cell in cells),
+                        cls="sched" if name.endswith("_sched") else None))
+    return rows
+
+
+def swatch(order: int) -> Markup:
+    """A run's colour."""
+    return tag("span", cls=f"swatch c{order % COLOURS}")
+
+
+def _survivors(runs: Sequence[Measured]) -> Markup | None:
+    high = [f"{run.result.label}: {amounts.share(run.error_share)}" for run in runs if run.error_share >= 0.01]
+    if not high:
+        return None
+    return tag("p", f"Failed of the offered: {', '.join(high)}. The table is of the answers that were left; "
+               "a rank that falls among the failed says so.", cls="caution")
+
+
+def goodput(runs: Sequence[Measured]) -> Markup:
+    """How much was good, and why the rest was not."""
+    return section("Goodput", *(_goodput_card(run, order) for order, run in enumerate(runs)))
+
+
+def _goodput_card(run: Measured, order: int) -> Markup:
+    judged = run.goodput
+    slo = ", ".join(f"{name} <= {amounts.seconds(bound_s)}" for name, bound_s in judged.slo.bounds().items())
+    rows = []
+    for cause, n in by_size(judged.misses):
+        part = n / judged.n_offered
+        fill = tag("span", cls="fill bad" if cause in run.errors else "fill late", style=f"width:{part * 100:.2f}%")
+        bar = tag("span", fill, cls="bar")
+        rows.append(tag("tr", tag("th", cause, scope="row"), tag("td", bar, cls="bars"), tag("td", amounts.count(n)),
+                        tag("td", amounts.share(part))))
+    return tag("figure", tag("figcaption", tag("h3", swatch(order), run.result.label)),
+               tag("p", tag("b", amounts.share(judged.share)), f" of {amounts.count(judged.n_offered)} offered were good: "
+                   f"{amounts.rate(run.rate(judged.n_good))}", cls="big"),
+               tag("p", f"SLO: {slo}" if slo else "No SLO was set: good is a whole answer.", cls="note"),
+               tag("table", tag("tbody", *rows), cls="causes") if rows else None, cls="card")
+
+
+def checked(checks: Sequence[Checked]) -> Markup | None:
+    """The run's assertions."""
+    if not checks:
+        return None
+    rows = []
+    for check in checks:
+        badge = tag("span", "holds", cls="badge good") if check.holds else tag("span", "fails", cls="badge bad")
+        rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.read_as, scope="row"), tag("td", actual(check)),
+                        tag("td", check.why)))
+    return section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
+
+
+def facts(runs: Sequence[Measured]) -> Markup:
+    """The command, the workload, the machine and what the client measured of itself."""
+    return section("How it was run", *(_fact_card(run) for run in runs))
+
+
+def _fact_card(run: Measured) -> Markup:
+    result, health = run.result, run.result.health
+    late = (("p50", health.lateness_p50_s), ("p99", health.lateness_p99_s), ("max", health.lateness_max_s))
+    rows = {
+        "target": f"{result.subject.url} ({result.subject.dialect}, {result.subject.model})", "seed": str(result.seed),
+        "mode": result.mode + ", virtual time" * result.is_virtual, **result.workload,
+        "tokens counted by": result.counted_by,
+        "client late": ", ".join(f"{word} {amounts.seconds(value_s)}" for word, value_s in late),
+        "client loop lag": f"p99 {amounts.seconds(health.loop_lag_p99_s)}, max {amounts.seconds(health.loop_lag_max_s)}",
+    }
+    if health.requested_rps:
+        rows["rate"] = f"{amounts.rate(health.requested_rps)} asked, {amounts.rate(health.achieved_rps)} sent"
+    listed = [join(tag("dt", key), tag("dd", value)) for key, value in (*rows.items(), *result.machine.items())]
+    return tag("figure", tag("figcaption", tag("h3", result.label)), tag("pre", result.command), tag("dl", *listed),
+               *(tag("p", note, cls="note") for note in result.notes), cls="card")
+
+
+def definitions() -> Markup:
+    """The words, to the letter, and what the figures do not say."""
+    words = [join(tag("dt", name), tag("dd", text)) for name, text in DEFINITIONS.items()]
+    return tag("section", tag("h2", "What the words mean"), tag("div", tag("dl", *words), cls="card wide"),
+               tag("h2", "What it does not say"), tag("ul", *(tag("li", text) for text in _CAVEATS), cls="caveats"))
+
+
+def section(title: str, *inside: Child) -> Markup:
+    """A heading and cards beneath it."""
+    return tag("section", tag("h2", title), tag("div", *inside, cls="grid"))

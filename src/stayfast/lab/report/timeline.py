@@ -1,0 +1,130 @@
+"""A run over its time: binned first, so that a million requests draw as fast, and as small, as a thousand.
+
+A request belongs to the bin of its *intended* start; in flight is from the send to the end.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import compress
+from math import ceil, isnan, log, nan
+
+import msgspec
+
+from stayfast.lab.load.samples import GROWTH, LOWEST_S, Gaps, Samples, middle_s
+from stayfast.lab.load.stats import Exact, column
+
+MAX_BINS = 180
+MAX_ROWS = 44
+FAILED = -1  # the heat map's row of requests that got no value
+_WIDTHS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0,
+             600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0)
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """One value a bin; `NaN` where a bin has none."""
+
+    bin_s: float
+    rate: list[float]  # offered requests a second
+    good_rate: list[float]
+    bad_rate: list[float]  # those without a whole answer
+    in_flight: list[int]  # at the bin's start
+    tokens_rate: list[float]  # output tokens a second, by when the answer began
+    p50_s: list[float]  # of ttft_sched
+    p99_s: list[float]
+    e2e_p50_s: list[float]
+    e2e_p99_s: list[float]
+    late_p99_s: list[float]  # actual send - intended start: the client's own
+
+
+class Heat(msgspec.Struct, frozen=True):
+    """Counts by time bin and logarithmic value row. Row r spans `lowest_s * factor ** r` to `... ** (r + 1)`."""
+
+    bin_s: float
+    n_bins: int
+    lowest_s: float
+    factor: float
+    n_rows: int
+    cells: dict[tuple[int, int], int]  # (time bin, row) -> count; row FAILED: no value
+
+
+def bin_width(span_s: float, n: int, n_each: int) -> float:
+    """The smallest round width that cuts `span_s` into bins of about `n_each` of `n` requests, and not too many of them."""
+    most = min(MAX_BINS, max(12, n // n_each))
+    return next((width_s for width_s in _WIDTHS_S if span_s <= width_s * most), span_s / most)
+
+
+def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Timeline:
+    """Cut the run into bins; `is_good` is goodput's verdict on each row."""
+    bin_s = bin_width(span_s, len(samples), 50)
+    n_bins = max(1, ceil(span_s / bin_s - 1e-9))
+    rows: list[list[int]] = [[] for _ in range(n_bins)]
+    for row, at_s in enumerate(samples.floats["at_s"]):
+        rows[min(n_bins - 1, max(0, int(at_s / bin_s)))].append(row)
+    errors, n_output = samples.errors, samples.ints["n_output"]
+    widths_s = [min(bin_s, span_s - number * bin_s) for number in range(n_bins)]  # the last bin is what is left
+
+    def rates(count: Callable[[list[int]], float]) -> list[float]:
+        return [count(some) / width_s for some, width_s in zip(rows, widths_s, strict=True)]
+
+    def spreads(name: str) -> list[Exact]:
+        values = array("d", column(samples, name))
+        return [Exact(values[row] for row in some if name == "lateness" or not errors[row]) for some in rows]
+
+    first, last, late = spreads("ttft_sched"), spreads("e2e_sched"), spreads("lateness")
+    return Timeline(
+        bin_s, rates(len), rates(lambda some: sum(is_good[row] for row in some)),
+        rates(lambda some: sum(1 for row in some if errors[row])), _in_flight(samples, bin_s, n_bins),
+        rates(lambda some: sum(n_output[row] for row in some)), [spread.at(0.5) for spread in first],
+        [spread.at(0.99) for spread in first], [spread.at(0.5) for spread in last], [spread.at(0.99) for spread in last],
+        [spread.at(0.99) for spread in late])
+
+
+def _in_flight(samples: Samples, bin_s: float, n_bins: int) -> list[int]:
+    sent, ended = samples.floats["sent_s"], samples.floats["ended_s"]
+    was_sent = [not isnan(sent_s) and not isnan(ended_s) for sent_s, ended_s in zip(sent, ended, strict=True)]
+    begins, ends = array("d", sorted(compress(sent, was_sent))), array("d", sorted(compress(ended, was_sent)))
+    return [bisect_right(begins, number * bin_s) - bisect_right(ends, number * bin_s) for number in range(n_bins)]
+
+
+def heat_of_rows(samples: Samples, name: str, span_s: float) -> Heat:
+    """The metric `name` over time; requests without a whole answer are in the row FAILED."""
+    bin_s = bin_width(span_s, len(samples), 20)
+    n_bins = max(1, ceil(span_s / bin_s))
+    values = [nan if error else value for value, error in zip(column(samples, name), samples.errors, strict=True)]
+    held = [value for value in values if value > LOWEST_S]
+    lowest_s, factor, n_rows = _rows_between(min(held, default=1e-3), max(held, default=1.0))
+    base, scale = log(lowest_s), 1 / log(factor)
+    cells: dict[tuple[int, int], int] = {}
+    for at_s, value in zip(samples.floats["at_s"], values, strict=True):
+        row = FAILED if isnan(value) else min(n_rows - 1, int((log(max(value, lowest_s)) - base) * scale))
+        key = (min(n_bins - 1, max(0, int(at_s / bin_s))), row)
+        cells[key] = cells.get(key, 0) + 1
+    return Heat(bin_s, n_bins, lowest_s, factor, n_rows, cells)
+
+
+def heat_of_gaps(gaps: Gaps, span_s: float) -> Heat | None:
+    """The pooled gaps over time; None where none was counted."""
+    pooled = gaps.pooled()
+    if not pooled:
+        return None
+    n_bins = max(1, ceil(span_s / gaps.bin_s))
+    merged = max(1, ceil(n_bins / MAX_BINS))
+    least_s = max(1e-4, next((middle_s(bucket) for bucket in pooled if bucket), 1e-4))
+    lowest_s, factor, n_rows = _rows_between(least_s, max(least_s, middle_s(max(pooled))))
+    base, scale = log(lowest_s), 1 / log(factor)
+    cells: dict[tuple[int, int], int] = {}
+    last = ceil(n_bins / merged) - 1
+    for number, counts in gaps.bins.items():
+        for bucket, n in counts.items():
+            row = min(n_rows - 1, int((log(max(middle_s(bucket), lowest_s)) - base) * scale))
+            key = (min(last, number // merged), row)
+            cells[key] = cells.get(key, 0) + n
+    return Heat(gaps.bin_s * merged, last + 1, lowest_s, factor, n_rows, cells)
+
+
+def _rows_between(least_s: float, most_s: float) -> tuple[float, float, int]:
+    """Lower end, factor and number of logarithmic rows that cover both."""
+    factor = max(GROWTH ** 6, (most_s / least_s) ** (1 / (MAX_ROWS - 1)))
+    n_rows = min(MAX_ROWS, int(log(most_s / least_s) / log(factor)) + 1)
+    return least_s, factor, n_rows

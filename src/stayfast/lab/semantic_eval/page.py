@@ -1,0 +1,76 @@
+"""An evaluation as one HTML file that asks the network for nothing and runs no script."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+from stayfast.core import units as amounts
+from stayfast.lab.report.html.frame import WIDE, Box, Series, axes, card, curve, drawing, legend
+from stayfast.lab.report.html.markup import Markup, tag
+from stayfast.lab.report.html.scale import Scale, pixels
+from stayfast.lab.semantic_eval.evaluate import Evaluation, Row
+from stayfast.lab.semantic_eval.table import HEADS, error_of, rule_of
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_MOST_ERROR = 0.16  # of what is drawn
+_BOX = Box(height=460, right=WIDE - 22, room_below=48, width=WIDE)
+_STYLE = """
+.dot { stroke: var(--card); stroke-width: 1.5; } .dot.s0 { fill: var(--s0); } .dot.s1 { fill: var(--s1); }
+.dot-word { font-size: 11px; fill: var(--ink); } .wide table { width: 100%; }
+"""
+_NOTE = ("Up and to the left is better. The dots are what a cache gets that learns as it goes: blue with its error bounded "
+         "at what is written beside, orange with a fixed threshold of the cosine. The lines are what one would get who had "
+         "known before which answers are right.")
+
+
+def page(found: Evaluation) -> str:
+    """The whole file."""
+    style = files("stayfast.lab.report.html").joinpath("report.css").read_text("utf-8") + _STYLE
+    head = tag("head", Markup('<meta charset="utf-8">'), tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+               tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+               tag("meta", name="color-scheme", content="light dark"), tag("title", f"{found.name} - stayfast cache eval"),
+               tag("style", Markup(style)))
+    lead = (f"{found.n_questions:,} questions, {found.n_answers:,} answers; one pass each in random order "
+            f"(seed {found.seed}), the cache empty at first; {found.embedder}")
+    main = tag("main", tag("header", tag("p", "stayfast cache eval", cls="brand"), tag("h1", found.name),
+                           tag("p", lead, cls="lead")),
+               tag("div", chart(found), _table("Calibrated, by the share that may be wrong", found.calibrated),
+                   _table("A fixed threshold of the cosine", found.fixed), cls="grid"))
+    return "<!doctype html>\n" + tag("html", head, tag("body", main), lang="en") + "\n"
+
+
+def chart(found: Evaluation) -> Markup:
+    """Hit rate over the error per hit."""
+    across = Scale(0.0, _MOST_ERROR, _BOX.left, _BOX.right)
+    up = Scale(0.0, 1.0, _BOX.bottom, _BOX.top)
+    lines = [_line("all features, in hindsight", 0, found.by_features, across, up),
+             _line("cosine alone, in hindsight", 1, found.by_cosine, across, up)]
+    xs = [(across.at(share / 100), f"{share} %") for share in range(0, 17, 2)]
+    ys = [(up.at(share / 100), f"{share} %") for share in range(0, 101, 20)]
+    word = tag("text", "wrong answers of those given from the cache", x=(_BOX.left + _BOX.right) / 2, y=_BOX.height - 8,
+               text_anchor="middle", cls="tick")
+    return card("Answered from the cache", _NOTE, legend(lines), drawing(
+        _BOX, "hit rate over the error per hit", axes(_BOX, xs, ys), word, *(curve(line, _BOX) for line in lines),
+        _dots(found.fixed, 1, across, up), _dots(found.calibrated, 0, across, up)), wide=True)
+
+
+def _line(name: str, colour: int, points: Sequence[tuple[float, float]], across: Scale, up: Scale) -> Series:
+    shown = [(error, rate) for error, rate in points if error <= _MOST_ERROR]
+    x, y = pixels(across, [error for error, _ in shown]), pixels(up, [rate for _, rate in shown])
+    return Series(name, colour, x, y, (), (), is_faint=True)
+
+
+def _dots(rows: Sequence[Row], colour: int, across: Scale, up: Scale) -> Markup:
+    below = 16.0 if colour else -7.0  # of the dot, the word: two colours stand side by side
+    shown = [row for row in rows if row.n_hits and row.error <= _MOST_ERROR]
+    return tag("g", *(
+        tag("g", tag("circle", cx=across.at(row.error), cy=up.at(row.hit_rate), r=5.0, cls=f"dot s{colour}"),
+            tag("text", rule_of(row), x=across.at(row.error) + 8, y=up.at(row.hit_rate) + below, cls="dot-word"))
+        for row in shown))
+
+
+def _table(title: str, rows: Sequence[Row]) -> Markup:
+    head = tag("tr", tag("th", "rule"), *(tag("th", word) for word in HEADS))
+    body = [tag("tr", *(tag("td", word) for word in (
+        rule_of(row), amounts.share(row.hit_rate), error_of(row.n_hits, row.error), amounts.share(row.second_half_hit_rate),
+        error_of(row.n_hits, row.second_half_error), f"{row.n_kept:,}"))) for row in rows]
+    return card(title, None, tag("table", tag("thead", head), tag("tbody", *body)))

@@ -1,0 +1,103 @@
+"""The story of one request: ask the provider, write what it says as it says it, break off as it breaks off."""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+from stayfast.core.clock import Clock
+from stayfast.lab.sim_server.connection import Connection
+from stayfast.lab.sim_server.grades import Grades
+from stayfast.lab.sim_server.http import CLOSE, LAST_CHUNK, DateLine, frame, head, whole
+from stayfast.lab.sim_server.reader import Inbound
+from stayfast.lab.sim_server.record import LEFT, WHOLE, Record, Records
+from stayfast.lab.simulated import Answering, Ask, Broke, Head, Provider
+
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What all answers of a simulator share."""
+
+    clock: Clock
+    dates: DateLine
+    records: Records
+    grades: Grades
+
+
+class Answer:
+    """One answer on its way to its client. One Task runs it."""
+
+    __slots__ = ("_ask", "_asked_at", "_connection", "_desk", "_inbound", "_provider", "_record")
+
+    def __init__(self, provider: Provider, ask: Ask, connection: Connection, inbound: Inbound, desk: Desk) -> None:
+        self._provider = provider
+        self._ask = ask
+        self._connection = connection
+        self._inbound = inbound
+        self._desk = desk
+        self._asked_at = desk.clock.now()
+        self._record = Record(desk.records.next_number(), provider.name, ask.api.value, ask.model, ask.stream,
+                              desk.clock.wall(), ask.n_prompt_tokens)
+
+    async def run(self) -> None:
+        """From the question to the last byte, or to the client's leaving, which cancels this."""
+        record, desk = self._record, self._desk
+        desk.records.keep(record)
+        desk.grades.note_request(self._inbound.key, self._inbound.body, self._asked_at)
+        answering = self._provider.ask(self._ask)
+        answering.on_end = partial(_note_unread, record, answering)
+        try:
+            said = await answering.begin()
+            record.status = said.status
+            record.first_byte_s = desk.clock.now() - self._asked_at
+            desk.grades.note_answer(self._inbound.key, self._inbound.body, desk.clock.now(), said)
+            await self._say(said, answering)
+            record.ended = WHOLE
+        except Broke as broke:
+            record.ended = broke.kind
+            await self._break_off(broke)
+        except asyncio.CancelledError:
+            record.ended = LEFT
+            raise
+        finally:
+            self._let_go(answering)
+        self._connection.finish(self._inbound)
+
+    async def _say(self, said: Head, answering: Answering) -> None:
+        if said.body is None:
+            await self._stream(said, answering)
+        else:
+            self._connection.write(whole(said.status, said.headers, said.body, self._desk.dates.line(),
+                                         keep_alive=self._inbound.keep_alive))
+
+    async def _stream(self, said: Head, answering: Answering) -> None:
+        connection, inbound, record = self._connection, self._inbound, self._record
+        write, following = connection.write, answering.next
+        is_chunked = not inbound.is_http_10
+        framing = (_CHUNKED if is_chunked else b"") + (b"" if inbound.keep_alive else CLOSE)
+        write(head(said.status, said.headers, self._desk.dates.line(), framing))
+        while (data := await following()) is not None:
+            if not record.n_chunks:
+                record.first_chunk_s = self._desk.clock.now() - self._asked_at
+            record.n_chunks += 1
+            write(frame(data) if is_chunked else data)
+            if connection.is_full:
+                await connection.drained()
+        if is_chunked:
+            write(LAST_CHUNK)
+
+    async def _break_off(self, broke: Broke) -> None:
+        await asyncio.sleep(0)  # the loop sends what is written at the end of its turn, and a reset would drop it
+        if broke.kind == "cut":
+            self._connection.close()
+        else:
+            self._connection.reset()
+
+    def _let_go(self, answering: Answering) -> None:
+        answering.close()
+        self._record.seconds = self._desk.clock.now() - self._asked_at
+
+
+def _note_unread(record: Record, answering: Answering) -> None:
+    record.n_tokens_unread = answering.n_unread

@@ -1,0 +1,210 @@
+"""Every knob of a simulated provider, with its default and its range.
+
+A preset gives the numbers of a known provider; what is set beside it replaces its part. "assumed" marks what no public
+figure supports: stalls, incidents, cold starts, queues and prices are there to be turned, not to be believed.
+"""
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Final
+
+from stayfast.lab.simulated.engine import EngineModel
+from stayfast.lab.simulated.faults import FaultRule
+from stayfast.lab.simulated.latency import Gaps, Mixture
+from stayfast.lab.simulated.prompt_cache import PromptCacheModel
+from stayfast.lab.simulated.quota import Quota
+from stayfast.lab.simulated.regimes import Regimes
+from stayfast.lab.simulated.vendor import Vendor
+from stayfast.settings.about import About
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One provider's numbers: TTFT fitted to published percentiles of small prompts; gaps from published tokens a second,
+    where there are any, else assumed.
+    """
+
+    ttft: Mixture
+    gaps: Gaps
+    vendor: Vendor = "openai"
+
+
+def _fit(median_ms: float, sigma: float, tail_share: float, tail_median_ms: float) -> Mixture:
+    return Mixture(median_ms / 1000, sigma, tail_share, tail_median_ms / 1000, 0.45)
+
+
+def _pace(tokens_per_s: float, tokens_per_chunk: int = 1) -> Gaps:
+    return Gaps(1 / tokens_per_s, 0.3, tokens_per_chunk)
+
+
+# TTFT: fits of modelstats.ai pings (24 h, one place, n = 288 a model), not ground truth. Pace: costhawk's medians of
+# March 2026 for gpt-4o (90 tokens/s), gpt-4o-mini (120), gemini-flash (150), sonnet (80), opus (40); the others assumed.
+PRESETS: Final = MappingProxyType({
+    "gpt-4o-like": Preset(_fit(632, .29, .03, 3721), _pace(90)),
+    "gpt-4o-mini-like": Preset(_fit(531, .23, .03, 3675), _pace(120)),
+    "gpt-4.1-like": Preset(_fit(719, .28, .03, 1591), _pace(90)),
+    "gpt-4.1-mini-like": Preset(_fit(655, .26, .03, 1787), _pace(120)),
+    "haiku-4.5-like": Preset(_fit(530, .55, .03, 3380), _pace(150, 4), "anthropic"),
+    "sonnet-4.6-like": Preset(_fit(918, .64, .03, 3154), _pace(80, 4), "anthropic"),
+    "opus-4.6-like": Preset(_fit(1611, .20, .05, 2599), _pace(40, 4), "anthropic"),
+    "gemini-flash-like": Preset(_fit(474, .27, .02, 1303), _pace(150, 16)),
+    "gemini-flash-lite-like": Preset(_fit(301, .51, .05, 2109), _pace(250, 16)),
+    "deepseek-v3-like": Preset(_fit(1475, .15, .02, 2463), _pace(40)),
+    "instant": Preset(Mixture(0.0), Gaps(0.0, 0.0)),
+    "steady": Preset(Mixture(0.2), Gaps(0.01, 0.0)),
+})
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How many tokens answers have, where the request does not say: a lognormal, cut at `most`.
+
+    The defaults are a fit to the answers of Azure's conversation trace of 2023.
+    """
+
+    median: Annotated[float, About("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
+    sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.86
+    most: Annotated[int, About("No answer is longer.", minimum=1, maximum=1000000)] = 4096
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.median <= 1_000_000:
+            raise ValueError(f"median must be from 1 to 1000000 tokens, not {self.median}")
+        if not 0 <= self.sigma <= 3:
+            raise ValueError(f"sigma must be from 0 to 3, not {self.sigma}")
+        if not 1 <= self.most <= 1_000_000:
+            raise ValueError(f"most must be from 1 to 1000000 tokens, not {self.most}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Pauses inside a running answer: before each chunk with probability `share`. All assumed."""
+
+    share: Annotated[float, About("Of the chunks that one stands before.", minimum=0, maximum=1)] = 0.0
+    duration: Annotated[Mixture, About("How long they are.")] = field(default_factory=lambda: Mixture(1.0, 0.8))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be from 0 to 1, not {self.share}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sag:
+    """A share of answers slows down at a random point: tokens come at `rate_factor` of their pace from there. Assumed."""
+
+    share: Annotated[float, About("Of the answers.", minimum=0, maximum=1)] = 0.0
+    rate_factor: Annotated[float, About("What is left of the pace.", more_than=0, maximum=1)] = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be from 0 to 1, not {self.share}")
+        if not 0 < self.rate_factor <= 1:
+            raise ValueError(f"rate_factor must be more than 0 and at most 1, not {self.rate_factor}")
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """After `after_idle_s` seconds without a request, the next ones wait for a container and then for the model.
+
+    Both take uniform times between their bounds, in seconds. How often this happens at providers is not public.
+    """
+
+    after_idle_s: Annotated[float, About("Silence after which it goes cold.", more_than=0, maximum=86_400)] = 300.0
+    is_cold_at_first: Annotated[bool, About("Whether the very first request meets it cold.")] = True
+    container_min_s: Annotated[float, About("The least that a container takes to start.", minimum=0, maximum=3600)] = 2.0
+    container_max_s: Annotated[float, About("The most.", minimum=0, maximum=3600)] = 5.0
+    load_min_s: Annotated[float, About("The least that the model takes to load.", minimum=0, maximum=3600)] = 3.0
+    load_max_s: Annotated[float, About("The most.", minimum=0, maximum=3600)] = 8.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.after_idle_s <= 86_400:
+            raise ValueError(f"after_idle_s must be more than 0 and at most 86400, not {self.after_idle_s}")
+        for name in ("container", "load"):
+            least, most = getattr(self, f"{name}_min_s"), getattr(self, f"{name}_max_s")
+            if not 0 <= least <= most <= 3600:
+                raise ValueError(f"{name}_min_s must be at most {name}_max_s, both from 0 to 3600, not {least} and {most}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """US dollars for a million tokens. Assumed: prices are the user's to fill in. What a cache of prompts does to them is
+    told by its own factors.
+    """
+
+    input_usd_per_mtok: Annotated[float, About(
+        "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 1.0
+    output_usd_per_mtok: Annotated[float, About(
+        "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 4.0
+
+    def __post_init__(self) -> None:
+        for name in ("input_usd_per_mtok", "output_usd_per_mtok"):
+            if not 0 <= getattr(self, name) <= 1_000_000:
+                raise ValueError(f"{name} must be from 0 to 1000000, not {getattr(self, name)}")
+
+    def usd(self, n_input: float, n_output: int) -> float:
+        """What so many tokens cost."""
+        return (n_input * self.input_usd_per_mtok + n_output * self.output_usd_per_mtok) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """One simulated provider. Everything that is drawn comes from `seed`, the provider's name and a request's number."""
+
+    preset: Annotated[str, About(
+        "The numbers of a known provider; what is set beside it replaces its part.", words=tuple(PRESETS))] = ""
+    seed: Annotated[int, About(
+        "Everything that is drawn comes from it, the upstream's name and a request's number.",
+        minimum=0, maximum=2 ** 32 - 1)] = 0
+    vendor: Annotated[Vendor | None, About(
+        "Whose rate-limit headers and overload errors it has. null: the preset's.")] = None
+    ttft: Annotated[Mixture | None, About("Time to the first token, without queue and prefill. null: the preset's.")] = None
+    gaps: Annotated[Gaps | None, About("The pace of a running answer. null: the preset's.")] = None
+    output: Annotated[Lengths, About(
+        "How long answers are, where the request does not say.")] = field(default_factory=Lengths)
+    fills_max_tokens: Annotated[bool, About(
+        "Answers are as long as they may be, as with `ignore_eos` in the request.")] = False
+    head_share: Annotated[float, About(
+        "Share of the time to the first token that passes before the response head. Assumed.", minimum=0, maximum=1)] = 1.0
+    prefill_per_token: Annotated[float, About(
+        "Share by which a token of the prompt lengthens the first wait; 0.0001: 10,000 double it.",
+        minimum=0, maximum=1)] = 0.0
+    embedding_share: Annotated[float, About(
+        "An embedding takes this share of a time to the first token. Assumed.", minimum=0, maximum=1)] = 0.3
+    tail_correlation: Annotated[float, About(
+        "Of two requests of one session: correlation of their being in the tail. Assumed.", minimum=0, maximum=1)] = 0.0
+    luck_holds_s: Annotated[float, About(
+        "A session's luck is drawn anew after so many seconds. Assumed.", more_than=0, maximum=86_400)] = 60.0
+    stalls: Annotated[Stalls, About("Pauses inside running answers.")] = field(default_factory=Stalls)
+    sag: Annotated[Sag, About("Answers whose pace drops on the way.")] = field(default_factory=Sag)
+    regimes: Annotated[Regimes | None, About("Bad minutes, which all requests of a time share. null: none.")] = None
+    cold_start: Annotated[ColdStart | None, About("What the first requests after a silence wait for. null: nothing.")] = None
+    quota: Annotated[Quota | None, About("What may be used in a minute. null: anything.")] = None
+    prompt_cache: Annotated[PromptCacheModel | None, About(
+        "What it remembers of prompts, by which provider's rules. null: nothing.")] = None
+    engine: Annotated[EngineModel | None, About(
+        "An inference engine: then waits rise with load, and gaps are the engine's. null: none.")] = None
+    faults: Annotated[tuple[FaultRule, ...], About(
+        "Ways to fail; the first rule that strikes a request is the one it gets.")] = ()
+    notices_hangup: Annotated[bool, About(
+        "A caller that leaves ends the work at once; else it runs on to its end, and is counted.")] = True
+    tariff: Annotated[Tariff, About("What it charges, for its own count of costs.")] = field(default_factory=Tariff)
+
+    def __post_init__(self) -> None:
+        if self.preset and self.preset not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}")
+        for name in ("head_share", "embedding_share", "tail_correlation", "prefill_per_token"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        if not 0 < self.luck_holds_s <= 86_400:
+            raise ValueError(f"luck_holds_s must be more than 0 and at most 86400, not {self.luck_holds_s}")
+
+    @property
+    def numbers(self) -> Preset:
+        """The preset with what replaces its parts."""
+        of = PRESETS[self.preset or "instant"]
+        return Preset(self.ttft or of.ttft, self.gaps or of.gaps, self.vendor or of.vendor)
+
+    def ttft_for(self, n_prompt_tokens: int) -> Mixture:
+        """The TTFT of a prompt of this length in normal times without an engine's queue, in closed form."""
+        return self.numbers.ttft.scaled(1 + n_prompt_tokens * self.prefill_per_token)

@@ -1,0 +1,275 @@
+"""Renders one answer as its provider would send it: events for a stream, one body for a whole answer.
+
+The shapes are `wire`'s own writers and folds. Plain words take a shortcut: the event around them is rendered once, and
+each chunk is put between its two halves.
+
+What providers put into their answers beside what `wire`'s writers say: fields that SDKs know and few people read.
+"""
+
+from array import array
+from base64 import b64encode
+from random import Random
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from stayfast.core.types import Api, Request, Usage
+from stayfast.lab.simulated.faults import Form
+from stayfast.lab.simulated.filler_text import tokens_of, word_bytes, words
+from stayfast.lab.simulated.request import Ask
+from stayfast.lab.simulated.timing_plan import Pace
+from stayfast.wire import sse
+from stayfast.wire.chat.fold import ChatFold
+from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
+from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Reason, TextDelta, ToolBegin, ToolDelta, Writer
+from stayfast.wire.messages.fold import MessagesFold
+from stayfast.wire.messages.writer import MessagesWriter
+from stayfast.wire.responses.fold import ResponsesFold
+from stayfast.wire.responses.writer import ResponsesWriter
+
+Json = dict[str, Any]
+
+_RESPONSE: Final[Json] = {
+    "background": False, "max_output_tokens": None, "max_tool_calls": None, "previous_response_id": None,
+    "prompt_cache_key": None, "reasoning": {"effort": None, "summary": None}, "safety_identifier": None,
+    "service_tier": "default", "store": True, "text": {"format": {"type": "text"}, "verbosity": "medium"}, "top_logprobs": 0,
+    "truncation": "disabled", "user": None}
+_MESSAGE_USAGE: Final[Json] = {
+    "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0}, "service_tier": "standard", "speed": "standard",
+    "inference_geo": None}
+
+
+def dressed(said: Json, ask: Ask, *, is_incomplete: bool) -> Json:
+    """One event of a writer, with what its provider adds. `is_incomplete`: the answer stops at a limit."""
+    match ask.api:
+        case Api.RESPONSES:
+            return _of_responses(said, ask, is_incomplete=is_incomplete)
+        case Api.MESSAGES:
+            if said["type"] == "message_start":
+                said["message"]["usage"] |= _MESSAGE_USAGE
+            return said
+    return _of_chat(said, ask)
+
+
+def _of_responses(said: Json, ask: Ask, *, is_incomplete: bool) -> Json:
+    if is_incomplete and said["type"] == "response.output_item.done":
+        said["item"]["status"] = "incomplete"
+    if "response" in said:
+        said["response"] = _RESPONSE | said["response"] | {name: Raw(value) for name, value in ask.echo}
+    return said
+
+
+def _of_chat(said: Json, ask: Ask) -> Json:
+    """Of chat and completions."""
+    said |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
+    usage = said.get("usage")
+    if usage is not None:
+        usage["prompt_tokens_details"] |= {"audio_tokens": 0, "image_tokens": 0, "text_tokens": usage["prompt_tokens"]}
+        usage["completion_tokens_details"] |= {
+            "audio_tokens": 0, "text_tokens": usage["completion_tokens"], "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0}
+    elif ask.include_usage and ask.stream:
+        said["usage"] = None
+    for choice in said["choices"]:
+        if "role" in choice.get("delta", ()):
+            choice["delta"]["refusal"] = None
+            if not ask.stream:
+                choice["delta"]["annotations"] = []
+    return said
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_MARK: Final = "@words@"
+_MARK_BYTES: Final = _MARK.encode()
+_DONE: Final = b"data: [DONE]\n\n"
+_PING: Final = sse.event(b'{"type":"ping"}', "ping")
+_APART: Final = 13  # words between the beginnings of two choices
+_ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
+_FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform, variance 1
+
+
+class Answer:
+    """One answer in the making. One task owns it."""
+
+    __slots__ = ("_ask", "_id", "_is_incomplete", "_is_openai", "_is_tool_open", "_wraps", "_writer")
+
+    def __init__(self, ask: Ask, name: str, created_at: int) -> None:
+        request = Request(ask.api, ask.model, ask.stream, b"", ask.include_usage)
+        self._ask = ask
+        self._id = _ID_PREFIXES[ask.api] + name
+        self._is_openai = ask.api in (Api.CHAT, Api.COMPLETIONS)
+        self._writer: Writer
+        match ask.api:
+            case Api.MESSAGES:
+                self._writer = MessagesWriter(request)
+            case Api.RESPONSES:
+                self._writer = ResponsesWriter(request, created_at)
+            case Api.COMPLETIONS:
+                self._writer = CompletionsWriter(request, created_at)
+            case _:
+                self._writer = ChatWriter(request, created_at)
+        self._wraps: tuple[tuple[bytes, bytes], ...] = ()  # what stands around words, for each choice
+        self._is_incomplete = False
+        self._is_tool_open = False
+
+    def begin(self) -> bytes:
+        """What comes before any content: a role, `message_start`, `response.created`."""
+        begin = Begin(self._id, self._ask.model, None, self._usage(1))
+        head = self._said(begin)
+        ping = _PING if self._ask.api is Api.MESSAGES else b""
+        if self._ask.value is not None or self._ask.api is Api.RESPONSES:
+            return head + ping  # pieces of JSON need escapes; responses numbers its events and repeats its text at the end
+        *opening, content = self._writer.events(TextDelta(_MARK))
+        halves = (self._bytes([one]).split(_MARK_BYTES) for one in self._for_choices([content]))
+        self._wraps = tuple((before, after) for before, after in halves)
+        return head + self._bytes(self._for_choices(opening)) + ping
+
+    def words(self, start: int, n: int) -> bytes:
+        """The events for `n` plain words, from the `start`-th; each choice has words of its own."""
+        wraps = self._wraps
+        if len(wraps) == 1:
+            before, after = wraps[0]
+            return before + word_bytes(start, n) + after
+        if wraps:
+            return b"".join(before + word_bytes(start + _APART * index, n) + after
+                            for index, (before, after) in enumerate(wraps))
+        return self._said(TextDelta(words(start, n)))
+
+    def piece(self, text: str) -> bytes:
+        """The events for a piece of JSON: of the answer, or of the arguments of the call that was asked for."""
+        tool = self._ask.tool
+        if tool is None:
+            return self._said(TextDelta(text))
+        opening = b""
+        if not self._is_tool_open:
+            self._is_tool_open = True
+            opening = self._said(ToolBegin(0, self._call_id, tool))
+        return opening + self._said(ToolDelta(0, text))
+
+    def end(self, reason: Reason, n_output: int) -> bytes:
+        """The events that end the answer; `n_output`: tokens for its usage, all choices together."""
+        last = self._said(self._finish(reason))
+        return last + self._bytes(self._ends(n_output)) + (_DONE if self._is_openai else b"")
+
+    def broken(self) -> bytes:
+        """An event with content whose JSON breaks off in the middle."""
+        delta = ToolDelta(0, _MARK) if self._is_tool_open else TextDelta(_MARK)
+        return self._said(delta).partition(_MARK_BYTES)[0] + b"\n\n"
+
+    def error(self, body: Json, headers: dict[str, str], form: Form) -> bytes:
+        """An error as the last event. `body`: that of an error answer in this dialect; `headers`: what stood over it."""
+        if self._ask.api is not Api.RESPONSES:
+            return sse.event(_ENCODER.encode(body), None if self._is_openai and form != "named" else "error")
+        error = body["error"]
+        *closing, last = self._ends(0)
+        said = {"type": "error", "sequence_number": (closing[0] if closing else last)["sequence_number"]}
+        match form:
+            case "failed":
+                why = {"code": error["code"] or error["type"], "message": error["message"]}
+                said |= {"type": "response.failed", "response": last["response"] | {
+                    "status": "failed", "error": why, "incomplete_details": None, "output": [], "usage": None}}
+            case "flat":
+                said |= {"code": error["code"], "message": error["message"], "param": error["param"]}
+            case _:
+                said |= {"error": error | {"headers": headers}}
+        return self._bytes([said])
+
+    def whole(self, texts: list[str], reason: Reason, n_output: int) -> bytes:
+        """The whole body of an answer that is not streamed. `texts`: each choice's, or the arguments of the call."""
+        fold = self._fold()
+        tool = self._ask.tool
+        events = self._for_choices(self._writer.events(Begin(self._id, self._ask.model)))
+        if tool is not None:
+            for delta in (ToolBegin(0, self._call_id, tool), ToolDelta(0, texts[0])):
+                events += self._for_choices(self._writer.events(delta))
+        else:
+            events += self._texts(texts)
+        events += self._for_choices(self._writer.events(self._finish(reason)))
+        for said in (*events, *self._ends(n_output)):
+            fold.add(said)
+        return fold.body()
+
+    def _texts(self, texts: list[str]) -> list[Json]:
+        """The whole text of each choice."""
+        events = []
+        for index, text in enumerate(texts):
+            *opening, content = self._writer.events(TextDelta(text))
+            events += self._for_choices(opening)
+            events.append(self._dressed(content if index == 0 else _of_choice(content, index)))
+        return events
+
+    def _finish(self, reason: Reason) -> Finish:
+        self._is_incomplete = reason in ("length", "content_filter")
+        return Finish("tool_calls" if self._ask.tool is not None and reason == "stop" else reason)
+
+    def _ends(self, n_output: int) -> list[Json]:
+        return [self._dressed(said) for said in self._writer.end(self._usage(n_output))]
+
+    def _usage(self, n_output: int) -> Usage:
+        ask = self._ask
+        return Usage(ask.n_prompt_tokens, n_output, ask.n_cached_tokens, ask.n_written_tokens, ask.n_written_1h_tokens)
+
+    @property
+    def _call_id(self) -> str:
+        name = self._id.partition("_" if "_" in self._id else "-")[2]
+        return f"toolu_{name}" if self._ask.api is Api.MESSAGES else f"call_{name}"
+
+    def _said(self, delta: Delta) -> bytes:
+        return self._bytes(self._for_choices(self._writer.events(delta)))
+
+    def _for_choices(self, events: list[Json]) -> list[Json]:
+        """The events, for chat and completions once for each choice."""
+        if self._ask.n_choices == 1 or not self._is_openai:
+            return [self._dressed(said) for said in events]
+        return [self._dressed(_of_choice(said, index)) for said in events for index in range(self._ask.n_choices)]
+
+    def _dressed(self, said: Json) -> Json:
+        return dressed(said, self._ask, is_incomplete=self._is_incomplete)
+
+    def _bytes(self, events: list[Json]) -> bytes:
+        if self._is_openai:
+            return b"".join([b"data: " + _ENCODER.encode(said) + b"\n\n" for said in events])
+        return b"".join([sse.event(_ENCODER.encode(said), said["type"]) for said in events])
+
+    def _fold(self) -> Fold:
+        match self._ask.api:
+            case Api.MESSAGES:
+                return MessagesFold()
+            case Api.RESPONSES:
+                return ResponsesFold()
+        return ChatFold(is_chat=self._ask.api is Api.CHAT)
+
+
+def _of_choice(said: Json, index: int) -> Json:
+    """The event of the first choice, as that of another."""
+    return said | {"choices": [choice | {"index": index, **({"delta": dict(choice["delta"])} if "delta" in choice else {})}
+                               for choice in said["choices"]]}
+
+
+def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
+    """The body of any answer that is not streamed."""
+    if ask.api is Api.EMBEDDINGS:
+        return _embeddings(ask)
+    if ask.api is Api.COUNT_TOKENS:
+        return _ENCODER.encode({"input_tokens": ask.n_prompt_tokens})
+    n_texts = ask.n_choices if ask.api in (Api.CHAT, Api.COMPLETIONS) else 1
+    if ask.value is not None:
+        texts = ["".join(tokens_of(ask.value)[: pace.n_output])] * n_texts
+    else:
+        texts = [words(pace.words_from + _APART * index, pace.n_output) for index in range(n_texts)]
+    return Answer(ask, name, created_at).whole(texts, pace.reason, pace.n_output * ask.n_choices)
+
+
+def _embeddings(ask: Ask) -> bytes:
+    """The same input always gets the same vector, of length about 1."""
+    data = [{"object": "embedding", "index": index, "embedding": _vector(digest, ask.n_dimensions, ask.is_base64)}
+            for index, digest in enumerate(ask.inputs)]
+    usage = {"prompt_tokens": ask.n_prompt_tokens, "total_tokens": ask.n_prompt_tokens}
+    return _ENCODER.encode({"object": "list", "data": data, "model": ask.model, "usage": usage})
+
+
+def _vector(digest: int, n_dimensions: int, is_base64: bool) -> list[float] | str:
+    length = n_dimensions**0.5
+    values = [_FLOATS[byte] / length for byte in Random(digest).randbytes(n_dimensions)]
+    return b64encode(array("f", values).tobytes()).decode() if is_base64 else values

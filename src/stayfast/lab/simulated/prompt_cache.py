@@ -1,0 +1,270 @@
+"""What a provider remembers of prompts, by the rules that providers publish.
+
+    anthropic    kept is what ends at one of at most four marks and has `floor_tokens`; read is the longest beginning kept
+                 that ends at a mark or up to 20 blocks before it; a fifth mark, or one on thinking, is a 400
+    breakpoints  kept is what ends at the latest message and at the latest three marks (with `mode: explicit` only at marks);
+                 read is the longest beginning kept. OpenAI, from GPT-5.6 on
+    automatic    read is the longest beginning sent lately, in steps of 128 tokens; a mark is a 400. OpenAI before that
+
+What is kept can be read from the first token of the answer on that wrote it, and for `keeps_s` after it was last used.
+At OpenAI a prompt goes to the machine that its key and its beginning lead to, and of more than `machine_rpm` in a minute the
+others go to the next one, which remembers nothing of them.
+Source: docs/concepts/prompt-layout.md. When wrong: how real requests overflow is not public, and entries may go earlier.
+
+A prompt as a provider's cache of prefixes sees it: what it begins with, how long that is, and what is marked in it.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any, Final, Literal
+from zlib import crc32
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.types import Api
+from stayfast.lab.simulated.filler_text import n_tokens_in
+from stayfast.settings.about import About
+from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
+from stayfast.wire.tokens import TOKENS_AN_IMAGE
+
+CacheRules = Literal["anthropic", "breakpoints", "automatic"]
+MOST_MARKS: Final = 4
+STEP_TOKENS: Final = 128  # what an automatic cache counts in
+_IMAGES: Final = ("image", "image_url", "input_image")
+_NOT_SAID: Final = frozenset((
+    "type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "prompt_cache_breakpoint"))
+_UNMARKABLE: Final = frozenset(("thinking", "redacted_thinking"))
+_ANY: Final = msgspec.json.Decoder()
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """`links[n]` stands for its first n + 1 blocks, which have `tokens[n]` tokens; marks by the number of blocks that they
+    close, in order, with their time to live. `fault`: why the provider refuses it; empty: it does not.
+    """
+
+    links: tuple[int, ...]
+    tokens: tuple[int, ...]
+    marks: tuple[tuple[int, str], ...] = ()
+    kind: int = 0  # of requests that go to the same machine: model, key and what the prompt begins with
+    n_end: int = 0  # blocks up to where the model goes on
+    is_explicit: bool = False  # only what is marked is to be kept
+    fault: str = ""
+
+
+def n_tokens(value: Any) -> int:
+    """Tokens of all that is said in a decoded prompt."""
+    if isinstance(value, str):
+        return n_tokens_in(value)
+    if isinstance(value, list):
+        return sum(n_tokens(item) for item in value)
+    if isinstance(value, dict):
+        if value.get("type") in _IMAGES:
+            return TOKENS_AN_IMAGE
+        return sum(n_tokens(item) for name, item in value.items() if name not in _NOT_SAID)
+    return 1 if isinstance(value, int) else 0  # prompts and inputs may be tokens
+
+
+def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | None:
+    """A decoded request's prompt under these rules; None for an API that has no such cache."""
+    if api not in LAID_OUT:
+        return None
+    said = _ANY.decode(body)
+    link = hash((model, said.get("prompt_cache_key")))
+    if rules == "automatic":
+        is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in said
+        return _in_steps(asked(body).prompt, link,
+                         "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
+    laid = Laid(body, api)
+    links, tokens, marks, n_all, fault = [], [], [], 0, ""
+    for n, block in enumerate(laid.blocks, 1):
+        value, ttl, why = _read(block, laid.api)
+        link = hash((link, block.head, _encode(value)))
+        n_all += n_tokens(value) if block.place else len(block.data) // BYTES_A_TOKEN
+        links.append(link)
+        tokens.append(n_all)
+        fault = fault or (f"{laid.where(n - 1)}: {why}" if why else "")
+        if ttl:
+            marks.append((n, ttl))
+    if rules == "anthropic":
+        if "cache_control" in said and (last := laid.markable(len(laid.blocks))):
+            marks.append((last, said["cache_control"].get("ttl", "5m")))
+        fault = fault or _refusal(marks)
+    options = said.get("prompt_cache_options")
+    is_explicit = isinstance(options, dict) and options.get("mode") == "explicit"
+    return Prompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit,
+                  fault)
+
+
+def _read(block: Block, api: Api) -> tuple[Any, str, str]:
+    """What a block says whether or not it is marked, its mark's time to live, and what is wrong with the mark."""
+    value = _ANY.decode(block.data)
+    if isinstance(value, str):
+        return {"type": "input_text" if api is Api.RESPONSES else "text", "text": value}, "", ""
+    if not isinstance(value, dict):
+        return value, "", ""
+    mark = value.pop("cache_control", None) if api is Api.MESSAGES else value.pop("prompt_cache_breakpoint", None)
+    if not isinstance(mark, dict):
+        return value, "", ""
+    if api is not Api.MESSAGES:
+        return value, "30m", "" if block.role != "assistant" else "a breakpoint cannot stand on what the model said"
+    if value.get("type") in _UNMARKABLE:
+        return value, "5m", f"cache_control cannot be set for {value['type']} blocks"
+    if value.get("type") == "text" and not value.get("text"):
+        return value, "5m", "cache_control cannot be set for empty text blocks"
+    return value, mark.get("ttl", "5m"), ""
+
+
+def _refusal(marks: list[tuple[int, str]]) -> str:
+    """What Anthropic says to these marks."""
+    if len(marks) > MOST_MARKS:
+        return f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {len(marks)}."
+    lives = [ttl for _, ttl in marks]
+    if "1h" in lives and "5m" in lives[:lives.index("1h")]:
+        return "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"
+    return ""
+
+
+def _in_steps(prompt: bytes, link: int, fault: str) -> Prompt:
+    step = STEP_TOKENS * BYTES_A_TOKEN
+    links = []
+    for at in range(0, len(prompt) - step + 1, step):
+        link = hash((link, crc32(prompt[at:at + step])))
+        links.append(link)
+    tokens = tuple(STEP_TOKENS * n for n in range(1, len(links) + 1))
+    return Prompt(tuple(links), tokens, kind=links[1] if len(links) > 1 else link, n_end=len(links), fault=fault)
+
+
+LOOK_BACK: Final = 20  # blocks
+EXPLICIT_BESIDE_IMPLICIT: Final = 3
+HOUR_S: Final = 3600.0
+MINUTE_S: Final = 60.0
+MAX_ENTRIES: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCacheModel:
+    """Whose rules, and their figures. Factors are of the price of plain input."""
+
+    rules: Annotated[CacheRules, About(
+        "anthropic: what is marked. breakpoints: OpenAI's since GPT-5.6. automatic: OpenAI's before.")] = "anthropic"
+    floor_tokens: Annotated[int, About("Shorter beginnings are not kept.", minimum=0, maximum=1000000)] = 1024
+    keeps_s: Annotated[float, About(
+        "How long after its last use an entry lives, in seconds; one for an hour lives an hour.",
+        more_than=0, maximum=86_400)] = 300.0
+    read_factor: Annotated[float, About(
+        "What a token costs that is read, of plain input's price.", minimum=0, maximum=100)] = 0.1
+    write_factor: Annotated[float, About("What a token costs that is written.", minimum=0, maximum=100)] = 1.25
+    write_1h_factor: Annotated[float, About("What a token costs that is written for an hour.", minimum=0, maximum=100)] = 2.0
+    machine_rpm: Annotated[int, About(
+        "OpenAI's rules: of more prompts a minute with one key and beginning, the others go to a machine that "
+        "remembers nothing of them. Assumed.", minimum=1)] = 15
+
+    def __post_init__(self) -> None:
+        if self.rules not in ("anthropic", "breakpoints", "automatic"):
+            raise ValueError(f"rules must be anthropic, breakpoints or automatic, not {self.rules!r}")
+        if not 0 <= self.floor_tokens <= 1_000_000:
+            raise ValueError(f"floor_tokens must be from 0 to 1000000, not {self.floor_tokens}")
+        if not 0 < self.keeps_s <= 86_400:
+            raise ValueError(f"keeps_s must be more than 0 and at most 86400 seconds, not {self.keeps_s}")
+        if self.machine_rpm < 1:
+            raise ValueError(f"machine_rpm must be at least 1, not {self.machine_rpm}")
+        for name in ("read_factor", "write_factor", "write_1h_factor"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise ValueError(f"{name} must be from 0 to 100, not {getattr(self, name)}")
+
+    def plain_tokens(self, n_prompt: int, found: "Looked") -> float:
+        """What a prompt costs, in tokens of plain input."""
+        n_plain = n_prompt - found.n_read - found.n_written - found.n_written_1h
+        return (n_plain + found.n_read * self.read_factor + found.n_written * self.write_factor
+                + found.n_written_1h * self.write_1h_factor)
+
+
+Entry = tuple[int, int]  # a link, and the machine that has it
+
+
+class Looked(msgspec.Struct, frozen=True, gc=False):
+    """What became of one prompt, in tokens. `entries`: what is to be kept, and for how long, once its answer begins."""
+
+    n_read: int = 0
+    n_written: int = 0
+    n_written_1h: int = 0
+    entries: tuple[tuple["Entry", float], ...] = ()
+
+
+class PromptCache:
+    """One provider's. Changed on one loop."""
+
+    __slots__ = ("_clock", "_kept", "_rates", "model")
+
+    def __init__(self, model: PromptCacheModel, clock: Clock) -> None:
+        self.model = model
+        self._clock = clock
+        self._kept: dict[Entry, tuple[float, float]] = {}  # until when, and for how long at each use; oldest use first
+        self._rates: dict[int, tuple[int, int]] = {}  # of a kind: the minute, and how many came in it
+
+    def look(self, prompt: Prompt, n_prompt: int) -> Looked:
+        """Read what is kept of a prompt of so many tokens. What is read is kept longer."""
+        rules, machine = self.model.rules, self._machine(prompt)
+        if rules == "automatic":
+            return self._in_steps(prompt, n_prompt, machine)
+        marks, links, tokens = self._marks(prompt), prompt.links, prompt.tokens
+        depth = LOOK_BACK if rules == "anthropic" else len(links)
+        n_known = max((self._known(prompt, n, depth, machine) for n, _ in marks), default=0)
+        kept = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.floor_tokens]
+        for n in {n_known, *(n for n, _ in kept if n <= n_known)} - {0}:
+            self._use((links[n - 1], machine))
+        new = [(n, keeps_s) for n, keeps_s in kept if n > n_known]
+        n_read = tokens[n_known - 1] if n_known else 0
+        n_all = max((tokens[n - 1] for n, _ in new), default=n_read)
+        n_long = max((tokens[n - 1] for n, keeps_s in new if keeps_s >= HOUR_S and rules == "anthropic"), default=n_read)
+        return Looked(n_read, n_all - n_long, n_long - n_read,
+                      tuple(((links[n - 1], machine), keeps_s) for n, keeps_s in new))
+
+    def began(self, found: Looked) -> None:
+        """The answer begins: what it wrote can be read from now on."""
+        now = self._clock.now()
+        for entry, keeps_s in found.entries:
+            self._kept.pop(entry, None)
+            self._kept[entry] = (now + keeps_s, keeps_s)
+        while len(self._kept) > MAX_ENTRIES:
+            del self._kept[next(iter(self._kept))]
+
+    def _marks(self, prompt: Prompt) -> list[tuple[int, float]]:
+        """Where something is to be kept, in order, and for how long."""
+        if self.model.rules == "anthropic":
+            return [(n, HOUR_S if ttl == "1h" else self.model.keeps_s) for n, ttl in prompt.marks]
+        explicit = [n for n, _ in prompt.marks]
+        if not prompt.is_explicit:
+            explicit = explicit[-EXPLICIT_BESIDE_IMPLICIT:] + ([prompt.n_end] if prompt.n_end else [])
+        return [(n, self.model.keeps_s) for n in sorted(set(explicit))]
+
+    def _machine(self, prompt: Prompt) -> int:
+        """Which one of those for its kind a prompt goes to."""
+        if self.model.rules == "anthropic":
+            return 0
+        minute = int(self._clock.now() // MINUTE_S)
+        at, n = self._rates.get(prompt.kind, (minute, 0))
+        n = n if at == minute else 0
+        self._rates[prompt.kind] = (minute, n + 1)
+        return n // self.model.machine_rpm
+
+    def _known(self, prompt: Prompt, n: int, depth: int, machine: int) -> int:
+        """The longest beginning that is kept, of the first `n` blocks or up to `depth` less."""
+        now = self._clock.now()
+        return next((at for at in range(n, max(0, n - depth), -1)
+                     if self._kept.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
+
+    def _use(self, entry: Entry) -> None:
+        kept = self._kept.pop(entry, None)
+        if kept is not None:
+            self._kept[entry] = (self._clock.now() + kept[1], kept[1])
+
+    def _in_steps(self, prompt: Prompt, n_prompt: int, machine: int) -> Looked:
+        n_steps, keeps_s = len(prompt.links), self.model.keeps_s
+        n_known = self._known(prompt, n_steps, n_steps, machine)
+        n_read = int(n_known / n_steps * n_prompt) // STEP_TOKENS * STEP_TOKENS if n_known else 0
+        entries = tuple(((link, machine), keeps_s) for link in prompt.links)
+        return Looked(n_read if n_read >= self.model.floor_tokens else 0, entries=entries)

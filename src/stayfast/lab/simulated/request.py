@@ -1,0 +1,162 @@
+"""What a simulated provider must know of a request, and nothing of what it says."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+from msgspec import Raw, Struct
+
+from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.types import Api, Request
+from stayfast.lab.simulated.engine import CACHE_BLOCK_TOKENS
+from stayfast.lab.simulated.filler_text import json_for
+from stayfast.lab.simulated.prompt_cache import CacheRules, Prompt, n_tokens, prompt_of
+from stayfast.policy.routing.affinity import blocks_of
+from stayfast.wire.json_input import typed
+from stayfast.wire.prompt import asked
+
+_ABSENT: Final = Raw(b"")
+_PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
+# What a response tells of its request, beside what every response has.
+_ECHOED: Final = (
+    "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "prompt_cache_key",
+    "reasoning", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user")
+
+
+class Ask(Struct, frozen=True, gc=False):
+    """One request. Token counts are what the provider takes them for."""
+
+    api: Api
+    model: str
+    stream: bool = False
+    n_prompt_tokens: int = 0
+    max_output_tokens: int | None = None
+    n_output: int | None = None  # exactly so many tokens are wanted; None: the provider draws
+    include_usage: bool = False  # chat and completions streams: a last chunk with usage
+    n_choices: int = 1
+    session: str | None = None  # requests of one session share some of their luck
+    number: int | None = None  # which of the provider's dice are thrown; None: the next number
+    tool: str | None = None  # the tool that must be called
+    value: str | None = None  # JSON to say word for word: that call's arguments, or the answer in JSON mode
+    inputs: tuple[int, ...] = ()  # embeddings: a digest of each input
+    n_dimensions: int = 1536
+    is_base64: bool = False  # embeddings as base64 of 32-bit floats
+    blocks: tuple[int, ...] = ()  # what the prompt begins with, for an engine that caches prompts
+    n_cached_tokens: int = 0  # of the prompt
+    n_written_tokens: int = 0  # of the prompt, to the cache
+    n_written_1h_tokens: int = 0  # and for an hour
+    prompt: Prompt | None = None  # for a provider that remembers prompts by rules
+    echo: tuple[tuple[str, bytes], ...] = ()  # responses: what of the request they repeat, as JSON
+
+
+class _Body(Struct, gc=False):
+    """The fields that matter, of all dialects; the rest passes unread."""
+
+    messages: Raw = _ABSENT
+    prompt: Raw = _ABSENT
+    input: Raw = _ABSENT
+    system: Raw = _ABSENT
+    instructions: Raw = _ABSENT
+    tools: Raw = _ABSENT
+    tool_choice: Raw = _ABSENT
+    response_format: Raw = _ABSENT
+    text: Raw = _ABSENT
+    output_config: Raw = _ABSENT
+    user: Raw = _ABSENT
+    prompt_cache_key: Raw = _ABSENT
+    metadata: Raw = _ABSENT
+    ignore_eos: Raw = _ABSENT  # of self-hosted engines, and of every load generator: answers of exactly max_tokens
+    dimensions: int | None = None
+    encoding_format: str | None = None
+
+
+_BODY: Final = msgspec.json.Decoder(_Body)
+_ANY: Final = msgspec.json.Decoder()
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
+           include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> Ask:
+    """What the provider is asked by a decoded request (`wire.json_input`). Raises Rejected for bodies that are none.
+
+    model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
+    luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`.
+    include_usage: even where the client did not ask for it. has_blocks: the provider's engine caches prompts. cache_rules:
+    the provider does, by these.
+    Prompt tokens are counted as `speech.n_tokens_in` does, tools by their bytes; what templates add is not.
+    """
+    body = typed(_BODY, request.body)
+    tool, value = _forced_tool(body) if body.tool_choice else (None, None)
+    if value is None and (body.response_format or body.text or body.output_config):
+        value = _json_mode(body)
+    said = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
+    inputs = _digests(body.input) if request.api is Api.EMBEDDINGS else ()
+    n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
+        n_tokens(_ANY.decode(raw)) for name in _PROMPT if (raw := getattr(body, name)))
+    return Ask(
+        request.api, model or request.model, request.stream, n_prompt_tokens,
+        request.max_output_tokens, None if said else request.max_output_tokens,
+        request.include_usage or include_usage, request.n_choices,
+        session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
+        _blocks(request.body) if has_blocks else (),
+        prompt=prompt_of(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,
+        echo=_echo(request.body) if request.api is Api.RESPONSES else ())
+
+
+def _blocks(body: bytes) -> tuple[int, ...]:
+    return tuple(blocks_of(asked(body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN))
+
+
+def _echo(body: bytes) -> tuple[tuple[str, bytes], ...]:
+    fields = _FIELDS.decode(body)
+    return tuple((name, bytes(fields[name])) for name in _ECHOED if name in fields and bytes(fields[name]) != b"null")
+
+
+def _digests(raw: Raw) -> tuple[int, ...]:
+    said = _ANY.decode(raw)
+    is_one = not isinstance(said, list) or (bool(said) and isinstance(said[0], int))
+    return tuple(crc32(msgspec.json.encode(one)) for one in ([said] if is_one else said))
+
+
+def _session(body: _Body) -> str | None:
+    for raw in (body.prompt_cache_key, body.user, body.metadata):
+        if raw:
+            said = _ANY.decode(raw)
+            said = said.get("user_id") if isinstance(said, dict) else said
+            if isinstance(said, str):
+                return said
+    return None
+
+
+def _forced_tool(body: _Body) -> tuple[str | None, str | None]:
+    """The tool that must be called, with arguments for it; nothing where none must be."""
+    choice = _ANY.decode(body.tool_choice)
+    wanted = choice if isinstance(choice, str) else _member(choice, "type")
+    if wanted not in ("required", "any", "tool", "function"):
+        return None, None
+    name = _member(choice, "name") or _member(_member(choice, "function"), "name")
+    tools = _ANY.decode(body.tools) if body.tools else None
+    for tool in tools if isinstance(tools, list) else ():
+        of = _member(tool, "function") or tool
+        if isinstance(_member(of, "name"), str) and name in (None, of["name"]):
+            schema = _member(of, "parameters") or _member(of, "input_schema")
+            return of["name"], json_for(schema if isinstance(schema, Mapping) else {"type": "object"}, 0)
+    return None, None
+
+
+def _json_mode(body: _Body) -> str | None:
+    """The answer where JSON is asked for."""
+    asked = [_ANY.decode(raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
+    for form in (asked[0], _member(asked[1], "format"), _member(asked[2], "format")):
+        kind = _member(form, "type")
+        if kind == "json_object":
+            return json_for(None, 0)
+        if kind == "json_schema":
+            schema = _member(_member(form, "json_schema"), "schema") or _member(form, "schema")
+            return json_for(schema if isinstance(schema, Mapping) else None, 0)
+    return None
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None

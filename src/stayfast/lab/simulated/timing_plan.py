@@ -1,0 +1,123 @@
+"""What one request gets, thrown by its own dice before it begins: how long it waits, how much is said, at what pace."""
+
+from math import exp, log1p
+from random import Random
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from stayfast.core.types import Api
+from stayfast.lab.simulated.config import Preset, ProviderConfig
+from stayfast.lab.simulated.filler_text import CHARACTERS_A_TOKEN, N_WORDS
+from stayfast.lab.simulated.latency import Gaps
+from stayfast.lab.simulated.regimes import Regime
+from stayfast.lab.simulated.request import Ask
+from stayfast.wire.deltas import Reason
+
+NEVER: Final = 1 << 60  # a chunk that does not come
+_FAULT, _WEATHER, _SESSION, _COLD, _ERROR = range(1, 6)
+
+
+class Dice:
+    """Where a provider's randomness comes from: its seed and name. Each purpose and number has dice of its own."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, seed: int, name: str) -> None:
+        self._base = ((seed << 32) | crc32(name.encode())) << 80
+
+    def of_request(self, number: int) -> Random:
+        """For what a request gets."""
+        return Random(self._base | number)
+
+    def of_faults(self, number: int) -> Random:
+        """For what strikes a request; apart, so that a fault more changes no latency."""
+        return Random(self._base | (_FAULT << 64) | number)
+
+    def of_errors(self, number: int) -> Random:
+        """For the errors of bad times."""
+        return Random(self._base | (_ERROR << 64) | number)
+
+    def of_weather(self) -> Random:
+        """For the regimes."""
+        return Random(self._base | (_WEATHER << 64))
+
+    def of_session(self, session: str, window: int) -> Random:
+        """For a session's luck in one window of time."""
+        return Random(self._base | (_SESSION << 64) | (crc32(session.encode()) << 32) | (window & 0xFFFFFFFF))
+
+    def of_cold_start(self, number: int) -> Random:
+        """For a cold start."""
+        return Random(self._base | (_COLD << 64) | number)
+
+
+class Pace(msgspec.Struct, gc=False):
+    """What one request gets. Seconds and tokens; `slow_from`: the chunk from which the pace sags."""
+
+    ttft_s: float
+    n_output: int  # of one choice
+    reason: Reason
+    gap_factor: float
+    slow_from: int
+    slow_factor: float
+    words_from: int
+
+
+def plan(config: ProviderConfig, numbers: Preset, ask: Ask, rng: Random, *, luck: float | None,
+         regime: Regime) -> Pace:
+    """Throw a request's dice. `luck`: its session's, for the choice between body and tail; None: its own."""
+    own_luck = rng.random()
+    ttft_s = numbers.ttft.draw(rng, own_luck if luck is None else luck)
+    ttft_s *= regime.ttft_factor * (1 + (ask.n_prompt_tokens - ask.n_cached_tokens) * config.prefill_per_token)
+    if not ask.api.can_stream:
+        return Pace(ttft_s * (config.embedding_share if ask.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0, NEVER, 1.0, 0)
+    n_output, reason = _length(config, ask, rng)
+    sag = config.sag
+    slow_from = NEVER
+    if sag.share and rng.random() < sag.share:
+        n_chunks = -(-n_output // numbers.gaps.tokens_per_chunk)
+        slow_from = int(rng.random() * n_chunks)
+    return Pace(ttft_s, n_output, reason, regime.gap_factor, slow_from, 1 / sag.rate_factor, int(rng.random() * N_WORDS))
+
+
+def _length(config: ProviderConfig, ask: Ask, rng: Random) -> tuple[int, Reason]:
+    """Tokens to say, and why the answer ends there."""
+    most = ask.max_output_tokens
+    if ask.value is not None:
+        n_output = max(1, -(-len(ask.value) // CHARACTERS_A_TOKEN))
+    elif ask.n_output is not None:
+        n_output = ask.n_output
+    elif config.fills_max_tokens and most is not None:
+        n_output = most
+    else:
+        lengths = config.output
+        n_output = min(lengths.most, max(1, round(lengths.median * exp(lengths.sigma * rng.gauss()))))
+    if most is not None and n_output >= most:
+        return most, "length" if n_output > most or ask.value is None else "stop"
+    return n_output, "stop"
+
+
+def chunks_until(share: float, rng: Random) -> int:
+    """How many chunks pass before the next one that is struck, each with probability `share` (geometric)."""
+    if share <= 0:
+        return NEVER
+    if share >= 1:
+        return 0
+    return int(log1p(-rng.random()) / log1p(-share))
+
+
+def rest_s(config: ProviderConfig, gaps: Gaps, pace: Pace, rng: Random, n_there: int = 1) -> float:
+    """Seconds from the `n_there`-th token to the last of an answer that nobody sees growing."""
+    n_rest = pace.n_output - n_there
+    if n_rest <= 0:
+        return 0.0
+    n_chunks = -(-n_rest // gaps.tokens_per_chunk)
+    n_fast = max(0, pace.slow_from - (n_there - 1) // gaps.tokens_per_chunk)
+    n_slow = min(n_rest, max(0, n_chunks - n_fast) * gaps.tokens_per_chunk)
+    seconds = gaps.draw(rng, n_rest) * (1 + (pace.slow_factor - 1) * n_slow / n_rest) * pace.gap_factor
+    at = chunks_until(config.stalls.share, rng)
+    while at < n_chunks:
+        seconds += config.stalls.duration.draw(rng, rng.random())
+        at += 1 + chunks_until(config.stalls.share, rng)
+    return seconds

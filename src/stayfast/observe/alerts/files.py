@@ -1,0 +1,74 @@
+"""All rules of one set of settings, as the files that Prometheus and sloth read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.alerts.rule import AWAITED, Alert, Group, latency
+from stayfast.observe.alerts.slo_alerts import Promise, promises
+from stayfast.observe.alerts.symptom_alerts import causes
+from stayfast.policy.slo import Slo
+
+HEAD = """\
+# Made by `stayfast alerts` from the settings: change them, not this file.
+# Boundaries, reasons and what to do: docs/alerts.md.
+"""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Queries of several lines as blocks, and no aliases: for people."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Say everything where it belongs."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def groups(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Group]:
+    """Every group of rules; `slos` by route."""
+    return [latency(), *(group for promise in promises(slos, config) for group in promise.groups()), *causes(config)]
+
+
+def prometheus(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
+    """A rule file for `rule_files`."""
+    made = groups(slos, config)
+    waiting = [rule.name for group in made for rule in group.rules if isinstance(rule, Alert) and rule.is_awaited]
+    note = f"# Silent until the gateway has their metrics ({', '.join(AWAITED)}):\n#   {', '.join(waiting)}\n"
+    documents = [group.document(config.runbook) for group in made if group.rules]
+    return HEAD + (note if waiting else "") + _yaml({"groups": documents})
+
+
+def sloth(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
+    """A specification for `sloth generate`, for those who have their own rules made by it. It holds the promises only."""
+    return HEAD + _yaml({
+        "version": "prometheus/v1", "service": "stayfast",
+        "slos": [_sloth(promise, config) for promise in promises(slos, config)],
+    })
+
+
+def _sloth(promise: Promise, config: AlertsConfig) -> dict[str, Any]:
+    objective = promise.objective
+    window = "{{.window}}"
+    return {
+        "name": promise.name, "objective": round(objective.share * 100, 6),
+        "description": f"{objective.name} of route {promise.route}",
+        "labels": {"route": promise.route, "slo": objective.name},
+        "sli": {"events": {"error_query": promise.bad(window), "total_query": promise.counted(window)}},
+        "alerting": {
+            "name": "StayfastBudgetBurn",
+            "annotations": {"runbook_url": f"{config.runbook}#stayfastbudgetburnpage"},
+            "page_alert": {"labels": {"severity": "page"}}, "ticket_alert": {"labels": {"severity": "ticket"}},
+        },
+    }
+
+
+def _yaml(document: Any) -> str:
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

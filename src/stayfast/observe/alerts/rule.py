@@ -1,0 +1,174 @@
+"""A rule, before it is text.
+
+Small pieces of PromQL, and the metrics that rules and boards ask for before the gateway has them.
+
+What boards draw and plain alerts look at: percentiles and counts over 5 minutes, by route.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stayfast.policy.slo import DAY_S, HOUR_S, Severity
+
+FAILED = "5..|429"  # what a request may end with that its user must not have to see: ours, or the upstreams'
+ANSWERED = 'outcome=~"ok|degraded"'  # the requests whose times count; failures are counted by status, and never as quick
+COUNTED = "[235]..|429"  # other 4xx, and 499, are the client's own doing: neither good nor bad
+
+
+class Awaited(NamedTuple):
+    """A metric that does not exist yet. A query of it is empty until it does."""
+
+    labels: tuple[str, ...]
+    meaning: str
+
+
+# The one list of what cannot have data. A test fails when one of these has come to be, so it can only become shorter.
+AWAITED: Mapping[str, Awaited] = {}
+
+
+def is_awaited(query: str) -> bool:
+    """Whether a query cannot have data yet."""
+    return any(name in query for name in AWAITED)
+
+
+def span(seconds: int) -> str:
+    """A duration as Prometheus writes it: 5m, 6h, 30d."""
+    for unit, letter in ((DAY_S, "d"), (HOUR_S, "h"), (60, "m")):
+        if seconds % unit == 0:
+            return f"{seconds // unit}{letter}"
+    return f"{seconds}s"
+
+
+def quoted(text: str) -> str:
+    """A label's value."""
+    return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
+
+
+def number(value: float) -> str:
+    """A number in a query: short, and never rounded by more than a millionth."""
+    return f"{value:.7g}"
+
+
+def bound(under_s: float) -> str:
+    """A histogram's `le` for this bound, as the exposition writes it."""
+    return quoted(repr(float(under_s)))
+
+
+def or_none(query: str) -> str:
+    """0 where there is no series yet: a failure that never happened has none."""
+    return f"({query} or vector(0))"
+
+
+def percent(share: float) -> str:
+    """A share for people: 14.4 %."""
+    return f"{share * 100:.3g} %"
+
+
+def rate_by(label: str, metric: str, matchers: str = "", window: str = "5m") -> str:
+    """A counter's rate, summed by one label."""
+    return f"sum by ({label}) (rate({metric}{matchers}[{window}]))"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A query whose answer is kept under a name of its own."""
+
+    name: str
+    expr: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in a rule file."""
+        labels = {"labels": dict(self.labels)} if self.labels else {}
+        return {"record": self.name, "expr": self.expr, **labels}
+
+
+class Condition(NamedTuple):
+    """`value` beyond `limit`. The value alone can be asked for, to see that it has data."""
+
+    value: str
+    limit: float
+    sign: str = ">"
+
+    def __str__(self) -> str:
+        return f"{self.value} {self.sign} {number(self.limit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that somebody must hear of: all `conditions` at once, for `for_s` seconds.
+
+    `on` names the labels by which the conditions belong together; None: all of them.
+    """
+
+    name: str
+    severity: Severity
+    conditions: tuple[Condition, ...]
+    summary: str
+    action: str  # what to do, in a sentence or two
+    for_s: int = 300
+    on: tuple[str, ...] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expr(self) -> str:
+        """The whole condition."""
+        joint = "\nand " if self.on is None else f"\nand on ({', '.join(self.on)}) "
+        return joint.join(map(str, self.conditions))
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it cannot fire yet for want of a metric."""
+        return is_awaited(self.expr)
+
+    def document(self, runbook: str) -> dict[str, Any]:
+        """As it stands in a rule file."""
+        wait = {"for": span(self.for_s)} if self.for_s else {}
+        return {
+            "alert": self.name, "expr": self.expr, **wait, "labels": {"severity": self.severity, **self.labels},
+            "annotations": {"summary": self.summary, "description": self.action,
+                            "runbook_url": f"{runbook}#{self.name.lower()}"},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rules that are evaluated together, one after another."""
+
+    name: str
+    rules: tuple[Recording | Alert, ...]
+    every_s: int | None = None  # None: as Prometheus is told for all
+
+    def document(self, runbook: str) -> dict[str, Any]:
+        """As it stands in a rule file."""
+        every = {"interval": span(self.every_s)} if self.every_s else {}
+        rules = [rule.document() if isinstance(rule, Recording) else rule.document(runbook) for rule in self.rules]
+        return {"name": self.name, **every, "rules": rules}
+
+
+METRICS = ("ttft", "usable", "e2e", "tpot")
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def percentile(metric: str, quantile: str) -> str:
+    """The name under which a percentile over 5 minutes is recorded."""
+    return f"stayfast:{metric}_seconds:{quantile}_5m"
+
+
+REQUESTS_5M = "stayfast:requests:increase5m"  # by route
+ATTEMPTS_5M = "stayfast:attempts:increase5m"  # by upstream
+
+
+def latency() -> Group:
+    """The group of recording rules."""
+    return Group("stayfast-latency", tuple(_recordings()))
+
+
+def _recordings() -> Iterator[Recording]:
+    for metric in METRICS:
+        for quantile, q in QUANTILES.items():
+            buckets = f"sum by (route, le) (rate(stayfast_{metric}_seconds_bucket{{{ANSWERED}}}[5m]))"
+            yield Recording(percentile(metric, quantile), f"histogram_quantile({q}, {buckets})")
+    yield Recording(REQUESTS_5M, f'sum by (route) (increase(stayfast_requests_total{{status=~"{COUNTED}"}}[5m]))')
+    yield Recording(ATTEMPTS_5M, "sum by (upstream) (increase(stayfast_attempts_total[5m]))")

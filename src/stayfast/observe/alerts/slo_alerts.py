@@ -1,0 +1,152 @@
+"""Promises as rules: the share of bad requests, the budget that is left, and the alerts when it burns (policy.slo).
+
+Names and labels are sloth's, so that its boards read these rules, too. A share is bad over all, both counted over the
+window: exact where `under_s` is a bound of the histogram, which `compose` sees to. Of the histograms only answers are
+taken; a request that failed is added to both sides, so that failing fast never looks like being quick.
+"""
+
+from collections.abc import Iterator, Mapping
+from re import sub
+from zlib import crc32
+
+from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.alerts.rule import (
+    ANSWERED,
+    COUNTED,
+    FAILED,
+    Alert,
+    Condition,
+    Group,
+    Recording,
+    bound,
+    number,
+    or_none,
+    percent,
+    quoted,
+    span,
+)
+from stayfast.policy.slo import BURNS, DAY_S, Burn, Objective, Slo
+
+_NEVER_OF_TEMPLATES = ("ttft", "usable")  # metrics that hold no answer from a template, which is as bad as none
+SLOW_FROM_S = DAY_S  # windows this long change slowly, and are dear to read
+SLOW_EVERY_S = 120  # well within the 5 minutes after which Prometheus forgets a value
+_WINDOWS_S = tuple(sorted({window_s for burn in BURNS for window_s in (burn.short_s, burn.long_s)}))
+
+
+class Promise:
+    """One objective of one route, and its rules."""
+
+    def __init__(self, route: str, objective: Objective, config: AlertsConfig) -> None:
+        self.route = route
+        self.objective = objective
+        self._config = config
+        self.name = f"{_plain(route)}-{objective.name}"
+        self.labels = {"sloth_service": "stayfast", "sloth_slo": self.name, "sloth_id": f"stayfast-{self.name}",
+                       "route": route, "slo": objective.name}
+        self._which = f"{{sloth_id={quoted(self.labels['sloth_id'])}}}"
+
+    def bad(self, window: str) -> str:
+        """Bad requests a second."""
+        given_up = or_none(self._templates(window)) if self.objective.metric in _NEVER_OF_TEMPLATES else ""
+        return " + ".join(filter(None, (self._late(window), or_none(self._ended(FAILED, window)), given_up)))
+
+    def counted(self, window: str) -> str:
+        """Requests a second that count."""
+        if self.objective.metric is None:
+            return self._ended(COUNTED, window)
+        counted = f"{or_none(self._answered('count', window))} + {or_none(self._ended(FAILED, window))}"
+        if self.objective.metric in _NEVER_OF_TEMPLATES:
+            counted += f" + {or_none(self._templates(window))}"
+        return counted
+
+    def ratio(self, window: str) -> str:
+        """The share of bad requests over a window."""
+        return f"{_whole(self.bad(window))}\n/\n{_whole(self.counted(window))}"
+
+    def groups(self) -> Iterator[Group]:
+        """Everything: shares over windows, the quick ones and the slow ones apart, what they mean, and the alerts."""
+        quick = [window_s for window_s in _WINDOWS_S if window_s < SLOW_FROM_S]
+        slow = [window_s for window_s in _WINDOWS_S if window_s >= SLOW_FROM_S] + [self.objective.window_days * DAY_S]
+        yield Group(f"stayfast-slo-shares-{self.name}", tuple(self._shares(quick)))
+        yield Group(f"stayfast-slo-slow-shares-{self.name}", tuple(self._shares(slow)), SLOW_EVERY_S)
+        yield Group(f"stayfast-slo-budget-{self.name}", tuple(self._meaning()))
+        yield Group(f"stayfast-slo-alerts-{self.name}", tuple(map(self._alert, self.objective.alerts)))
+
+    def _late(self, window: str) -> str:
+        if self.objective.under_s is None:
+            return ""
+        answered, in_time = self._answered("count", window), self._answered("bucket", window)
+        return f"{or_none(answered)} - {or_none(in_time)}"
+
+    def _answered(self, part: str, window: str) -> str:
+        under = f",le={bound(self.objective.under_s)}" if part == "bucket" and self.objective.under_s is not None else ""
+        which = f"route={quoted(self.route)},{ANSWERED}{under}"
+        return f"sum(rate(stayfast_{self.objective.metric}_seconds_{part}{{{which}}}[{window}]))"
+
+    def _templates(self, window: str) -> str:
+        """Requests a second that got a template in place of an answer: nothing of it is timed."""
+        return f'sum(rate(stayfast_degraded_total{{route={quoted(self.route)},how="template"}}[{window}]))'
+
+    def _ended(self, status: str, window: str) -> str:
+        return f'sum(rate(stayfast_requests_total{{route={quoted(self.route)},status=~"{status}"}}[{window}]))'
+
+    def _shares(self, windows_s: list[int]) -> Iterator[Recording]:
+        long_windows_s = {burn.long_s for burn in BURNS}
+        for window_s in windows_s:
+            window = span(window_s)
+            labels = {**self.labels, "sloth_window": window}
+            yield Recording(f"slo:sli_error:ratio_rate{window}", self.ratio(window), labels)
+            if window_s in long_windows_s:
+                counted = f"{_whole(self.counted(window))} * {window_s}"
+                yield Recording(f"stayfast:slo_events:increase{window}", counted, self.labels)
+
+    def _meaning(self) -> Iterator[Recording]:
+        objective = self.objective
+        window = span(objective.window_days * DAY_S)
+        yield Recording("sloth_slo_info", "vector(1)", {
+            **self.labels, "sloth_objective": number(objective.share * 100), "sloth_spec": "prometheus/v1"})
+        yield Recording("slo:objective:ratio", f"vector({number(objective.share)})", self.labels)
+        yield Recording("slo:error_budget:ratio", f"vector({number(objective.budget)})", self.labels)
+        yield Recording("slo:time_period:days", f"vector({objective.window_days})", self.labels)
+        if objective.under_s is not None:
+            yield Recording("stayfast:slo_under:seconds", f"vector({number(objective.under_s)})", self.labels)
+        budget = f"on (sloth_id) slo:error_budget:ratio{self._which}"
+        yield Recording("slo:current_burn_rate:ratio", f"slo:sli_error:ratio_rate5m{self._which} / {budget}", self.labels)
+        yield Recording("slo:period_burn_rate:ratio", f"slo:sli_error:ratio_rate{window}{self._which} / {budget}",
+                        self.labels)
+        yield Recording("slo:period_error_budget_remaining:ratio", f"1 - slo:period_burn_rate:ratio{self._which}",
+                        self.labels)
+
+    def _alert(self, burn: Burn) -> Alert:
+        objective, config = self.objective, self._config
+        long, short = span(burn.long_s), span(burn.short_s)
+        limit = objective.bad_share(burn)
+        n_needed = objective.n_requests_needed(burn, config.min_requests, config.min_bad)
+        what = ("fail" if objective.under_s is None
+                else f"fail or have a {objective.name} over {number(objective.under_s)} s")
+        return Alert(
+            f"StayfastBudgetBurn{burn.severity.title()}", burn.severity,
+            (Condition(f"slo:sli_error:ratio_rate{long}{self._which}", limit),
+             Condition(f"slo:sli_error:ratio_rate{short}{self._which}", limit),
+             Condition(f"stayfast:slo_events:increase{long}{self._which}", n_needed)),
+            f"Route {self.route}: the {objective.name} budget burns {number(burn.factor(objective.window_days))} times "
+            "too fast",
+            f"More than {percent(limit)} of its requests {what}, over {long} and still over {short}; "
+            f"{percent(objective.budget)} may over {objective.window_days} days. "
+            "Now: {{ $value | humanizePercentage }}. Look at the board's upstreams and stages: which of them changed?",
+            for_s=0, on=("sloth_id",), labels={**self.labels, "long_window": long})
+
+
+def _whole(sum_of: str) -> str:
+    return f"({sum_of})" if " + " in sum_of else sum_of
+
+
+def _plain(route: str) -> str:
+    """A route's name as far as sloth takes it; where that changes it, a checksum keeps two routes apart."""
+    plain = sub(r"[^A-Za-z0-9._-]+", "-", route).strip("._-")
+    return plain if plain == route else f"{plain}-{crc32(route.encode()):08x}".lstrip("-")
+
+
+def promises(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Promise]:
+    """Every objective of every route, in the settings' order."""
+    return [Promise(route, objective, config) for route, slo in slos.items() for objective in slo.objectives()]

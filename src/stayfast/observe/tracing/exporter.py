@@ -1,0 +1,153 @@
+"""Requests that are to be traced: given their place in a trace when they come, queued when they are over, sent by a thread.
+
+The request's path pays for a few random digits and an append. What it cannot avoid paying for is the interpreter's lock,
+which the thread holds while it makes spans: so it makes them a few requests at a time and lets go in between.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from stayfast.core.events import Fact, RequestDone, Trace
+from stayfast.observe.tracing.config import Peer, TraceConfig
+from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.wire.trace_context import begun, below
+
+N_AT_A_TIME = 8  # requests encoded before the thread lets go: about half a millisecond
+LET_GO_S = 0.001
+N_IN_BATCH = 256  # requests sent at a time: about half a megabyte
+RETRY_BASE_S, RETRY_CAP_S = 1.0, 30.0
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What came of a batch. `reason` is for the log: never what the other side wrote."""
+
+    status: int | None = None  # None: no answer
+    is_taken: bool = False
+    can_retry: bool = False
+    reason: str = ""
+    retry_after_s: float | None = None
+
+
+class Exporter(Protocol):
+    """Where spans go. Used by one thread; nothing may raise."""
+
+    def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
+        """A message, which may be joined with others end to end."""
+        ...
+
+    def send(self, body: bytes) -> Verdict:
+        """Send a message, and wait for the answer."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+Say = Callable[[str, str, str], None]  # level, event, reason
+
+
+class Tracing:
+    """A sink for the ends of requests, and the giver of their places. `place` and `take` are the loop's, `close` too."""
+
+    def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], say: Say, rng: Random) -> None:
+        self._config = config
+        self._make_exporter = make_exporter
+        self._say = say
+        self._rng = rng
+        self._ended: deque[RequestDone] = deque(maxlen=config.max_pending)
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._news: tuple[str, str, str] | None = None  # from the thread, said by the loop
+        self._thread: threading.Thread | None = None
+        self.peers: Mapping[str, Peer] = {}  # upstreams by name; replaced as a whole by a reload
+        self.n_dropped = 0  # requests that found the queue full: the loop counts
+        self.n_sent = 0  # requests whose spans were taken, and those refused for good: the thread counts
+        self.n_refused = 0
+
+    def place(self, caller: Trace | None) -> Trace:
+        """A request's own span: under its caller's, with the caller's decision, or the first of a new trace."""
+        return below(caller, self._rng) if caller is not None else begun(self._rng, self._config.sample)
+
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Take some facts."""
+        for fact in facts:
+            if isinstance(fact, RequestDone) and fact.trace is not None and fact.trace.is_sampled and fact.trace.span_id:
+                if len(self._ended) == self._config.max_pending:
+                    self.n_dropped += 1
+                self._ended.append(fact)
+        if self._news is not None:
+            self._tell()
+
+    def start(self) -> None:
+        """Import what exporting needs, and start the thread."""
+        exporter = self._make_exporter()
+        self._thread = threading.Thread(target=self._run, args=(exporter,), name="stayfast-traces", daemon=True)
+        self._thread.start()
+
+    def close(self, within_s: float) -> None:
+        """Send what is left and stop; gives up after `within_s`."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(within_s)
+        if self._news is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, None
+        if news is not None:
+            self._say(*news)
+
+    # The thread's.
+
+    def _run(self, exporter: Exporter) -> None:
+        while True:
+            if len(self._ended) < N_IN_BATCH:
+                self._wake.wait(self._config.flush_every_s)
+            batch = [self._ended.popleft() for _ in range(min(N_IN_BATCH, len(self._ended)))]
+            if batch:
+                self._export(exporter, batch)
+            elif self._is_closing:
+                break
+        exporter.close()
+
+    def _export(self, exporter: Exporter, batch: Sequence[RequestDone]) -> None:
+        parts = []
+        n_encoded = 0
+        for start in range(0, len(batch), N_AT_A_TIME):
+            some = batch[start:start + N_AT_A_TIME]
+            try:
+                parts.append(exporter.encode(some, self.peers))
+                n_encoded += len(some)
+            except ValueError:  # a number that an upstream made up may have more digits than the format
+                self.n_refused += len(some)
+            self._wake.wait(LET_GO_S)
+        verdict = self._deliver(exporter, b"".join(parts))
+        if verdict.is_taken:
+            self.n_sent += n_encoded
+        else:
+            self.n_refused += n_encoded
+            self._news = "warning", "traces_refused", verdict.reason
+
+    def _deliver(self, exporter: Exporter, body: bytes) -> Verdict:
+        """Send until it is taken or refused for good; when closing, once. A collector that is down is told of once."""
+        n_failed = 0
+        is_told = False
+        while True:
+            verdict = exporter.send(body)
+            if verdict.is_taken or not verdict.can_retry or self._is_closing:
+                if is_told and verdict.is_taken:
+                    self._news = "info", "traces_taken_again", ""
+                return verdict
+            if not is_told:
+                is_told = True
+                self._news = "warning", "traces_not_taken", verdict.reason
+            n_failed += 1
+            wait_s = verdict.retry_after_s or backoff_s(n_failed, RETRY_BASE_S, RETRY_CAP_S)
+            self._wake.wait(min(wait_s, RETRY_CAP_S))

@@ -1,0 +1,132 @@
+"""Who is served on what terms, and what each has used: one record a tenant, kept for the life of the process."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.types import NEVER_STREAMED, Request
+from stayfast.policy.admission.fair_share import Share
+from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
+from stayfast.policy.admission.price import TOKENS_PER_PRICE, Prices, price_of
+from stayfast.policy.admission.priority import Points, Standing
+from stayfast.policy.admission.quota import Quota, own_bucket
+from stayfast.policy.admission.token_bucket import Bucket
+
+_FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
+_FIRST_LONG_OUTPUT = 1024.0  # what is taken for long then
+_LEARNS = 0.05
+_MOST_READ = 4.0  # tokens for each that was estimated
+Buckets = Callable[[str, str, float, float, float], Bucket]  # of a tenant, a limit's name, capacity, rate and now
+
+
+def own_buckets(_: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
+    """Buckets of this process."""
+    return own_bucket(limit, capacity, per_s, now)
+
+
+class Tenant:
+    """One tenant's state. Changed only on the event loop, without awaiting."""
+
+    __slots__ = ("_buckets", "_n_estimated", "_n_read", "config", "long_output", "name", "quota", "share", "standing",
+                 "usual_cost_usd", "usual_output")
+
+    def __init__(self, name: str, config: TenantConfig, points: Points, now: float, buckets: Buckets = own_buckets) -> None:
+        self.name = name
+        self.share = Share(name, config.weight)
+        self._buckets = buckets
+        self.quota = Quota(config.quota, now, partial(buckets, name))
+        self.usual_output = _FIRST_OUTPUT  # tokens; about the mean of its answers
+        self.long_output = _FIRST_LONG_OUTPUT  # tokens; about the longest of late
+        self.usual_cost_usd = 0.0  # of a request; about the mean
+        self._n_read = self._n_estimated = 1.0  # tokens of a prompt: those that upstreams had to read, and as estimated
+        self.configure(config, points, now)
+
+    def configure(self, config: TenantConfig, points: Points, now: float) -> None:
+        """Other terms. What has been used counts on."""
+        self.config = config
+        self.standing = Standing(points, config.tier, config.priority)
+        self.share.weight = config.weight
+        if config.quota != self.quota.config:
+            self.quota = Quota(config.quota, now, partial(self._buckets, self.name), self.quota)
+
+    def estimate(self, request: Request) -> tuple[float, float]:
+        """Tokens of prompt and of answer that a request may come to."""
+        n_input = len(request.body) / BYTES_A_TOKEN
+        if request.api in NEVER_STREAMED:
+            return n_input, 0.0
+        most = request.max_output_tokens
+        return n_input, (self.usual_output if most is None else most) * request.n_choices
+
+    def most_cost_usd(self, request: Request, n_input: float, dearest: Prices) -> float:
+        """What a request may come to, at these prices: with all that it lets be written, or an answer as long as any of
+        late. No less than is usual, for what no estimate sees, and that alone where nothing has a price.
+        """
+        price = price_of(dearest, request.model)
+        if price is None:
+            return self.usual_cost_usd
+        usd = n_input * price.input_per_mtok
+        if request.api not in NEVER_STREAMED:
+            most = request.max_output_tokens
+            usd += (self.long_output if most is None else most) * request.n_choices * price.output_per_mtok
+        return max(usd / TOKENS_PER_PRICE, self.usual_cost_usd)
+
+    def work(self, n_input: float, n_output: float) -> tuple[float, float]:
+        """Tokens that an upstream will have to read and write, about, for what a request may come to at most."""
+        return n_input * self._n_read / self._n_estimated, min(n_output, self.usual_output)
+
+    def learn_read(self, n_input: float, n_read: float) -> None:
+        """An upstream had to read so many tokens of a prompt that was estimated at `n_input`."""
+        self._n_read += (min(n_read, _MOST_READ * n_input) - self._n_read) * _LEARNS
+        self._n_estimated += (n_input - self._n_estimated) * _LEARNS  # two means: long prompts weigh as they are long
+
+    def learn(self, n_output: float, cost_usd: float) -> None:
+        """What a request came to that was answered."""
+        self.usual_output += (n_output - self.usual_output) * _LEARNS
+        self.long_output = max(n_output, self.long_output + (n_output - self.long_output) * _LEARNS)
+        self.usual_cost_usd += (cost_usd - self.usual_cost_usd) * _LEARNS
+
+    def told(self, now: float) -> str:
+        """For people: its turns, and what is left of its quota."""
+        left = ", ".join(f"{max(0.0, left):.6g} of {most:.6g} {name.replace('_', ' ')}"
+                         for name, (left, most) in self.quota.left(now).items())
+        return f"{self.config.tier.value} {self.share!r}, left: {left or 'no limits'}"
+
+    def __repr__(self) -> str:
+        return f"<Tenant {self.name!r} {self.config.tier.value}: {self.share!r} {self.quota!r}>"
+
+
+class Tenants:
+    """All tenants that have asked for something. Their number is bounded by the keys in the settings."""
+
+    __slots__ = ("_configs", "_points", "_tenants", "buckets")
+
+    def __init__(self, configs: Mapping[str, TenantConfig], points: Points) -> None:
+        self.buckets: Buckets = own_buckets  # of those who come
+        self._configs = configs
+        self._points = points
+        self._tenants: dict[str | None, Tenant] = {}
+
+    def of(self, name: str | None, now: float) -> Tenant:
+        """The record of a tenant; None: whoever needs no key."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now,
+                                                          self.buckets)
+        return tenant
+
+    def configure(self, configs: Mapping[str, TenantConfig], points: Points, now: float) -> None:
+        """Other terms for all."""
+        self._configs, self._points = configs, points
+        for name, tenant in self._tenants.items():
+            tenant.configure(self._config(name), points, now)
+
+    def newest(self, n: int) -> list[Tenant]:
+        """Those that asked last."""
+        return sorted(self._tenants.values(), key=lambda tenant: tenant.share.seen_at, reverse=True)[:n]
+
+    def _config(self, name: str | None) -> TenantConfig:
+        named = self._configs.get(name) if name is not None else None
+        return named or self._configs.get(ANY_TENANT) or TenantConfig()
+
+    def __repr__(self) -> str:
+        return f"<Tenants: {len(self._tenants)}>"

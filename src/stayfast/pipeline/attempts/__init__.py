@@ -1,0 +1,1 @@
+"""One call to one upstream, what a route knows of second calls, and the probe that is one."""

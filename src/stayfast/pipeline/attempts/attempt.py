@@ -1,0 +1,234 @@
+"""One call to one upstream, from its start to its one end. Whoever ends it first decides what it teaches.
+
+What comes of an attempt before its client has anything: until here it can still be swapped.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.events import AttemptDone, Sink
+from stayfast.core.types import Api, Chunk, Outcome, Usage
+from stayfast.pipeline.routing.selector import Aim
+from stayfast.pipeline.timing.timeouts import Watch
+from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.policy.admission.price import Price
+from stayfast.policy.resilience.hedge import FirstTokens
+from stayfast.upstreams.base import Call, Marker, Stream
+from stayfast.upstreams.state.permit import acquire_permit
+from stayfast.upstreams.state.upstream_state import Member
+from stayfast.wire.prompt import asked_by
+
+SUCCESS, DROPPED, IGNORED = Outcome
+FORBIDDEN, NOT_FOUND, TOO_MANY = 403, 404, 429
+MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
+
+
+class Attempt:
+    """Owns the stream and the place at the upstream. One task owns it."""
+
+    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route",
+                 "_sink", "began_at", "cadence", "call", "done", "is_hedge", "is_incremental", "member", "stream")
+
+    def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
+                 sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
+                 is_hedge: bool = False, aim: Aim | None = None, lane: str = "") -> None:
+        self.member = member
+        self.is_incremental = is_incremental
+        self.stream: Stream | None = None
+        self.done: AttemptDone | None = None  # None: it runs
+        self.cadence = Cadence(route, member.upstream.name, sink)
+        self.call = call
+        self._route = route
+        self._n_attempt = n_attempt
+        self._clock = clock
+        self._sink = sink
+        self._price = price
+        self._first_tokens = first_tokens  # None: nobody wants to know
+        self.is_hedge = is_hedge
+        self._news: tuple[float, Usage | None] | None = None  # when the first content came and what was known of its usage
+        self.began_at = clock.now()
+        if first_tokens is not None:
+            first_tokens.began(self, self.began_at)
+        self._aim = aim  # None: nobody chose between upstreams by what became of calls
+        n_bytes = len(call.request.body)
+        if aim is not None and aim.blocks:
+            n_bytes -= aim.sent(member.upstream.name, self.began_at)
+        n_tokens = n_bytes // BYTES_A_TOKEN
+        norm = member.usual.norm(call.model, n_tokens, not is_incremental)
+        predictor = member.predictor
+        self._guess = predictor.began(n_tokens) if predictor is not None and is_incremental else None
+        self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
+
+    def open(self) -> Coroutine[Any, Any, Stream]:
+        """See `Upstream.open`. What was added for a provider's prompt cache and is refused by name is left out, once."""
+        upstream, call = self.member.upstream, self.call
+        return upstream.open(call) if call.marker is None else self._open_marked(call.marker)
+
+    async def _open_marked(self, marker: Marker) -> Stream:
+        try:
+            return await self.member.upstream.open(self.call)
+        except UpstreamFailed as failed:
+            if not marker.is_refused(failed):
+                raise
+        return await self.member.upstream.open(self.call)
+
+    @property
+    def name(self) -> str:
+        """The upstream's name."""
+        return self.member.upstream.name
+
+    def first_content(self) -> None:
+        """A real token came: the upstream works. What a stream's teaches waits until it is on its way to the client."""
+        now = self._clock.now()
+        self.cadence.begin(now)
+        stream, call = self.stream, self.call
+        if call.marker is not None:
+            call.marker.first_token()
+        if self._aim is not None and stream is not None:
+            self._aim.answered(self.name, now - self.began_at, stream.sight, is_whole=not self.is_incremental)
+        self._news = (now, stream.sight.usage if stream is not None else None)
+        if call.request.stream:
+            asyncio.get_running_loop().call_soon(self._learn)
+        else:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Tell what the first content taught; the first to come of the loop's next turn and this attempt's end."""
+        if self._news is None:
+            return
+        (at, usage), self._news = self._news, None
+        if self._first_tokens is not None:
+            self._first_tokens.took(self, at)
+        if self._guess is not None:
+            self._guess.answered(at - self.began_at, usage.uncached if usage is not None else None)
+        if usage is None or not usage.input_total:
+            self._place.answered(at)
+        else:
+            self._place.answered(at, self.member.usual.norm(self.call.model, usage.uncached, not self.is_incremental))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has taken as long as slow ones do, or nobody knows how long that is."""
+        return self._place.is_late(self._clock.now())
+
+    def end(self, outcome: Outcome, fault: str | None = None, *, is_failure: bool = True,
+            upstream_status: int | None = None, retry_after_s: float | None = None, is_lost: bool = False,
+            taken: Usage | None = None) -> None:
+        """Release the stream and the place, and say what came of it. Only the first call counts.
+
+        A dropped attempt tells against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says
+        that there is no room; whatever else is no failure says nothing. `taken`: an estimate of what it used.
+        """
+        if self.done is not None:
+            return
+        self._learn()
+        stream, upstream, call = self.stream, self.member.upstream, self.call
+        if stream is not None:
+            stream.close()
+        now = self._clock.now()
+        if is_lost:
+            self._place.outlasted(now)
+        if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
+            self._aim.ended(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
+        teaches = is_failure or upstream_status == TOO_MANY
+        self._place.leave(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
+        cadence = self.cadence
+        cadence.end(now, is_whole=outcome is SUCCESS)
+        if self._first_tokens is not None and cadence.first_at is None:
+            if (outcome is IGNORED and fault is None) or fault == Fault.TIMEOUT:
+                self._first_tokens.cut_off(self, now)
+            else:
+                self._first_tokens.failed(self)
+        sight = stream.sight if stream is not None else None
+        usage = taken or (sight.usage if sight is not None else None)
+        if self._guess is not None:
+            self._guess.ended(usage.uncached if usage is not None else None)
+        if call.marker is not None:
+            call.marker.ended(usage)
+        if is_lost and usage is None:
+            usage = Usage(input_total=len(call.request.body) // BYTES_A_TOKEN)
+        turn = sight.turn() if sight is not None and sight.turn is not None else None
+        self.done = AttemptDone(
+            self._route, upstream.name, self.began_at, now, outcome,
+            cadence.first_at - self.began_at if cadence.first_at is not None else None, fault, self._n_attempt,
+            call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
+            sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None,
+            turn.cost_usd if turn is not None else
+            self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
+            tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
+            self.is_hedge, is_lost, turn.steps if turn is not None else ())
+        self._sink.emit(self.done)
+
+    def fail(self, failed: UpstreamFailed) -> None:
+        """Its upstream failed before the client had anything of it."""
+        if failed.upstream_status == NOT_FOUND and not failed.is_model_missing:
+            request = self.call.request  # to go on from an earlier response, where that is not
+            failed.is_model_missing = request.api is Api.RESPONSES and asked_by(request.body).previous != ""
+        self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
+                 is_failure=failed.upstream_status != TOO_MANY and not failed.is_refused,
+                 upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s)
+        if failed.is_refused:
+            self._refused(failed)
+
+    def _refused(self, failed: UpstreamFailed) -> None:
+        status, now = failed.upstream_status, self._clock.now()
+        if not failed.is_model_missing:  # a key may be good for other models
+            self._place.refused(now, f"its key was refused ({status})", is_key=status != FORBIDDEN)
+        elif not self.call.request.is_stateful:  # else it may be an earlier answer that is not there
+            self._place.refused(now, f"it does not know the model ({status})", is_key=False)
+
+    def lose(self) -> None:
+        """Another attempt was quicker; teaches nothing but that it took at least so long."""
+        self.end(IGNORED, is_lost=True)
+
+    def abandon(self) -> None:
+        """Nobody wants the answer any more; teaches nothing."""
+        self.end(IGNORED)
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self._n_attempt} at {self.member.upstream.name}{' over' if self.done is not None else ''}>"
+
+
+MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # responses repeats the instructions twice before any content; nobody says more
+
+
+async def until_content(attempt: Attempt, stream: Stream) -> Chunk:
+    """Hold back what comes before the first content (a role, a ping), so that the attempt can still be swapped."""
+    held_back: list[bytes] = []
+    n_bytes = 0
+    while (chunk := await stream.next()) is not None:
+        if chunk.n_content:
+            attempt.first_content()
+            if held_back:
+                return Chunk(b"".join((*held_back, chunk.data)), chunk.n_content)
+            return chunk
+        if chunk.data:
+            held_back.append(chunk.data)
+            n_bytes += len(chunk.data)
+            if n_bytes > MAX_HELD_BACK_BYTES:
+                raise UpstreamFailed(attempt.name, Fault.MALFORMED, f"upstream {attempt.name} sent no content in the "
+                                     f"first {n_bytes} bytes of its answer")
+    attempt.first_content()  # a whole answer without content (a stop at once) is an answer
+    return Chunk(b"".join(held_back), 0)
+
+
+async def until_whole(attempt: Attempt, stream: Stream, watch: Watch, idle_s: float, clock: Clock) -> Chunk:
+    """The whole answer: as long as the client has nothing of it, the attempt can still be swapped."""
+    has_begun = False
+    while (chunk := await stream.next()) is not None and not chunk.data:
+        if chunk.n_content or has_begun:
+            now = clock.now()
+            if attempt.is_incremental:
+                watch.arm("idle_s", idle_s, now)
+            if not has_begun:
+                has_begun = True
+                attempt.first_content()
+            elif chunk.n_content:
+                attempt.cadence.content(now)
+    if not has_begun:
+        attempt.first_content()
+    return chunk if chunk is not None else Chunk(b"")

@@ -1,0 +1,108 @@
+"""Whether an upstream works, shown by a real token. Asked once at the start, and again after it failed many times in a row.
+
+The question is a stream that is closed at its first token, so it costs a token or two, on any protocol. It is never asked of
+an upstream that traffic has proven already.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import Fault, StayfastError
+from stayfast.core.events import ProbeFailed, Sink
+from stayfast.core.types import Api, Outcome
+from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.upstreams.base import Call
+from stayfast.upstreams.state.upstream_state import Member
+from stayfast.wire.json_input import decode
+
+PROBE_ROUTE = "(probe)"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeConfig:
+    """How upstreams are asked for their first token; seconds."""
+
+    timeout_s: float = 20.0
+    connect_s: float = 5.0
+    base_s: float = 0.25
+    cap_s: float = 30.0
+    look_every_s: float = 5.0  # how often a proven upstream is looked at for having become unproven
+
+    def __post_init__(self) -> None:
+        if min(self.timeout_s, self.connect_s, self.base_s, self.look_every_s) <= 0 or self.cap_s < self.base_s:
+            raise ValueError("probe times must be more than 0, and cap_s at least base_s")
+
+
+class Prober:
+    """Keeps asking unproven members for a token, each with its own back-off. `run` is one task's."""
+
+    def __init__(self, targets: list[tuple[Member, str]], config: ProbeConfig, clock: Clock, rng: Random,
+                 sink: Sink) -> None:
+        self._targets = targets  # (member, its own name for the model to ask)
+        self.complaints: dict[str, str] = {}  # upstream: why its last probe failed
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._sink = sink
+
+    @property
+    def n_targets(self) -> int:
+        """How many members are asked."""
+        return len(self._targets)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for member, model in self._targets:
+                group.create_task(self._keep_proven(member, model))
+
+    async def _keep_proven(self, member: Member, model: str) -> None:
+        n_failed = 0
+        while True:
+            if member.is_proven or await self._ask(member, model):
+                n_failed = 0
+                await asyncio.sleep(self._config.look_every_s)
+                continue
+            n_failed += 1
+            await asyncio.sleep(backoff_s(n_failed, self._config.base_s, self._config.cap_s, self._rng))
+
+    async def _ask(self, member: Member, model: str) -> bool:
+        body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+        deadline = Deadline(self._clock.now() + self._config.timeout_s)
+        call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, self._config.connect_s)
+        attempt = Attempt(member, call, PROBE_ROUTE, 1, is_incremental=True, clock=self._clock, sink=self._sink)
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                attempt.stream = await member.upstream.open(call)
+                while (chunk := await attempt.stream.next()) is not None and not chunk.n_content:
+                    pass
+        except StayfastError as failed:
+            fault = getattr(failed, "fault", None)
+            attempt.end(Outcome.IGNORED, fault.value if fault is not None else None)
+            self._complain(member, failed.code, failed.message)
+            return False
+        except TimeoutError:
+            attempt.end(Outcome.IGNORED, Fault.TIMEOUT.value)
+            waited_s = self._config.timeout_s
+            self._complain(member, "upstream_timeout", f"upstream {attempt.name} gave no token in {waited_s:g} s")
+            return False
+        finally:
+            attempt.abandon()
+        if chunk is None:
+            self._complain(member, "no_content", f"upstream {attempt.name} answered without a token")
+            return False
+        self.complaints.pop(attempt.name, None)
+        member.succeeded()
+        return True
+
+    def _complain(self, member: Member, code: str, message: str) -> None:
+        name = member.upstream.name
+        if self.complaints.get(name) != code:
+            self.complaints[name] = code
+            self._sink.emit(ProbeFailed(name, code, message))

@@ -1,0 +1,1 @@
+"""What the cache of a route holds and has learned."""

@@ -1,0 +1,74 @@
+"""What the cache of one route is made of, and what it has to say of a request."""
+
+import msgspec
+
+from stayfast.core.types import Api, Usage
+from stayfast.pipeline.cache.semantic import Semantic
+from stayfast.policy.admission.price import Prices, price_of
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.stores.base import Store
+from stayfast.wire.canonical import said_of
+
+MAX_SAID = 1024  # tenants whose names are kept as they are digested
+
+
+class Cached(msgspec.Struct, frozen=True, gc=False):
+    """What became of one look-up: hit, semantic, miss, coalesced or bypass, with its reason in a word or two of ours."""
+
+    result: str
+    age_s: float | None = None  # of the answer that was found
+    why: str = ""
+    saved_usd: float | None = None  # what the answer had cost
+    likeness: tuple[float, float] | None = None  # of the question that a semantic hit was made for: cosine, p
+
+    def header(self, key: bytes | None = None) -> str:
+        """As the client is told: `hit; kind=exact; age=12; key=6b...`. key: of the answer that was found."""
+        if self.result == "miss":
+            return "miss; kind=exact"
+        if self.result == "bypass":
+            return f"bypass; why={self.why}"
+        if self.age_s is None:
+            return f"{self.result}; kind=exact"
+        age = f"age={int(self.age_s)}; key={key.hex()}" if key is not None else f"age={int(self.age_s)}"
+        if self.likeness is None:
+            return f"{self.result}; kind=exact; {age}"
+        return f"hit; kind=semantic; sim={self.likeness[0]:.3f}; p={self.likeness[1]:.3f}; {age}"
+
+
+class Caching:
+    """One route's. Changed on one loop; outlives a reload that leaves the route alone.
+
+    semantic: answers to the same question in other words; None: to the very same only.
+    origin: all that decides an answer and stands in no request: the route, its upstreams, their models, the epoch.
+    """
+
+    __slots__ = ("config", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic", "store")
+
+    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: Semantic | None = None) -> None:
+        self.config = config
+        self.keep_s = config.keep_s  # how long an answer may be of use
+        self.origin = origin
+        self.store = store
+        self.semantic = semantic
+        self.prices: Prices = {}  # of the route's first upstream, for what a hit saves
+        self.model: str | None = None  # its name there; None: as the client says it
+        self.renewing: set[bytes] = set()  # keys of what is made again in the background
+        self.said: dict[tuple[str | None, Api], bytes] = {}  # what `said_of` has said
+
+    def said_of(self, tenant: str | None, api: Api) -> bytes:
+        """What decides an answer, stands in no body, and is the same for all of a tenant's requests: canonical JSON."""
+        who = tenant, api
+        said = self.said.get(who)
+        if said is None:
+            if len(self.said) >= MAX_SAID:
+                self.said.clear()
+            said = self.said[who] = said_of(tenant, self.origin, api)
+        return said
+
+    def worth_usd(self, usage: Usage | None, model: str) -> float | None:
+        """What an answer of so many tokens costs; None: no price is set, or its usage is not known."""
+        price = price_of(self.prices, self.model or model)
+        return price.cost_usd(usage) if price is not None and usage is not None else None
+
+    def __repr__(self) -> str:
+        return f"<Caching of {self.origin}: {self.store!r}>"

@@ -1,0 +1,68 @@
+"""Asks for beginnings of prompts shortly before their provider forgets them (policy/prompt_cache/learned.py says which,
+and why)."""
+
+import asyncio
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import StayfastError
+from stayfast.core.events import Sink
+from stayfast.core.types import Api, Outcome, Request
+from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.pipeline.prompt_cache.planner import Prefixing
+from stayfast.policy.prompt_cache.learned import Hot, Opening
+from stayfast.upstreams.base import Call
+from stayfast.upstreams.state.upstream_state import Member
+
+WARM_ROUTE: Final = "(warm)"
+LOOK_EVERY_S: Final = 15.0
+AT_A_TIME: Final = 8  # of a hundred that end together, the last is asked for while it is still there
+TIMEOUT_S: Final = 20.0
+CONNECT_S: Final = 5.0
+
+
+class Warmer:
+    """Of all routes that have a budget for it. `run` is one task's."""
+
+    def __init__(self, routes: Sequence[Prefixing], members: Mapping[str, Member], clock: Clock, sink: Sink) -> None:
+        self._routes = routes
+        self._members = members
+        self._clock = clock
+        self._sink = sink
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_A_TIME):
+                    group.create_task(self._ask_all())
+
+    async def _ask_all(self) -> None:
+        """One after the other, beside others that do the same."""
+        for route in self._routes:
+            while route.hot is not None and (due := route.hot.take(self._clock.now())) is not None:
+                await self._ask(route, route.hot, *due)
+
+    async def _ask(self, route: Prefixing, hot: Hot, key: Hashable, opening: Opening) -> None:
+        """Ask for one. Whatever comes of it, no request waits for it and no upstream is judged by it."""
+        member, now = self._members.get(opening.upstream), self._clock.now()
+        if member is None or not member.has_room or not member.is_well(now, opening.model):
+            return
+        request = Request(Api.MESSAGES, opening.model, False, opening.body, max_output_tokens=0)
+        deadline = Deadline(now + TIMEOUT_S)
+        call = Call(request, opening.model, "req_warm", deadline, CONNECT_S)
+        attempt = Attempt(member, call, WARM_ROUTE, 1, is_incremental=False, clock=self._clock, sink=self._sink)
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                attempt.stream = await member.upstream.open(call)
+                while await attempt.stream.next() is not None:
+                    pass
+            hot.answered(key)
+            route.warmed(opening, attempt.stream.sight.usage)
+        except (StayfastError, TimeoutError):
+            route.warmed(opening, None)
+        finally:
+            attempt.end(Outcome.IGNORED, is_failure=False)

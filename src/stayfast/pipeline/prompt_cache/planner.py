@@ -1,0 +1,301 @@
+"""One route's use of its providers' prefix caches: what it knows of them, and what it does to each request.
+
+A route with `prefix.mode: off` has no Prefixing, and costs nothing here. What is kept of prompts are digests.
+"""
+
+from collections.abc import Hashable
+from hashlib import sha256
+from typing import Final
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import UpstreamFailed
+from stayfast.core.events import Sink
+from stayfast.core.types import Api, Request, Usage
+from stayfast.pipeline.prompt_cache.diagnostics import Findings, Kind, MarkedPrompt
+from stayfast.pipeline.prompt_cache.leaders import Leads
+from stayfast.policy.admission.price import Price
+from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, History, Marked, PrefixConfig, Shape
+from stayfast.policy.prompt_cache.learned import KEY, Floor, Hot, Opening, Parts, Refusals, Scale
+from stayfast.policy.prompt_cache.rules import HOUR_S, PrefixRules, rules_of
+from stayfast.wire.prompt import LAID_OUT, Laid, has_marks, mark_of, order
+
+MAX_KINDS: Final = 64  # of prompts that are told apart: upstream, model, set of tools
+MAX_HEADS: Final = 256  # ways to begin, for keys
+MAX_MODELS: Final = 256  # clients may choose their names, on a route for any model
+LEAST_BYTES: Final = 2048  # shorter requests are of no use to any cache that can be told anything
+_ANTHROPIC: Final = b'{"type":"ephemeral"}'
+_ANTHROPIC_1H: Final = b'{"type":"ephemeral","ttl":"1h"}'
+_OPENAI: Final = b'{"mode":"explicit"}'
+_BAD_REQUEST, _UNPROCESSABLE = 400, 422  # what servers say to a member that they do not know
+
+
+class Prefixing:
+    """One route's. Changed on one loop; outlives a reload that leaves its settings alone."""
+
+    __slots__ = ("_clock", "_floors", "_histories", "_parts", "_refusals", "_scales", "config", "counts", "findings", "hot",
+                 "leads", "route", "tokens")
+
+    def __init__(self, route: str, config: PrefixConfig, clock: Clock, sink: Sink) -> None:
+        self.route = route
+        self.config = config
+        self.counts: dict[tuple[str, str], int] = {}  # requests by upstream and result
+        self.tokens: dict[tuple[str, str], int] = {}  # of input, by upstream and kind: read, written, plain
+        self.findings = Findings(route, clock, sink)
+        self.leads = Leads(clock)
+        self.hot = Hot(config.warm_tokens_per_hour) if config.warm_tokens_per_hour else None
+        self._clock = clock
+        self._histories: dict[Kind, History] = {}
+        self._floors: dict[tuple[str, str], Floor] = {}  # by upstream and model
+        self._refusals: dict[tuple[str, str], Refusals] = {}  # the same
+        self._scales: dict[str, Scale] = {}
+        self._parts: dict[tuple[str, str, int], Parts] = {}  # by upstream, model and how prompts begin
+
+    def lay(self, request: Request) -> "tuple[Request, Layout | None]":
+        """The request in its stable order, and what goes with it to each attempt; None: nothing to do."""
+        if request.api not in LAID_OUT or len(request.body) < LEAST_BYTES or has_marks(request.body):
+            return request, None
+        config = self.config
+        try:
+            ordered = order(request.body, request.api, sorts_tools=config.sorts_tools, moves_volatile=config.moves_volatile)
+        except (ValueError, RecursionError):  # of a shape that only the upstream understands
+            return request, None
+        layout = Layout(self, ordered.head, ordered.first, ordered.tools)
+        return request if ordered.body is request.body else _with_body(request, ordered.body), layout
+
+    def rules_for(self, upstream: str, model: str, n_head_bytes: int) -> PrefixRules | None:
+        """What holds for a model; None where nothing is known of it, or so short a beginning is of no use to its cache."""
+        rules = rules_of(model, self.config.models)
+        if rules is None:
+            return None
+        n_tokens = n_head_bytes / self._scale(model).bytes_a_token
+        return rules if n_tokens >= self._floor(upstream, model, rules).tokens(self._clock.now()) * FLOOR_MARGIN else None
+
+    def part(self, upstream: str, model: str, layout: "Layout") -> int:
+        """Which part of the requests that begin like this one it belongs to; to be asked once a request."""
+        now, key = self._clock.now(), (upstream, model, layout.head)
+        self._parts[key] = parts = self._parts.pop(key, None) or Parts(now, is_of_agents=bool(layout.tools))
+        if len(self._parts) > MAX_HEADS:
+            del self._parts[next(iter(self._parts))]
+        return parts.part(layout.conversation, now)
+
+    def mark(self, marker: "Marker", body: bytes, api: Api) -> bytes:
+        """The body as it goes out, with what is decided of it told to the marker. Raises ValueError as `Laid` does."""
+        rules = rules_of(marker.model, self.config.models)
+        if rules is None or api not in LAID_OUT or has_marks(body) or b'"previous_response_id"' in body:
+            return body
+        laid = Laid(body, api)
+        if not laid.n_end:
+            return body
+        now, kind = self._clock.now(), (marker.upstream, marker.model, marker.layout.tools)
+        scale, floor = self._scale(marker.model), self._floor(marker.upstream, marker.model, rules)
+        rules, refusals = rules.said_in(api), self._refusals.get((marker.upstream, marker.model))
+        if refusals is not None:
+            rules = refusals.without(rules, now)
+        shape = _shape(laid, scale.bytes_a_token)
+        if kind not in marker.layout.kinds:
+            history = self._history(kind, now)
+            marker.layout.kinds[kind] = history, history.saw(shape, rules, floor.tokens(now), self.config, now)
+        marker.history, marked = marker.layout.kinds[kind]
+        marker.rules, marker.marked = rules, marked
+        marker.n_bytes = round(shape.tokens[-1] * scale.bytes_a_token)
+        marker.n_marked = shape.tokens[marked.at[-1] - 1] if marked.at else 0.0
+        self.findings.look(kind, laid, shape, marker, is_moving=marked.is_moving)
+        if self.hot is not None and rules.marks == "anthropic":
+            self._keep_hot(marker, laid, shape, marked, now)
+        at = marked.at if rules.most_marks else ()  # decided for an attempt before, and refused since
+        marks = {n: _mark(rules, is_long=marked.is_long and n <= marked.n_static) for n in at}
+        beside = {}
+        if rules.has_key and api is not Api.MESSAGES and marked.n_static and b'"prompt_cache_key"' not in body:
+            beside[KEY] = self._key(laid, marked.n_static, marker.layout.part(marker.upstream, marker.model))
+        marker.wrote = (*([mark_of(api)] if marks else ()), *beside)
+        return laid.write(marks, beside) if marker.wrote else body
+
+    def _keep_hot(self, marker: "Marker", laid: Laid, shape: Shape, marked: Marked, now: float) -> None:
+        n = laid.markable(marked.n_static)
+        if self.hot is None or n not in marked.at:
+            return
+        key = (marker.upstream, marker.model, shape.chain[n - 1])
+        if not self.hot.used(key, now):
+            rules = marker.rules or PrefixRules()
+            keeps_s = HOUR_S if marked.is_long else rules.keeps_s
+            opening = laid.opening(n, _mark(rules, is_long=marked.is_long))
+            self.hot.add(Opening(marker.upstream, marker.model, opening, shape.tokens[n - 1], keeps_s), key, now)
+
+    def told(self, marker: "Marker", usage: Usage) -> None:
+        """What an upstream said of a prompt that was looked at."""
+        n_read, n_written = usage.cached_read, usage.cache_write_5m + usage.cache_write_1h
+        result = "read" if n_read else "written" if n_written else "missed"
+        self._count(marker.upstream, result)
+        tokens = self.tokens
+        for what, n in (("read", n_read), ("written", n_written), ("plain", usage.uncached - n_written)):
+            tokens[marker.upstream, what] = tokens.get((marker.upstream, what), 0) + max(0, n)
+        self._scale(marker.model).told(marker.n_bytes, usage.input_total)
+        marked, history, rules, now = marker.marked, marker.history, marker.rules, self._clock.now()
+        if marked is None or history is None or rules is None or not marked.at or not rules.most_marks:
+            return
+        floor = self._floor(marker.upstream, marker.model, rules)
+        floor.told(marker.n_marked, n_read=n_read, n_written=n_written, now=now)
+        if history.told(was_known=marked.is_known, n_read=n_read, n_written=n_written, now=now):
+            self.findings.unread(marker)
+
+    def refused(self, marker: "Marker", members: tuple[str, ...]) -> None:
+        """What was written was refused by name, and the same request without it has been answered."""
+        now, key = self._clock.now(), (marker.upstream, marker.model)
+        refusals = self._refusals.setdefault(key, Refusals())
+        if len(self._refusals) > MAX_MODELS:
+            del self._refusals[next(iter(self._refusals))]
+        for member in members:
+            refusals.add(member, now)
+            self.findings.refused(marker, member)
+        self._count(marker.upstream, "refused")
+
+    def warmed(self, opening: Opening, usage: Usage | None) -> None:
+        """One beginning was asked for; without usage that failed. What had been forgotten all the same is written anew."""
+        in_time = usage is not None and usage.cached_read > 0
+        self._count(opening.upstream, "warmed" if in_time else "warm_failed")
+
+    def _key(self, laid: Laid, n_static: int, part: int) -> bytes:
+        """Where OpenAI looks first: the same for all that begin alike, and in one part."""
+        digest = sha256(self.route.encode())
+        for block in laid.blocks[:n_static]:
+            digest.update(block.data)
+        key = digest.hexdigest()[:32]
+        return (f'"{key}-{part:x}"' if part else f'"{key}"').encode()
+
+    def _history(self, kind: Kind, now: float) -> History:
+        found = self._histories.pop(kind, None) or History(now)
+        self._histories[kind] = found  # the newest last
+        if len(self._histories) > MAX_KINDS:
+            del self._histories[next(iter(self._histories))]
+        return found
+
+    def _floor(self, upstream: str, model: str, rules: PrefixRules) -> Floor:
+        key = upstream, model
+        if key not in self._floors:
+            self._floors[key] = Floor(rules.floor_tokens)
+            if len(self._floors) > MAX_MODELS:
+                del self._floors[next(iter(self._floors))]
+        return self._floors[key]
+
+    def _scale(self, model: str) -> Scale:
+        if model not in self._scales:
+            self._scales[model] = Scale()
+            if len(self._scales) > MAX_MODELS:
+                del self._scales[next(iter(self._scales))]
+        return self._scales[model]
+
+    def _count(self, upstream: str, result: str) -> None:
+        self.counts[upstream, result] = self.counts.get((upstream, result), 0) + 1
+
+    def __repr__(self) -> str:
+        return f"<Prefixing {self.route}: {len(self._histories)} kinds of prompts, {len(self.findings.all)} findings>"
+
+
+class Layout:
+    """One request's. `kinds`: what was decided for each, so that its second attempts are marked like its first."""
+
+    __slots__ = ("_n_head_bytes", "_of", "_parts", "conversation", "head", "kinds", "tools")
+
+    def __init__(self, of: Prefixing, head: bytes, first: bytes, tools: tuple[str, ...]) -> None:
+        self._of = of
+        self._n_head_bytes = len(head)
+        self._parts: dict[tuple[str, str], int] = {}
+        self.head = hash(head)
+        self.conversation = hash(first)
+        self.tools = tools
+        self.kinds: dict[Kind, tuple[History, Marked]] = {}
+
+    def part(self, upstream: str, model: str) -> int:
+        """See `Prefixing.part`."""
+        if (upstream, model) not in self._parts:
+            self._parts[upstream, model] = self._of.part(upstream, model, self)
+        return self._parts[upstream, model]
+
+    def leads(self, upstream: str, model: str) -> "tuple[Leads, Hashable] | None":
+        """Who knows whether others are just now having the same beginning remembered there; None: nobody need wait."""
+        of = self._of
+        rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.wait_s else None
+        if rules is None:
+            return None
+        return of.leads, (upstream, model, self.head, self.part(upstream, model) if rules.has_key else 0)
+
+    @property
+    def wait_s(self) -> float:
+        """The longest that is waited for others."""
+        return self._of.config.wait_s
+
+    def marker(self, upstream: str, model: str, price: Price | None) -> "Marker":
+        """What one attempt takes along."""
+        return Marker(self, self._of, upstream, model, price)
+
+
+class Marker(MarkedPrompt):
+    """One attempt's `upstreams.base.Marker`."""
+
+    __slots__ = ("_lead", "_leads", "_of", "_refused", "layout", "marked", "n_bytes", "wrote")
+
+    def __init__(self, layout: Layout, of: Prefixing, upstream: str, model: str, price: Price | None) -> None:
+        super().__init__(upstream, model, price)
+        self.layout = layout
+        self.marked: Marked | None = None
+        self.n_bytes = 0  # of the prompt
+        self.wrote: tuple[str, ...] = ()  # names of the members that were added
+        self._refused: tuple[str, ...] = ()  # which of them a refusal has named
+        self._of = of
+        self._leads = layout.leads(upstream, model)
+        self._lead = self._leads[0].begin(self._leads[1]) if self._leads is not None else None
+
+    def write(self, body: bytes, api: Api) -> bytes:
+        """See `upstreams.base.Marker`."""
+        if self._refused:
+            return body
+        try:
+            return self._of.mark(self, body, api)
+        except (ValueError, RecursionError):  # of a shape that only the upstream understands
+            return body
+
+    def is_refused(self, failed: UpstreamFailed) -> bool:
+        """See `upstreams.base.Marker`."""
+        if failed.upstream_status in (_BAD_REQUEST, _UNPROCESSABLE) and not self._refused:
+            self._refused = tuple(name for name in self.wrote if name.encode() in failed.body)
+            self.rules = None if self._refused else self.rules
+            return bool(self._refused)
+        return False
+
+    def first_token(self) -> None:
+        """From now on others can read what this one had remembered."""
+        if self._refused:
+            self._of.refused(self, self._refused)
+        if self._leads is not None:
+            rules = self.rules
+            self._leads[0].warm(self._leads[1], rules.keeps_s if rules is not None else 0.0)
+
+    def ended(self, usage: Usage | None) -> None:
+        """The attempt is over, whatever its end."""
+        if self._lead is not None and self._leads is not None:
+            self._leads[0].end(self._leads[1], self._lead)
+        if usage is not None and usage.input_total and self.rules is not None:
+            self._of.told(self, usage)
+
+
+def _with_body(request: Request, body: bytes) -> Request:
+    return Request(request.api, request.model, request.stream, body, request.include_usage, request.max_output_tokens,
+                   request.n_choices, request.is_stateful, request.patience_s, request.cache)
+
+
+def _shape(laid: Laid, bytes_a_token: float) -> Shape:
+    chain: list[int] = []
+    tokens: list[float] = []
+    link, n_bytes = 0, 0
+    for block in laid.blocks:
+        link = hash((link, block.head, block.data))
+        n_bytes += len(block.head) + len(block.data)
+        chain.append(link)
+        tokens.append(n_bytes / bytes_a_token)
+    return Shape(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.markable)
+
+
+def _mark(rules: PrefixRules, *, is_long: bool) -> bytes:
+    if rules.marks == "openai":
+        return _OPENAI
+    return _ANTHROPIC_1H if is_long else _ANTHROPIC

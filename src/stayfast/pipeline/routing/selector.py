@@ -1,0 +1,269 @@
+"""How one route chooses among several upstreams, where it has affinity, weights or ejection: what it knows, and its choice.
+
+A route with none of them has no Picking, and costs nothing here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from msgspec import Struct
+
+from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.events import Ejected, Fanout, Sink
+from stayfast.core.types import Api, Request, Sight
+from stayfast.policy.routing.affinity import BLOCK_BYTES as BLOCK
+from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
+from stayfast.policy.routing.load_balancing import Load, choose, in_turn, weighted
+from stayfast.policy.routing.outlier_ejection import EjectConfig, Outliers
+from stayfast.upstreams.state.upstream_state import Member
+from stayfast.wire.prompt import Asked, asked, asked_by
+
+MAX_RESPONSES = 20_000  # whose upstream is remembered: a response can be gone on from only where it is stored
+SESSION_HEADER = "x-session-id"
+_NOTHING = Asked(b"", b"", "")
+_RESPONSES_API = Api.RESPONSES
+
+
+@dataclass(frozen=True, slots=True)
+class PickConfig:
+    """What a route's settings say of it."""
+
+    in_turn: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
+    affinity: AffinityConfig = field(default_factory=AffinityConfig)
+    eject: EjectConfig = field(default_factory=EjectConfig)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but the order or the load."""
+        return not self.weights and self.affinity.mode == "off" and not self.eject.enabled
+
+
+class Offer(Protocol):
+    """One of those between whom there is a choice, and the model's name there (None: as the client said it)."""
+
+    @property
+    def member(self) -> Member:
+        """The upstream."""
+        ...
+
+    @property
+    def model(self) -> str | None:
+        """Its name for the model."""
+        ...
+
+
+class _Peers(Struct, frozen=True):
+    offers: Sequence[Offer]
+    members: list[Member]
+    names: list[str]
+    weights: list[float]  # over their mean; none where the route has none
+
+
+MAX_PEERS = 16  # sets of them: by API, and by reload
+
+
+class Picking:
+    """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
+
+    __slots__ = ("_has_affinity", "_outliers", "_peers", "_prefixes", "_responses", "_route", "_sees_prefix",
+                 "_sees_sessions", "_sink", "choices", "config", "tokens")
+
+    def __init__(self, config: PickConfig, route: str = "", sink: Sink | None = None) -> None:
+        self.config = config
+        self._has_affinity = config.affinity.mode != "off"
+        self._sees_prefix, self._sees_sessions = config.affinity.sees_prefix, config.affinity.sees_sessions
+        self._peers: dict[int, _Peers] = {}  # by what names their offers as long as they are kept
+        self._route = route
+        self._sink = sink or Fanout()
+        self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: kept, moved, new
+        self.tokens: dict[tuple[str, str], int] = {}  # of prompts sent, by upstream and kind: known, new
+        self._prefixes: dict[str, Prefixes] = {}
+        self._outliers = Outliers(config.eject) if config.eject.enabled else None
+        self._responses: dict[int, str] = {}
+
+    def order(self, offers: Sequence[Offer], request: Request, session: bytes, *, now: float, rng: Random
+              ) -> tuple[list[int], "Aim", list[str]]:
+        """The offers' indices, best first; what is to be told of the attempts; what was decided and why, in words.
+
+        `session`: what its headers say of it; the body is read where they say nothing.
+        """
+        config, outliers, body, model = self.config, self._outliers, request.body, request.model
+        n_body, blocks = len(body), list[int]()
+        if self._sees_prefix and n_body >= BLOCK:
+            said = asked(body)
+            blocks = blocks_of(said.prompt, model)
+        else:
+            said = asked_by(body) if self._sees_sessions else _NOTHING
+        aim = Aim(self, n_body, blocks, len(said.prompt), request.api is _RESPONSES_API)
+        peers = self._peers.get(id(offers))
+        if peers is None or peers.offers is not offers:
+            peers = self._met(offers)
+        names, weights = peers.names, peers.weights
+        loads = [offer.member.load(now, offer.model or model) for offer in offers]
+        notes: list[str] = []
+        if outliers is not None and (now >= outliers.look_at or not outliers.is_quiet):
+            loads = self._without(outliers, loads, names, now)
+            notes = [f"left out {name}: {why}" for name, why in outliers.out(now).items() if name in names]
+        if config.in_turn:
+            return in_turn(loads, rng), aim, notes
+        made_at = self._responses.get(hash(said.previous)) if said.previous else None
+        if made_at is not None and made_at in names:
+            first = names.index(made_at)
+            return [first, *(index for index in range(len(names)) if index != first)], aim, notes
+        session = (session or said.session) if self._sees_sessions else b""
+        new_shares = self._new_shares(aim, session, names, loads, now) if blocks or session else []
+        if weights:
+            _weigh(loads, peers)
+        waits_s = _waits_s(peers.members, new_shares, aim.n_body) if new_shares else []
+        found = choose(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
+        if self._has_affinity:
+            self._count(names[found[0]], found[0], new_shares)
+            if new_shares:
+                notes.append(_reason(names, found[0], loads, new_shares, aim.n_prompt))
+        return found, aim, notes
+
+    def _met(self, offers: Sequence[Offer]) -> _Peers:
+        if len(self._peers) >= MAX_PEERS:
+            self._peers.clear()
+        members, weights = [offer.member for offer in offers], self.config.weights
+        names = [member.upstream.name for member in members]
+        its = [weights.get(name, 1.0) for name in names] if weights else []
+        peers = _Peers(offers, members, names, [weight * len(its) / sum(its) for weight in its])
+        self._peers[id(offers)] = peers
+        return peers
+
+    def ejected(self, now: float) -> Mapping[str, str]:
+        """Who is left out at this moment, and why."""
+        return self._outliers.out(now) if self._outliers is not None else {}
+
+    def _without(self, outliers: Outliers, loads: list[Load], names: Sequence[str], now: float) -> list[Load]:
+        """The loads, as far as each of these may be preferred by its peers' standards."""
+        shares = outliers.shares(names, now)
+        if outliers.news:
+            self._tell(outliers.news)
+        if outliers.is_quiet:
+            return loads
+        if not any(share and load.share for share, load in zip(shares, loads, strict=True)):
+            return loads  # nobody else is left
+        return [load if share >= 1 else Load(load.seconds, min(share, load.share), load.wants_probe and share > 0)
+                for load, share in zip(loads, shares, strict=True)]
+
+    def _tell(self, news: list[tuple[str, bool, str]]) -> None:
+        for upstream, is_out, why in news:
+            self._sink.emit(Ejected(self._route, upstream, is_out, why))
+        news.clear()
+
+    def _new_shares(self, aim: "Aim", session: bytes, names: Sequence[str], loads: Sequence[Load],
+                    now: float) -> list[float]:
+        """Of the prompt, what is new to each; nothing where it is the same to all."""
+        shares = [1.0] * len(names)
+        if aim.blocks:
+            n_bytes = min(aim.n_prompt, MAX_BLOCKS * BLOCK)
+            shares = [1 - self._known(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
+        if session:
+            there = [name for name, load in zip(names, loads, strict=True) if load.share > 0]
+            shares[names.index(home(session, there or names, self.config.weights))] = 0.0
+        return shares if min(shares) < max(shares) else []
+
+    def _count(self, name: str, first: int, new_shares: Sequence[float]) -> None:
+        result = "new" if not new_shares else "kept" if new_shares[first] <= min(new_shares) else "moved"
+        self.choices[name, result] = self.choices.get((name, result), 0) + 1
+
+    def _known(self, name: str) -> Prefixes:
+        found = self._prefixes.get(name)
+        if found is None:
+            self._prefixes[name] = found = Prefixes(self.config.affinity.most_blocks, self.config.affinity.known_s)
+        return found
+
+    # -- what its aims tell it
+
+    def sent(self, aim: "Aim", name: str, now: float) -> int:
+        """An attempt begins; how many bytes of its prompt were known there."""
+        if not aim.blocks:
+            return 0
+        prefixes = self._known(name)
+        n_known = prefixes.n_known(aim.blocks, now) * BLOCK
+        prefixes.sent(aim.blocks, now)
+        tokens = self.tokens
+        for kind, n_bytes in (("known", n_known), ("new", aim.n_prompt - n_known)):
+            tokens[name, kind] = tokens.get((name, kind), 0) + n_bytes // BYTES_A_TOKEN
+        return n_known
+
+    def answered(self, name: str, ttft_s: float, n_body: int, response_id: str | None, *, is_whole: bool) -> None:
+        """A first token came. response_id: of what can be gone on from."""
+        if self._outliers is not None:
+            self._outliers.answered(name, ttft_s, n_body, is_whole=is_whole)
+        if response_id is not None and self._sees_sessions:
+            responses = self._responses
+            responses[hash(response_id)] = name
+            if len(responses) > MAX_RESPONSES:
+                del responses[next(iter(responses))]
+
+    def ended(self, name: str, seconds: float, n_body: int, *, is_lost: bool, is_whole: bool) -> None:
+        """A call failed by the endpoint's fault, or was given up for a quicker one."""
+        if self._outliers is None:
+            return
+        if is_lost:
+            self._outliers.outlasted(name, seconds, n_body, is_whole=is_whole)
+        else:
+            self._outliers.failed(name)
+
+    def __repr__(self) -> str:
+        return f"<Picking {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
+
+
+def _reason(names: Sequence[str], first: int, loads: Sequence[Load], new_shares: Sequence[float], n_prompt: int) -> str:
+    """Why one was chosen, beside the least loaded other one."""
+    other = min((index for index in range(len(names)) if index != first), key=lambda index: loads[index].seconds)
+    n_known, n_known_there = (int((1 - new_shares[index]) * n_prompt / BYTES_A_TOKEN) for index in (first, other))
+    return (f"picked {names[first]}: about {n_known} tokens of its prompt known, load {loads[first].seconds:.2g} s; "
+            f"{names[other]}: {n_known_there}, {loads[other].seconds:.2g} s")
+
+
+def _weigh(loads: list[Load], peers: _Peers) -> None:
+    for index, member in enumerate(peers.members):
+        n_before = member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0)
+        if n_before:
+            loads[index] = weighted(loads[index], n_before, peers.weights[index])
+
+
+def _waits_s(members: Sequence[Member], new_shares: Sequence[float], n_body: int) -> list[float]:
+    """What the first token of such a body would take at each, of which so much is new to it; nothing unless known of all."""
+    waits_s = []
+    for member, new_share in zip(members, new_shares, strict=False):
+        predictor = member.predictor
+        wait_s = predictor.predicted_s(n_body * new_share / BYTES_A_TOKEN) if predictor is not None else None
+        if wait_s is None:
+            return []
+        waits_s.append(wait_s)
+    return waits_s
+
+
+class Aim(Struct):
+    """What one request looked like to its route's Picking, for what is told of its attempts."""
+
+    picking: Picking
+    n_body: int  # bytes
+    blocks: list[int]
+    n_prompt: int  # bytes; 0 where nobody looks at it
+    is_stored: bool  # the answer can be gone on from, where it is
+
+    def sent(self, name: str, now: float) -> int:
+        """See `Picking.sent`."""
+        return self.picking.sent(self, name, now)
+
+    def answered(self, name: str, ttft_s: float, sight: Sight, *, is_whole: bool) -> None:
+        """See `Picking.answered`."""
+        self.picking.answered(name, ttft_s, self.n_body, sight.response_id if self.is_stored else None, is_whole=is_whole)
+
+    def ended(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
+        """See `Picking.ended`."""
+        self.picking.ended(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
+
+
+def session_of(headers: Sequence[tuple[str, str]]) -> bytes:
+    """What a request's headers say of its session; empty where they do not."""
+    return next((value.encode() for name, value in headers if name == SESSION_HEADER), b"")

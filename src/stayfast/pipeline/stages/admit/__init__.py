@@ -1,0 +1,1 @@
+"""Which requests come in now, and how long their prompts may be."""

@@ -1,0 +1,212 @@
+"""Who may come in now. `AdmitAll` is the null object: everybody, at once. `Admission` asks for quota, then for a place."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import ceil
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.constants import MAX_RETRY_AFTER_S
+from stayfast.core.errors import Shed
+from stayfast.core.types import Outcome
+from stayfast.pipeline.admission.controller import WHY_AWAY, Asked, Call, Places, Refused
+from stayfast.pipeline.admission.tenants import Tenant, Tenants
+from stayfast.pipeline.exchange import Exchange
+from stayfast.policy.admission.fair_share import weighted
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.priority import BANDS, Repeats, Urgency
+from stayfast.policy.admission.queue import Waiting
+from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
+
+SHEDDING_S = 1.0  # after the last one that was turned away
+REALTIME, PLAIN, _ = Urgency
+IGNORED = Outcome.IGNORED
+Ticket = Callable[[], None]  # gives the place back; called exactly once
+
+
+class Admit(Protocol):
+    """Waits for a place, or raises Shed."""
+
+    async def admit(self, ex: Exchange) -> Ticket:
+        """A place; calling the ticket gives it back."""
+        ...
+
+
+def _nothing_to_give_back() -> None:
+    """What an unlimited place costs."""
+
+
+class AdmitAll:
+    """No limits: the request comes in."""
+
+    __slots__ = ()
+
+    async def admit(self, ex: Exchange) -> Ticket:
+        """A place for everybody."""
+        return _nothing_to_give_back
+
+
+class Admission:
+    """Quotas, priorities, fair shares and a ceiling. One loop's; outlives a reload, so that what is used stays used."""
+
+    __slots__ = ("_clock", "_repeats", "_rng", "_shed_at", "places", "tenants")
+
+    def __init__(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig], clock: Clock, rng: Random) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._repeats = Repeats()
+        self._shed_at = float("-inf")
+        self.tenants = Tenants(tenants, config.points)
+        self.places = Places(config, clock)
+
+    def configure(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig]) -> None:
+        """Other settings; whoever is in stays in."""
+        self.tenants.configure(tenants, config.points, self._clock.now())
+        self.places.configure(config)
+
+    async def admit(self, ex: Exchange) -> Ticket:
+        """A place; the ticket gives it back and charges what was used. Raises Shed, or DeadlineExceeded in the queue."""
+        now = self._clock.now()
+        arrival, request, places = ex.arrival, ex.request, self.places
+        tenant = self.tenants.of(arrival.tenant, now)
+        n_input, n_output = tenant.estimate(request)
+        quota = tenant.quota
+        most_usd = tenant.most_cost_usd(request, n_input, ex.terms.dearest) if quota.has_cost else 0.0
+        reserved = (1.0, n_input + n_output, most_usd)
+        refusal = quota.reserve(reserved, now)
+        if refusal is not None:
+            raise self._over_quota(ex, tenant, refusal, now)
+        try:
+            band = tenant.standing.band(arrival.urgency or (REALTIME if request.stream else PLAIN),
+                                        is_retry=bool(arrival.headers) and self._is_retry(ex, tenant))
+            n_read, n_written = tenant.work(n_input, n_output) if places.lanes is not None else (n_input, n_output)
+            asked = Asked(band, weighted(n_input, n_output), n_input, n_read, n_written, ex.ledger.ends_at, ex.deadline.at,
+                          request.model)
+            waiting = places.enter(tenant.share, asked, now)
+            if waiting is not None:
+                await self._wait(ex, waiting)
+                now = self._clock.now()
+        except Refused as refused:
+            tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
+            raise self._no_place(ex, asked, refused) from None
+        except BaseException:
+            tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
+            raise
+        ex.allowances = tenant.quota.allowances(now)
+        ex.rank = (band, tenant.share)
+        if asked.lane is not None:
+            ex.lane = asked.lane.name
+            if places.lanes is not None and asked.lane is not places.lanes.short:  # whose prefills nobody counts
+                ex.on_first = partial(places.first_token, asked)
+        return _Admitted(ex, tenant, places, self._clock, reserved, asked, n_input, now).leave
+
+    def is_shedding(self, now: float) -> bool:
+        """Whether somebody waits, or was turned away just now: a time for no more load than there must be."""
+        return self.places.n_waiting > 0 or now - self._shed_at < SHEDDING_S
+
+    async def _wait(self, ex: Exchange, waiting: Waiting[Call]) -> None:
+        places = self.places
+        n_others, n_taken, lane = places.n_waiting - 1, places.n_taken, waiting.item.asked.lane
+        ex.watch.arm_bound()
+        await places.wait(waiting)
+        ex.watch.disarm()
+        waited_s = self._clock.now() - waiting.queued_at
+        where = "" if lane is None else f"lane {lane.name}, "
+        ex.notes.append(f"queued {waited_s * 1e3:.0f} ms in {where}band {BANDS[waiting.band]}: {n_taken} of "
+                        f"{places.n_places} places were taken, {n_others} others waiting")
+
+    def _is_retry(self, ex: Exchange, tenant: Tenant) -> bool:
+        is_retry = ex.arrival.is_repeat
+        for name, value in ex.arrival.headers:
+            if name == "idempotency-key" and self._repeats.has_seen(tenant.name, value):
+                is_retry = True
+        return is_retry
+
+    def _over_quota(self, ex: Exchange, tenant: Tenant, refusal: Refusal, now: float) -> Shed:
+        """429 with the tenant's own figures. A wait beyond MAX_RETRY_AFTER_S is told in words, and no SDK shall sleep it."""
+        limit, digits = refusal.limit.replace("_", " "), ".4f" if refusal.limit.startswith("cost") else ".0f"
+        ex.notes.append(f"over the quota of {tenant.name} on {limit}: {max(0.0, refusal.level):{digits}} of "
+                        f"{refusal.capacity:{digits}} left, it would take {refusal.wanted:{digits}}, which is there in "
+                        f"{_said(refusal.wait_s)}")
+        return Shed(f"Rate limit reached for {tenant.name} on {limit}: limit {refusal.capacity:{digits}}, left "
+                    f"{max(0.0, refusal.level):{digits}}, requested {refusal.wanted:{digits}}. Please try again in "
+                    f"{_said(refusal.wait_s)}.",
+                    reason=refusal.limit, status=429, code="rate_limit_exceeded",
+                    retry_after_s=min(refusal.wait_s, MAX_RETRY_AFTER_S), is_final=refusal.wait_s > MAX_RETRY_AFTER_S,
+                    allowances=tenant.quota.allowances(now))
+
+    def _no_place(self, ex: Exchange, asked: Asked, refused: Refused) -> Shed:
+        """503. Whoever is told to come back is spread over as long again, so that not all come at once."""
+        places = self.places
+        where = "" if asked.lane is None else f"lane {asked.lane.name}, "
+        wait = f"a predicted wait of {refused.wait_s:.2g} s" if refused.wait_s else "nothing known yet to predict a wait by"
+        ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[asked.band]}, {wait}, "
+                        f"{places.n_taken} of {places.n_places} places taken, {places.n_waiting} waiting, "
+                        f"{places.strain.words}")
+        self._shed_at = self._clock.now()
+        wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
+        return Shed(f"The gateway is overloaded ({refused.why.value}): {places.n_taken} of {places.n_places} places are "
+                    f"taken, {places.n_waiting} waiting. Please try again in {_said(wait_s)}.",
+                    reason=refused.why.value, retry_after_s=wait_s)
+
+    def __repr__(self) -> str:
+        return f"<Admission {self.places!r}, {self.tenants!r}>"
+
+
+class _Admitted(msgspec.Struct):
+    """One request that is in. Owned by whoever holds the ticket."""
+
+    ex: Exchange
+    tenant: Tenant
+    places: Places
+    clock: Clock
+    reserved: Amount
+    asked: Asked
+    n_input: float  # as estimated
+    began_at: float
+
+    def leave(self) -> None:
+        """Give the place back and charge what was used in place of what was reserved. Never awaits."""
+        now, tenant = self.clock.now(), self.tenant
+        n_input, n_output, cost_usd, ttft_s, n_read = self._used()
+        is_used = bool(self.ex.attempts)  # refused before any upstream was asked, a request is no request
+        used = (1.0, n_input + n_output, cost_usd) if is_used else NOTHING
+        tenant.quota.reconcile(self.reserved, used, now)
+        if ttft_s is not None:
+            self.places.learn_first(ttft_s)
+            tenant.learn(n_output, cost_usd)
+        if n_read is not None:
+            tenant.learn_read(self.n_input, n_read)
+        took_s = now - self.began_at if is_used else None
+        self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s, now)
+
+    def _used(self) -> tuple[float, float, float, float | None, int | None]:
+        """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it. What none has
+        reported is estimated, but for the last. What lost a race was sent by our choice, and is not charged.
+        """
+        n_input = n_output = cost_usd = 0.0
+        ttft_s, n_read, was_left = None, None, False
+        for attempt in self.ex.attempts:
+            done = attempt.done
+            if done is None or done.is_lost:
+                continue
+            ttft_s = done.ttft_s if done.ttft_s is not None else ttft_s
+            cost_usd += done.cost_usd or 0.0
+            usage = done.usage
+            if usage is not None:
+                n_read = usage.uncached
+                n_input += usage.input_total
+                n_output += usage.output
+            elif done.ttft_s is not None and attempt.stream is not None:
+                n_output += attempt.stream.sight.n_content
+            was_left = done.outcome is IGNORED and done.fault is None
+        if n_read is None and (ttft_s is not None or was_left):
+            n_input = self.n_input
+        return n_input, n_output, cost_usd, ttft_s, n_read
+
+
+def _said(seconds: float) -> str:
+    return f"{ceil(seconds)} s" if seconds >= 10 else f"{ceil(seconds * 1e3) / 1e3:g} s"

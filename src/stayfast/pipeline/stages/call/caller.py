@@ -1,0 +1,275 @@
+"""From a plan to the first valid content token of a stream, or to a whole answer.
+
+As long as the client has nothing of an answer, attempts may be swapped unseen; after that, never.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from random import Random
+from typing import Any
+
+from stayfast.core.clock import Clock
+from stayfast.core.deadline import Deadline
+from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
+from stayfast.core.events import Sink
+from stayfast.core.types import Outcome, Stage
+from stayfast.pipeline.attempts.attempt import Attempt, until_content, until_whole
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.plan import Plan, Started, Target
+from stayfast.pipeline.stages.call.hedged_call import IsShedding, Race
+from stayfast.pipeline.stages.call.retry import Retrying, is_once
+from stayfast.pipeline.stages.call.slots import make_room, must_wait
+from stayfast.pipeline.tasks import Tasks
+from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
+from stayfast.policy.admission.price import price_of
+from stayfast.policy.resilience.retry_budget import weight_of
+from stayfast.upstreams.base import Call
+
+
+class Caller:
+    """Makes attempts until one brings content. Task-safe: holds no state of a request."""
+
+    __slots__ = ("_clock", "_is_shedding", "_retrying", "_rng", "_sink", "_tasks")
+
+    def __init__(self, clock: Clock, rng: Random, sink: Sink, is_shedding: IsShedding | None = None) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._sink = sink
+        self._is_shedding = is_shedding  # None: nobody is ever turned away
+        self._retrying = Retrying(clock, rng, sink)
+        self._tasks = Tasks()
+
+    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
+        """The first attempt that brings content; of a whole answer, all of it.
+
+        A fallback is asked when everybody else failed or used up the time that is not reserved for it.
+        Raises the last attempt's UpstreamFailed, DeadlineExceeded, Rejected, Shed.
+        """
+        ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
+        if not ex.arrival.headers or not ex.arrival.is_repeat:  # what an SDK sends again is no live traffic
+            plan.route.hedging.budget.request(weight, self._clock.now())
+        if plan.fallback:
+            return self._with_fallback(ex, plan, ends_at, weight)
+        return self._first(ex, plan, plan.candidates, ends_at, is_last=True)
+
+    async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> Started:
+        reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
+        ex.watch.bound(ends_at - reserve_s, self._clock.now())
+        try:
+            return await self._first(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
+        except StayfastError as failed:
+            started = await self._from_tiers(ex, plan, ends_at, weight, failed)
+        if ex.degraded is None:
+            ex.degraded = "fallback"
+        return started
+
+    async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float, failed: StayfastError) -> Started:
+        """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
+        budget, n_left = plan.route.hedging.budget, len(plan.fallback)
+        is_stateful = is_once(ex, plan)
+        reserve_s = 0.0 if is_stateful else ex.reserve_s
+        for targets in plan.fallback:
+            now = self._clock.now()
+            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, is_once=is_stateful):
+                break
+            pool = targets[0].member.extra
+            if targets is not plan.fallback[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
+                ex.notes.append("the next fallback was not asked: the budget of extra attempts is spent")
+                break
+            n_left -= 1
+            until = ends_at - reserve_s * n_left / len(plan.fallback)
+            ex.watch.bound(until, now)
+            self._retrying.retried(ex, plan, failed, targets[0], "fell back to")
+            pool.take(weight, now)
+            budget.take_retry(weight, now)  # the first is never refused: it goes elsewhere, once, instead of failing
+            try:
+                return await self._first(ex, plan, targets, until, is_last=not n_left, n_before=len(ex.attempts))
+            except Rejected:  # the fallback's protocol cannot say it: the failure before it is the one that counts
+                continue
+            except StayfastError as its:
+                failed = its
+        raise failed from None
+
+    async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
+                     is_last: bool, n_before: int = 0) -> Started:
+        """The first of these targets that brings content by `ends_at`. `is_last`: nobody is asked after them. `n_before`:
+        attempts that others had before them.
+        """
+        if plan.route.hedging.has_slow:
+            targets = self._slow_last(plan, targets)
+        candidates = deque(targets)
+        n_made = n_free = 0  # attempts that count, and those by which nothing was asked of anybody
+        failed: UpstreamFailed | None = None
+        try:
+            while True:
+                target, layout = candidates[0], plan.prompt.layout
+                if must_wait(ex, target, layout):
+                    target = await make_room(ex, candidates, ends_at, self._clock, layout)
+                try:
+                    return await self._attempt(ex, plan, target, targets, ends_at, n_made=n_made, is_last=is_last)
+                except Rejected:
+                    candidates.popleft()  # this upstream's protocol cannot say it; another's may
+                    n_free += 1
+                    if failed is None:
+                        if candidates:
+                            continue
+                        raise
+                except UpstreamFailed as its:
+                    failed = its
+                    if its.is_refused:
+                        candidates.popleft()
+                        n_free += 1
+                    else:
+                        candidates.rotate(-1)
+                n_made = _n_asked(ex.attempts[n_before:]) - n_free
+                wait_s = self._retrying.following(ex, plan, failed, candidates, target=target, n_made=n_made,
+                                                   ends_at=ends_at, is_last=is_last)
+                if wait_s is None:
+                    raise failed
+                await self._retrying.back_off(ex, wait_s)
+        finally:
+            failed = None  # it holds this frame, which would hold it
+
+    def _slow_last(self, plan: Plan, targets: Sequence[Target]) -> Sequence[Target]:
+        """The same, with those that are slow just now behind the others: a second attempt would go there at once."""
+        if len(targets) == 1:
+            return targets
+        slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
+                                       is_whole=not plan.prompt.request.stream)
+        return sorted(targets, key=lambda target: target.member.upstream.name in slow)
+
+    async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
+                       n_made: int, is_last: bool) -> Started:
+        """One attempt, after `n_made` others, and what is sent beside it where it is slow."""
+        attempt = self.begin(ex, plan, ends_at, target)
+        request, hedging = plan.prompt.request, plan.route.hedging
+        if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_race(ex, hedging):
+            return await self._read(ex, attempt, None, is_last=is_last)
+        race = Race(ex, plan, attempt, others, ends_at=ends_at, n_made=n_made, caller=self, tasks=self._tasks,
+                    clock=self._clock, sink=self._sink, is_shedding=self._is_shedding)
+        started: Started | None = None
+        try:
+            try:
+                started = await self._read(ex, attempt, race, is_last=is_last)
+            except UpstreamFailed as failed:
+                if race.has_hedges:
+                    race.replace(attempt, failed)
+                    started = await race.others(ex.terms.timeouts.first_token_s)
+                if started is None:
+                    raise
+        finally:
+            race.end(started)
+        ex.upstream = started.source.name
+        return started
+
+    def instead(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Sequence[Target], *, of: Attempt,
+                n_made: int, ends_at: float) -> Attempt | None:
+        """An attempt in place of one that failed beside another: with somebody who was not asked. None: there is nobody."""
+        target = self._retrying.beside(ex, plan, failed, others, of=of.member, n_made=n_made, ends_at=ends_at)
+        return self.begin(ex, plan, ends_at, target) if target is not None else None
+
+    def begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
+        """An attempt that nothing is sent of yet; whoever begins it ends it."""
+        request = plan.prompt.request
+        upstream = target.member.upstream
+        is_incremental = request.stream or upstream.always_streams
+        model = target.model or request.model
+        deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
+        price, layout = price_of(target.prices, model) if target.prices else None, plan.prompt.layout
+        arrival = ex.arrival
+        call = Call(request, model, arrival.request_id, deadline, ex.terms.timeouts.connect_s, arrival.headers,
+                    arrival.new_span(self._rng), False,
+                    layout.marker(upstream.name, model, price) if layout is not None else None,
+                    arrival.tenant, arrival.events)
+        hedging = plan.route.hedging
+        known = None
+        if hedging.is_on:
+            known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
+        attempt = Attempt(target.member, call, plan.route.name, len(ex.attempts) + 1, is_incremental=is_incremental,
+                          clock=self._clock, sink=self._sink, price=price, first_tokens=known,
+                          is_hedge=is_hedge, aim=plan.aim, lane=ex.lane)
+        ex.attempts.append(attempt)
+        return attempt
+
+    async def _read(self, ex: Exchange, attempt: Attempt, race: Race | None, *, is_last: bool) -> Started:
+        """What comes of an attempt in the request's own task, or of what was quicker beside it."""
+        timeouts = ex.terms.timeouts
+        ex.upstream = attempt.name
+        if attempt.is_incremental:
+            ex.watch.arm("first_token_s", timeouts.first_token_s, attempt.began_at)
+        else:  # nothing of a whole answer comes before all of it
+            ex.watch.arm_bound()
+        try:
+            attempt.stream = stream = await attempt.open()
+            if attempt.call.request.stream:
+                lead = await until_content(attempt, stream)
+            else:
+                lead = await until_whole(attempt, stream, ex.watch, timeouts.idle_s, self._clock)
+        except asyncio.CancelledError as why:
+            started = race.won() if race is not None else None
+            if started is None:
+                return self._interrupted(ex, attempt, why, is_last=is_last)
+            attempt.lose()
+            return started
+        except UpstreamFailed as failed:
+            if failed.fault is Fault.TIMEOUT and ex.watch.is_over(self._clock.now()):  # it was quicker than our own timer
+                attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=attempt.is_late)
+                raise ex.watch.exceeded(Stage.CALL) from None
+            attempt.fail(failed)
+            raise
+        except BaseException:
+            attempt.abandon()
+            raise
+        finally:
+            ex.watch.disarm()
+        return Started(attempt, stream, lead)
+
+    def _interrupted(self, ex: Exchange, attempt: Attempt, why: asyncio.CancelledError, *, is_last: bool) -> Started:
+        """What came of an attempt that was cancelled: by our own time-out, an error or the part of a whole answer that is
+        there; by the client's leaving, the cancellation.
+        """
+        verdict = ex.watch.verdict(Stage.CALL)
+        if verdict is None:
+            attempt.abandon()
+            raise why
+        is_over = verdict.limit in OF_THE_STAGE
+        if is_over and is_last and ex.terms.ends_partial and attempt.cadence.first_at is not None:
+            assert attempt.stream is not None
+            lead = attempt.stream.cut()
+            if lead is not None:
+                return Started(attempt, attempt.stream, lead)
+        is_failure = not is_over or attempt.is_late  # or was it only a client without patience?
+        attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=is_failure)
+        if is_over:
+            raise verdict from None
+        raise _TimedOut(attempt.name, verdict) from None
+
+
+def _may_race(ex: Exchange, hedging: Hedging) -> bool:
+    """Whether it may be sent twice at a time: not what its client sends again anyway, nor what leaves something behind."""
+    request = ex.request
+    if (request.is_stateful or request.is_stored) and not hedging.config.stateful:
+        return False
+    return not ex.arrival.headers or not ex.arrival.is_repeat
+
+
+def _n_asked(attempts: Sequence[Attempt]) -> int:
+    return sum(not attempt.is_hedge for attempt in attempts)
+
+
+def _is_for_fallback(failed: StayfastError, *, is_once: bool) -> bool:
+    """Whether somebody else may be asked: not for a request at fault itself, nor when a stateful one may have been heard."""
+    if isinstance(failed, UpstreamFailed):
+        return (failed.is_model_missing or not failed.is_clients_fault) and (not is_once or failed.is_undone)
+    return not (isinstance(failed, DeadlineExceeded) and is_once)
+
+
+class _TimedOut(UpstreamFailed):
+    """No content within `first_token_s`, or none for `idle_s`: another attempt may still make it before the deadline."""
+
+    status = 504
+
+    def __init__(self, upstream: str, verdict: DeadlineExceeded) -> None:
+        super().__init__(upstream, Fault.TIMEOUT, verdict.message, code=verdict.code, kind=verdict.kind)

@@ -1,0 +1,424 @@
+"""Answers that stall or break off after their client has begun to read: ended at once, or continued by somebody else.
+
+Only routes that ask for it have their answers guarded; the others never come here. A guard stands between the relay and the
+attempt, as its source and its stream. Looking costs nothing a token: an alarm at the request's watch looks about once a
+second, and interrupts the wait where `policy.resilience.stall` calls it a stall and something can be done about it.
+
+The attempt that stalled stays open until the first words of the rest have come. Each rescue is an extra attempt: where the
+budget has no room for it, nobody able is well, the time is too short or the answer is nothing that can be continued, it is
+waited for as if nobody had looked. One that was tried and that nobody could continue ends there, as at a length limit.
+
+Who may be asked for the rest of an answer, whether that may be done now, and what comes of asking.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
+from stayfast.core.events import Fanout, Rescued, Sink
+from stayfast.core.types import Chunk, Outcome, Sight, Stage, Usage
+from stayfast.pipeline.attempts.attempt import Attempt, until_content
+from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.plan import Plan, Started, Target
+from stayfast.pipeline.stages.call.caller import Caller
+from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
+from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.policy.admission.price import price_of
+from stayfast.policy.resilience.retry_budget import weight_of
+from stayfast.policy.resilience.stall import Flow, Pulse
+from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.state.upstream_state import Member
+from stayfast.wire.continuation import MAX_SO_FAR_BYTES, CannotGoOn, Continuation, both, in_bytes
+from stayfast.wire.deltas import Json
+from stayfast.wire.errors import malformed
+
+SUCCESS, DROPPED, IGNORED = Outcome
+MAX_RESCUES = 2  # of one answer
+MAX_TRIES = 2  # upstreams asked for the rest, each time
+WHY_NOT = {"tries": "it was rescued before", "busy": "nobody who could go on is well and has room",
+           "deadline": "there is no time left for it", "budget": "the budget of extra attempts is spent",
+           "tools": "a tool is called", "thinking": "it reasons", "format": "its format is promised",
+           "request": "it asks for what cannot be continued", "length": "it is too long, or as long as it may be",
+           "blocks": "it is more than running text", "over": "it had said its last words"}
+
+
+class Elsewhere:
+    """The rest of one request's answer. Owned by the request's task."""
+
+    __slots__ = ("_clock", "_ex", "_n_rescues", "_plan", "_rng", "_sink")
+
+    def __init__(self, ex: Exchange, plan: Plan, *, clock: Clock, rng: Random, sink: Sink) -> None:
+        self._ex = ex
+        self._plan = plan
+        self._clock = clock
+        self._rng = rng
+        self._sink = sink
+        self._n_rescues = 0
+
+    def targets(self, mine: Member, now: float) -> list[Target]:
+        """Who can go on with an answer, is well and has room, best first; `mine`, which stalls, is the last of them."""
+        plan = self._plan
+        every = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
+        model = self._ex.request.model
+        able = [target for target in every if target.continues and target.member.limited(self._ex.lane).has_room
+                and target.member.is_well(now, target.model or model)]
+        return sorted(able, key=lambda target: target.member is mine)
+
+    def refusal(self, targets: list[Target], n_said: int, now: float) -> str:
+        """Why the rest may not be asked for now, in one word; empty where it may. `n_said`: tokens so far."""
+        plan = self._plan
+        if self._n_rescues >= MAX_RESCUES:
+            return "tries"
+        if not targets:
+            return "busy"
+        least_s = max(targets[0].member.usual.all.usual_s, plan.route.retry.min_left_s)
+        if self._ex.ledger.ends_at - now < least_s:
+            return "deadline"
+        return "" if self._has_budget(targets[0], self._weight(n_said), now) else "budget"
+
+    async def first_words(self, rest: Continuation, mine: Member) -> tuple[Attempt, Stream, Chunk] | None:
+        """Who gives the rest, and what it begins with; None where nobody does. Each call is an extra attempt.
+
+        Raises DeadlineExceeded of the stage, and CancelledError where the client leaves.
+        """
+        self._n_rescues += 1
+        budget = self._plan.route.hedging.budget
+        for target in self.targets(mine, self._clock.now())[:MAX_TRIES]:
+            now, weight = self._clock.now(), self._weight(rest.n_said)
+            if not self._has_budget(target, weight, now):
+                break
+            budget.take_retry(weight, now)
+            target.member.extra.take(weight, now)
+            attempt = self._begin(target, rest)
+            lead = await self._read(attempt)
+            if lead is not None and attempt.stream is not None:
+                return attempt, attempt.stream, lead
+        return None
+
+    def _weight(self, n_said: int) -> float:
+        return weight_of(len(self._ex.request.body) + n_said * BYTES_A_TOKEN)
+
+    def _has_budget(self, target: Target, weight: float, now: float) -> bool:
+        return self._plan.route.hedging.budget.may_retry(weight, now) and target.member.extra.has_room(weight, now)
+
+    def _begin(self, target: Target, rest: Continuation) -> Attempt:
+        ex, model = self._ex, target.model or self._ex.request.model
+        call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.terms.timeouts.connect_s,
+                    ex.arrival.headers, ex.arrival.new_span(self._rng), goes_on=bool(rest.seam.prefix))
+        attempt = Attempt(target.member, call, self._plan.route.name, len(ex.attempts) + 1, is_incremental=True,
+                          clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
+                          lane=ex.lane)
+        ex.attempts.append(attempt)
+        return attempt
+
+    async def _read(self, attempt: Attempt) -> Chunk | None:
+        """What the rest begins with; None where this upstream does not give it."""
+        ex = self._ex
+        ex.watch.arm("first_token_s", ex.terms.timeouts.first_token_s, attempt.began_at)
+        try:
+            attempt.stream = stream = await attempt.member.upstream.open(attempt.call)
+            return await until_content(attempt, stream)
+        except asyncio.CancelledError:
+            verdict = ex.watch.verdict(Stage.RELAY)
+            if verdict is None:
+                attempt.abandon()
+                raise
+            is_over = verdict.limit in OF_THE_STAGE
+            attempt.end(DROPPED, Fault.TIMEOUT.value, is_failure=not is_over or attempt.is_late)
+            if is_over:
+                raise verdict from None
+        except UpstreamFailed as failed:
+            attempt.fail(failed)
+        except StayfastError:  # its protocol cannot say it, or all its connections are in use
+            attempt.abandon()
+        except BaseException:
+            attempt.abandon()
+            raise
+        finally:
+            ex.watch.disarm()
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Elsewhere for {self._ex!r}: {self._n_rescues} rescues>"
+
+
+LOOK_EVERY_S = 1.0
+LEAST_S = 0.01  # between two looks
+ASK_AGAIN_S = 0.5  # where a stall was seen and nothing could be done
+NOTHING = Chunk(b"")
+
+
+class Guarded(Caller):
+    """A caller whose running answers are judged, on the routes that want it. Task-safe: holds no state of a request."""
+
+    __slots__ = ()
+
+    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
+        """See `Caller.start`."""
+        if plan.route.on_stall == "wait" or not ex.request.stream:
+            return super().start(ex, plan)
+        return self._guarded(ex, plan)
+
+    async def _guarded(self, ex: Exchange, plan: Plan) -> Started:
+        started = await super().start(ex, plan)
+        attempt, sight = started.source, started.stream.sight
+        if not isinstance(attempt, Attempt) or sight.is_complete or sight.is_cut:
+            return started
+        guard = Guard(ex, plan, attempt, started, clock=self._clock, sink=self._sink,
+                      elsewhere=Elsewhere(ex, plan, clock=self._clock, rng=self._rng, sink=self._sink))
+        return Started(guard, guard, started.lead)
+
+
+class Guard:
+    """One running answer, whoever gives it. Source and stream to the relay; one task reads it."""
+
+    __slots__ = ("_api", "_attempt", "_clock", "_elsewhere", "_ex", "_flow", "_given", "_half", "_has_ended",
+                 "_is_hopeless", "_is_over", "_limit_s", "_n_content", "_n_given", "_on_stall", "_pulse", "_refused",
+                 "_rest", "_route", "_silent_s", "_sink", "_stream", "_taken", "_waits_since", "cadence", "sight")
+
+    is_incremental = True
+
+    def __init__(self, ex: Exchange, plan: Plan, attempt: Attempt, started: Started, *, elsewhere: Elsewhere, clock: Clock,
+                 sink: Sink) -> None:
+        self._ex = ex
+        self._api = ex.request.api
+        self._route = plan.route.name
+        self._on_stall = plan.route.on_stall
+        self._elsewhere = elsewhere
+        self._clock = clock
+        self._sink = sink
+        self.sight: Sight = started.stream.sight  # the first one's, which this goes on with
+        self.cadence = Cadence(self._route, attempt.name, Fanout())  # as the client sees it; attempts tell their own
+        self.cadence.begin(attempt.cadence.first_at or clock.now())
+        self._given = [started.lead.data]  # all that the client has
+        self._n_given = len(started.lead.data)  # bytes
+        self._is_hopeless = self._on_stall != "rescue"  # nobody can go on with this answer
+        self._half: Continuation | None = None  # what could be asked for, as of the last look
+        self._rest: Continuation | None = None  # how the attempt that took over is understood
+        self._taken = Usage()  # by the attempts before it
+        self._refused = ""
+        self._limit_s = 0.0
+        self._is_over = False
+        self._has_ended = False
+        self._is_with(attempt, started.stream, started.lead)
+
+    def _is_with(self, attempt: Attempt, stream: Stream, lead: Chunk) -> None:
+        self._attempt = attempt
+        self._stream = stream
+        self._flow = attempt.member.flow = attempt.member.flow or Flow()
+        self._pulse = Pulse()
+        self._silent_s = 0.0  # how long content was waited for, but for the wait under way
+        self._waits_since: float | None = None
+        self._n_content = max(1, lead.n_content)
+        self._ring_in(LOOK_EVERY_S)
+
+    @property
+    def name(self) -> str:
+        """Who answers now."""
+        return self._attempt.name
+
+    async def next(self) -> Chunk | None:
+        """See `Stream.next`. Raises DeadlineExceeded where the time is up before the rest has come."""
+        if self._is_over:
+            return None
+        began_at = self._waits_since = self._clock.now()
+        try:
+            chunk = await self._stream.next()
+        except asyncio.CancelledError:
+            if not self._ex.watch.was_interrupted():
+                raise
+            return await self._stalled(self._silent_s + self._clock.now() - began_at)
+        except UpstreamFailed as failed:
+            return await self._broken_off(failed)
+        finally:
+            self._waits_since = None
+        if chunk is None:
+            return self._ended()
+        now = self._clock.now()
+        silent_s = self._silent_s + now - began_at
+        if chunk.n_content:
+            self._silent_s = 0.0
+            self._n_content += chunk.n_content
+            self._pulse.beat(silent_s)
+            self._attempt.cadence.content(now)
+        else:
+            self._silent_s = silent_s  # a ping is life of the connection, not of the model
+        return self._gives(chunk)
+
+    def _gives(self, chunk: Chunk) -> Chunk:
+        if self._rest is not None:
+            try:
+                events = self._rest.feed(chunk.data)
+            except CannotGoOn:
+                raise malformed(self.name, "the rest of an answer that is none") from None
+            self.sight.n_events += len(events)
+            chunk = Chunk(in_bytes(self._api, events), chunk.n_content)
+        if not self._is_hopeless:
+            self._given.append(chunk.data)
+            self._n_given += len(chunk.data)
+            if self._n_given > MAX_SO_FAR_BYTES:
+                self._gives_up("length")
+        return chunk
+
+    def _gives_up(self, why: str) -> None:
+        """Nobody can go on with this answer: no need to keep it."""
+        self._is_hopeless = True
+        self._given.clear()
+        self._refuse(why)
+
+    def _refuse(self, why: str) -> None:
+        if why != self._refused:
+            self._refused = why
+            self._tell(f"refused_{why}")
+            self._ex.notes.append(f"not rescued from {self.name}: {WHY_NOT[why]}")
+
+    def _ended(self) -> Chunk | None:
+        """The upstream's last word was said; that of an answer in two halves is ours to say."""
+        self._is_over = True
+        rest, sight = self._rest, self.sight
+        if rest is None:
+            return None
+        sight.usage = both(self._taken, self._stream.sight.usage or self._used())
+        sight.finish_reason = self._stream.sight.finish_reason
+        sight.is_complete = True
+        return self._last(rest.end(sight.usage))
+
+    def _last(self, events: list[Json]) -> Chunk:
+        self.sight.n_events += len(events)
+        return Chunk(in_bytes(self._api, events, is_end=True))
+
+    def cut(self) -> Chunk | None:
+        """See `Stream.cut`."""
+        rest, sight = self._rest, self.sight
+        if rest is None:
+            return self._stream.cut()
+        if sight.is_complete or sight.is_cut:
+            return None
+        sight.usage = both(self._taken, self._used())
+        sight.finish_reason = "length"
+        sight.is_cut = True
+        return self._last(rest.cut(sight.usage))
+
+    def close(self) -> None:
+        """See `Stream.close`."""
+        self._stream.close()
+
+    def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
+        """See `Source.end`."""
+        if not self._has_ended:
+            self._has_ended = self._is_over = True
+            now = self._clock.now()
+            self._pulse.look(self._flow, now)
+            self.cadence.end(now, is_whole=outcome is SUCCESS and not self.sight.is_cut)
+        self._attempt.end(outcome, fault, upstream_status=upstream_status)
+
+    def abandon(self) -> None:
+        """See `Source.abandon`."""
+        self.end(IGNORED)
+
+    def _ring_in(self, seconds: float) -> None:
+        self._ex.watch.ring(self._clock.now() + seconds, self._look)
+
+    def _look(self) -> None:
+        """The alarm: judge the wait that is under way, if there is one."""
+        now, flow = self._clock.now(), self._flow
+        if self._is_over:
+            return
+        self._pulse.look(flow, now)
+        if self._waits_since is None:  # the client reads slower than the upstream writes
+            self._ring_in(LOOK_EVERY_S)
+            return
+        silent_s = self._silent_s + now - self._waits_since
+        targets = self._elsewhere.targets(self._attempt.member, now)
+        self._limit_s = self._pulse.limit_s(flow, targets[0].member.usual.all.usual_s if targets else 0.0, now)
+        if silent_s < self._limit_s:
+            self._ring_in(min(LOOK_EVERY_S, max(LEAST_S, self._limit_s - silent_s)))
+            return
+        if flow.usual_s:
+            flow.sagged(silent_s / flow.usual_s, now)
+        why = "" if self._on_stall == "end" else self._refusal(now)
+        if why or not self._ex.watch.interrupt():
+            self._ring_in(ASK_AGAIN_S)
+
+    def _refusal(self, now: float) -> str:
+        """Why the rest may not be asked for; empty where it may, and `_half` is what to ask for. A new reason is told."""
+        if self._is_hopeless:
+            return self._refused or "over"
+        elsewhere = self._elsewhere
+        why = elsewhere.refusal(elsewhere.targets(self._attempt.member, now), self._n_content, now)
+        if why:
+            self._refuse(why)
+            return why
+        try:
+            self._half = Continuation(self._ex.request, b"".join(self._given), int(self._clock.wall()))
+        except CannotGoOn as error:
+            self._gives_up(str(error))
+            return self._refused
+        return ""
+
+    def _tell(self, result: str) -> None:
+        self._sink.emit(Rescued(self._route, self.name, self._clock.now(), result))
+
+    async def _stalled(self, silent_s: float) -> Chunk | None:
+        """The wait was interrupted: do what the route wants."""
+        self._ex.watch.disarm()
+        why = f"no token for {silent_s:.3g} s, a stall from {self._limit_s:.3g} s on"
+        if self._half is not None:
+            chunk = await self._goes_on(self._half, why, Fault.TIMEOUT, None)
+            if chunk is not None:
+                return chunk
+        else:
+            self._tell("ended")
+        ending = self.cut()
+        if ending is None:  # it has nothing that could be ended: wait as before
+            self._silent_s, self._is_hopeless = silent_s, True
+            return NOTHING
+        self._is_over = True
+        self._ex.notes.append(f"ended at {self.name}: {why}")
+        self._attempt.end(DROPPED, Fault.TIMEOUT.value, taken=self._used())
+        return ending
+
+    async def _broken_off(self, failed: UpstreamFailed) -> Chunk:
+        """It ends in a failure: go on elsewhere, or fail."""
+        self._ex.watch.disarm()
+        if self._on_stall != "rescue" or not failed.can_retry or self._refusal(self._clock.now()) or self._half is None:
+            raise failed
+        why = f"it broke off ({failed.fault.value})"
+        chunk = await self._goes_on(self._half, why, failed.fault, failed.upstream_status)
+        if chunk is None:
+            raise failed
+        return chunk
+
+    async def _goes_on(self, half: Continuation, why: str, fault: Fault, upstream_status: int | None) -> Chunk | None:
+        """The first words of the rest, from whoever gives them; None where nobody does."""
+        ex, stalled = self._ex, self._attempt
+        self._half = None
+        found = await self._elsewhere.first_words(half, stalled.member)
+        if found is None:
+            self._tell("failed")
+            ex.notes.append(f"not rescued from {self.name}: {why}, and nobody could go on")
+            return None
+        attempt, stream, lead = found
+        self._tell("rescued")
+        ex.notes.append(f"rescued from {self.name} to {attempt.name} after {self._n_content} tokens: {why}")
+        used = self._used()
+        stalled.end(DROPPED, fault.value, upstream_status=upstream_status, taken=used)
+        self._taken = both(self._taken, used)
+        self._rest, self._refused, ex.upstream = half, "", attempt.name
+        self.sight.failure = None
+        self._is_with(attempt, stream, lead)
+        return self._gives(lead)
+
+    def _used(self) -> Usage:
+        """What the attempt took, which was not heard to its end: as far as it said, else estimated."""
+        said = self._stream.sight.usage or Usage(input_total=len(self._attempt.call.request.body) // BYTES_A_TOKEN)
+        return msgspec.structs.replace(said, output=max(said.output, self._n_content))
+
+    def __repr__(self) -> str:
+        return f"<Guard of {self._attempt!r}: {self._pulse!r}, {self._elsewhere!r}>"

@@ -1,0 +1,143 @@
+"""After a failure: who is asked next, when, and whether there is budget for it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import StayfastError, UpstreamFailed
+from stayfast.core.events import Retried, RetryWithheld, Sink
+from stayfast.core.types import Stage
+from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.plan import Plan, Target
+from stayfast.policy.resilience.retry import wait_before_next
+from stayfast.policy.resilience.retry_budget import weight_of
+from stayfast.upstreams.state.upstream_state import Member
+
+
+class Retrying:
+    """Task-safe: holds no state of a request."""
+
+    __slots__ = ("_clock", "_rng", "_sink")
+
+    def __init__(self, clock: Clock, rng: Random, sink: Sink) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._sink = sink
+
+    def following(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, candidates: deque[Target], *,
+                  target: Target, n_made: int, ends_at: float, is_last: bool) -> float | None:
+        """Bring whom to ask next to the front, with what it takes of the budgets; seconds to wait before that. None: nobody.
+
+        `target` is who failed, `n_made` counts the attempts so far. `is_last`: nobody is asked after these.
+        """
+        if not candidates or not _may_follow(ex, plan, failed, target.member):
+            return None
+        now, alone_s = self._clock.now(), 0.0
+        fresh = _fresh(ex, plan, candidates, now, is_any=failed.is_refused)
+        if fresh is None:
+            alone_s, _, following = min((_alone_s(plan, other, now), n, other) for n, other in enumerate(candidates))
+            if following is target and failed.retry_after_s is not None:  # of the member it is known up to a minute only
+                alone_s = max(alone_s, failed.retry_after_s)
+            if alone_s > 0 and not is_last:  # who is asked after these need not wait for it
+                return None
+        else:
+            following = fresh
+        wait_s = wait_before_next(plan.route.retry, n_made, ends_at - now, self._rng, is_fresh=fresh is not None,
+                                  alone_s=alone_s, least_s=following.member.quickest_s)
+        if wait_s is None or not self._may_retry(ex, plan, failed, following, wait_s):
+            return None
+        candidates.remove(following)
+        candidates.appendleft(following)
+        return wait_s
+
+    def beside(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Iterable[Target], *, of: Member,
+               n_made: int, ends_at: float) -> Target | None:
+        """Whom to ask at once in place of `of`, which failed while another attempt runs: somebody who is well, has room and
+        was not asked. None: nobody. Taken from the budgets.
+        """
+        if not _may_follow(ex, plan, failed, of):
+            return None
+        now = self._clock.now()
+        fresh = _fresh(ex, plan, [other for other in others if other.member.limited(ex.lane).has_room], now)
+        if fresh is None or wait_before_next(plan.route.retry, n_made, ends_at - now, self._rng, is_fresh=True,
+                                             least_s=fresh.member.quickest_s) is None:
+            return None
+        return fresh if self._may_retry(ex, plan, failed, fresh, 0.0) else None
+
+    def _may_retry(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, following: Target, wait_s: float) -> bool:
+        """Whether the budgets of extra attempts, the route's and that of whom it would ask, have room for one more; it is
+        taken then. What an SDK sends again is a retry already. A refused key or model draws on none: nothing was done.
+        """
+        if failed.is_refused:
+            self.retried(ex, plan, failed, following, "retried at", wait_s=wait_s, draws=False)
+            return True
+        now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.extra
+        weight = weight_of(len(plan.prompt.request.body))
+        if ex.arrival.is_repeat:
+            why, note = "client", "its client retries by itself"
+        elif not budget.may_retry(weight, now):
+            why, note = "budget", f"extra attempts came to {budget.extra_share(now):.1%} in the last minute"
+        elif not pool.has_room(weight, now):
+            why, note = "upstream", f"{following.member.upstream.name} has had its extra attempts of the last minute"
+        else:
+            self.retried(ex, plan, failed, following, "retried at", wait_s=wait_s)
+            budget.take_retry(weight, now)
+            pool.take(weight, now)
+            return True
+        ex.notes.append(f"not retried: {note} ({failed.what} of {failed.upstream})")
+        self._sink.emit(RetryWithheld(plan.route.name, failed.upstream, why, budget.extra_share(now), budget.share))
+        return False
+
+    def retried(self, ex: Exchange, plan: Plan, failed: StayfastError, following: Target, how: str, *,
+                 wait_s: float = 0.0, draws: bool = True) -> None:
+        """Tell of another attempt, and of what the budget stands at before it."""
+        now, budget, to = self._clock.now(), plan.route.hedging.budget, following.member.upstream.name
+        what, of = (failed.what, failed.upstream) if isinstance(failed, UpstreamFailed) else (failed.code, "")
+        fact = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.share if draws else 0.0)
+        ex.notes.append(f"{how} {to}: {fact.why}")
+        self._sink.emit(fact)
+
+    async def back_off(self, ex: Exchange, wait_s: float) -> None:
+        """Wait with nothing held but the request itself."""
+        if not wait_s:
+            return
+        ex.watch.arm_bound()
+        try:
+            await asyncio.sleep(wait_s)
+        except asyncio.CancelledError:
+            verdict = ex.watch.verdict(Stage.CALL)
+            if verdict is None:
+                raise
+            raise verdict from None
+        finally:
+            ex.watch.disarm()
+
+
+def is_once(ex: Exchange, plan: Plan) -> bool:
+    """Whether it must not be sent again where it may have been heard."""
+    return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.stateful
+
+
+def _may_follow(ex: Exchange, plan: Plan, failed: UpstreamFailed, member: Member) -> bool:
+    """Whether another attempt may mend it, and the request may be sent again after this upstream had it."""
+    return failed.can_retry and (failed.is_undone or not (member.is_once or is_once(ex, plan)))
+
+
+def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, is_any: bool = False) -> Target | None:
+    """The first that is well and that this request has not asked; `is_any`: where none is well, the first not asked."""
+    model = plan.prompt.request.model
+    asked = {(attempt.member, attempt.call.model) for attempt in ex.attempts}
+    others = [target for target in targets if (target.member, target.model or model) not in asked]
+    for target in others:
+        if target.member.is_well(now, target.model or model):
+            return target
+    return others[0] if others and is_any else None
+
+
+def _alone_s(plan: Plan, target: Target, now: float) -> float:
+    """What is left of the time for which it asked to be left alone."""
+    member = target.member
+    health = member.health(target.model or plan.prompt.request.model)
+    return max(0.0, health.alone_until - now, member.own.alone_until - now)

@@ -1,0 +1,236 @@
+"""Who shares the places with whom: short prompts, long ones, and what can wait.
+
+Problem: a prompt a hundred times as long as the others keeps an engine's prefill to itself, and whoever comes after it waits
+for a stranger's novel: with 1 such in 50 the p99 of the short ones is the long one's time. Rule: each request is in a lane,
+
+    batch   of band batch;      long    prompt >= long_input or answer >= long_output, as predicted;      short   all others
+
+and each lane has a queue and a share of the places, `entitled`; the short lane's is what the others leave. A lane that
+runs less than its share gets the next place that is free. It may borrow beyond it when, after that, the others still find
+what they are to be left:
+
+    left to a lane = min(entitled, need) - running, if that is more than 0
+    need           = entitled                          where one of its own waits (and could go on, below)
+                   = most running in 15 to 30 s        of a long or batch lane, before another long or batch one
+                   = most running in 15 to 30 s + 1    of the short lane: it is never lent to the last place
+                   = 0                                 before the short lane: what short requests borrow soon comes back
+
+So a borrowed place is given back when its request ends, at the latest, and what waits within its share never waits for a
+newcomer of another lane. But places are not all: it is its prefill that a long prompt stands in front of the others with.
+So at most `max_prefills` of the long and batch lanes wait for a first token at a time, and the short ones behind them wait
+for one prompt's prefill, not for those of all places.
+
+An engine that batches statically pads everybody to the longest and lets nobody out before the last: there the lanes are kept
+`apart`, short ones never beside others. A turn of the others begins when nothing short waits, or is due, and takes in those
+that have room at that moment; the next is due when short ones have had their part of the time since,
+
+    due = end + length * (1 - s) / s,     s: the shares of long and batch
+Source: multi-queue scheduling by predicted size (SITA; Harchol-Balter, 2000), with the fair share and the loan of Hadoop's
+capacity scheduler; that only prefill counts beside places is from chunked prefill's measurements (Sarathi-Serve, OSDI'24).
+When wrong: where everything is long, lanes cost room and buy nothing; what a prompt's prefix cache saves is known for the
+tenant's mean prompt only; several upstreams share one set of lanes, as they share the places.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Generic, TypeVar
+
+from stayfast.policy.admission.priority import BANDS, WITH_TRAFFIC_S, HoldBack
+from stayfast.policy.admission.queue import Queue, QueueConfig
+
+T = TypeVar("T")
+LANES = ("short", "long", "batch")
+BATCH_BAND = BANDS.index("batch")
+LEAST_PLACES = len(LANES)
+MOST_SHARE = 0.95  # of long and batch
+_MAX_TOKENS = 100_000_000
+_TURNS_EVERY_S = WITH_TRAFFIC_S / 2
+
+
+@dataclass(frozen=True, slots=True)
+class LanesConfig:
+    """Where lanes begin, in tokens, and what they have. `long_wait_s`, `batch_wait_s`: None: as the queue's settings say."""
+
+    long_input: int = 4000
+    long_output: int = 4000
+    long_share: float = 0.25
+    batch_share: float = 0.1
+    long_wait_s: float | None = None
+    batch_wait_s: float | None = None
+    max_prefills: int | None = None  # of the long and batch lanes together; None: as many as they have places
+    apart: bool = False  # short ones never run beside others
+
+    def __post_init__(self) -> None:
+        for name in ("long_input", "long_output"):
+            if not 1 <= getattr(self, name) <= _MAX_TOKENS:
+                raise ValueError(f"{name} must be from 1 to {_MAX_TOKENS} tokens, not {getattr(self, name)}")
+        for name in ("long_share", "batch_share"):
+            if not 0.001 <= getattr(self, name) <= 0.9:
+                raise ValueError(f"{name} must be from 0.001 to 0.9, not {getattr(self, name)}")
+        if self.long_share + self.batch_share > MOST_SHARE:
+            raise ValueError(f"long_share and batch_share must be at most {MOST_SHARE} together, not "
+                             f"{self.long_share + self.batch_share:.3g}")
+        for name in ("long_wait_s", "batch_wait_s"):
+            wait_s = getattr(self, name)
+            if wait_s is not None and not 0.001 <= wait_s <= 3600:
+                raise ValueError(f"{name} must be from 0.001 to 3600, not {wait_s}")
+        if self.max_prefills is not None and not 1 <= self.max_prefills <= 100_000:
+            raise ValueError(f"max_prefills must be from 1 to 100000, not {self.max_prefills}")
+
+
+def _patient(queue: QueueConfig, wait_s: float | None) -> QueueConfig:
+    """With a wait of its own. A standing queue is not cut shorter then: long waits are normal there."""
+    return queue if wait_s is None else replace(queue, max_wait_s=wait_s, target_wait_s=wait_s)
+
+
+class Lane(Generic[T]):
+    """One lane: its queue, and what it has. Changed by its `Lanes` only, but for the queue."""
+
+    __slots__ = ("_n_most", "_n_most_before", "_turns_at", "hold", "n_entitled", "n_prefilling", "n_running", "name",
+                 "queue")
+
+    def __init__(self, name: str, queue: QueueConfig) -> None:
+        self.name = name
+        self.queue: Queue[T] = Queue(queue)
+        self.n_entitled = 0
+        self.n_running = 0
+        self.n_prefilling = 0  # of those: without a first token
+        self.hold = HoldBack(0, 0.0)  # its own places, by band
+        self._n_most = self._n_most_before = 0  # running at a time, in the half of the time that ends next, and before it
+        self._turns_at = -inf  # when that ends
+
+    def n_most(self, now: float) -> int:
+        """The most that it has run at a time of late."""
+        if now >= self._turns_at:
+            self._n_most_before = self._n_most if now < self._turns_at + _TURNS_EVERY_S else self.n_running
+            self._n_most, self._turns_at = self.n_running, now + _TURNS_EVERY_S
+        return max(self._n_most, self._n_most_before)
+
+    def began(self, now: float) -> None:
+        """One more runs."""
+        if now >= self._turns_at:
+            self.n_most(now)
+        self.n_running = n = self.n_running + 1
+        self.n_prefilling += 1
+        if n > self._n_most:
+            self._n_most += 1
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.n_running} of {self.n_entitled}, {self.queue.n} waiting"
+
+
+class Lanes(Generic[T]):
+    """All lanes over one set of places. Pure state; instants never go back."""
+
+    __slots__ = ("_config", "_n_places", "_turn_at", "_turn_due_at", "all", "batch", "long", "short")
+
+    def __init__(self, config: LanesConfig, queue: QueueConfig, n_places: int, hold_back: float) -> None:
+        self.all: tuple[Lane[T], ...] = tuple(Lane(name, queue) for name in LANES)
+        self.short, self.long, self.batch = self.all
+        self._turn_at = -inf  # when the last turn of the others began
+        self._turn_due_at = -inf
+        self.configure(config, queue, n_places, hold_back)
+
+    def configure(self, config: LanesConfig, queue: QueueConfig, n_places: int, hold_back: float) -> None:
+        """Other shares; who runs goes on running. Needs LEAST_PLACES."""
+        self._config, self._n_places = config, n_places
+        n_long, n_batch = max(1, int(n_places * config.long_share)), max(1, int(n_places * config.batch_share))
+        entitled = (max(1, n_places - n_long - n_batch), n_long, n_batch)
+        configs = (queue, _patient(queue, config.long_wait_s), _patient(queue, config.batch_wait_s))
+        for lane, n_entitled, its in zip(self.all, entitled, configs, strict=True):
+            lane.n_entitled, lane.queue.config = n_entitled, its
+            lane.hold = HoldBack(n_entitled, hold_back)
+
+    def of(self, band: int, n_input: float, n_output: float) -> Lane[T]:
+        """The lane of a request that is predicted to have so many tokens to be read, and to be answered with."""
+        if band == BATCH_BAND:
+            return self.batch
+        config = self._config
+        return self.long if n_input >= config.long_input or n_output >= config.long_output else self.short
+
+    @property
+    def target_wait_s(self) -> float:
+        """The least of the queues: twice as often they are looked at."""
+        return min(lane.queue.config.target_wait_s for lane in self.all)
+
+    @property
+    def n_waiting(self) -> int:
+        """In all lanes."""
+        return self.short.queue.n + self.long.queue.n + self.batch.queue.n
+
+    def least_served(self) -> float | None:
+        """The least service among the tenants that wait, in any lane; None where nobody does."""
+        served = [least for lane in self.all if (least := lane.queue.least_served()) is not None]
+        return min(served) if served else None
+
+    def has_room(self, lane: Lane[T], band: int, n_open: int, n_held: int, now: float) -> bool:
+        """Whether one more of a lane and band may run. `n_open` places are free, and kept for no other tenant; of those
+        `n_held` are held back for higher bands, and not lent.
+        """
+        if n_open <= 0 or (lane is not self.short and self._n_prefills_left() <= 0):
+            return False
+        if self._config.apart and not self._has_turn(lane, now):
+            return False
+        if lane.n_running < lane.hold.ceiling(band, now):
+            return True
+        n_own_held = lane.n_entitled - lane.n_running  # of its own, for higher bands
+        return n_open > max(n_held, n_own_held) + self._n_left_to_others(lane, now)
+
+    def is_sure(self, lane: Lane[T], band: int) -> bool:
+        """Whether one more may run as soon as any place is open, whoever else there is: `has_room` need not be asked."""
+        return lane is self.short and lane.n_running < lane.hold.sure[band] and not self._config.apart
+
+    def enter(self, lane: Lane[T], now: float) -> None:
+        """One of a lane goes on."""
+        if lane is not self.short and not self.long.n_running + self.batch.n_running:
+            self._turn_at = now
+        lane.began(now)
+
+    def first_token(self, lane: Lane[T]) -> None:
+        """One of a lane has its first token, or never will."""
+        lane.n_prefilling -= 1
+
+    def leave(self, lane: Lane[T], now: float) -> None:
+        """One of a lane is over; `first_token` has been called."""
+        lane.n_running -= 1
+        if lane is not self.short and not self.long.n_running + self.batch.n_running:
+            share = self._config.long_share + self._config.batch_share
+            self._turn_due_at = now + (now - self._turn_at) * (1 - share) / share
+
+    def depths(self) -> Iterator[tuple[str, int]]:
+        """How many wait, by lane and band: long/standard."""
+        for lane in self.all:
+            for band, n in lane.queue.depths():
+                yield f"{lane.name}/{band}", n
+
+    def _n_prefills_left(self) -> int:
+        most = self._config.max_prefills
+        return self._n_places if most is None else most - self.long.n_prefilling - self.batch.n_prefilling
+
+    def _n_left_to_others(self, borrower: Lane[T], now: float) -> int:
+        """The places that must stay open when one is borrowed."""
+        n_left = 0
+        for lane in self.all:
+            if lane is borrower or (borrower is self.short and self._config.apart):
+                continue  # kept apart, the others never run beside it
+            if lane is self.short:
+                need = lane.n_entitled if lane.queue.n else lane.n_most(now) + 1
+            elif lane.queue.n:
+                need = lane.n_running + self._n_prefills_left()
+            else:
+                need = 0 if borrower is self.short else lane.n_most(now)
+            n_left += max(0, min(lane.n_entitled, need) - lane.n_running)
+        return n_left
+
+    def _has_turn(self, lane: Lane[T], now: float) -> bool:
+        n_others = self.long.n_running + self.batch.n_running
+        is_due = now >= self._turn_due_at
+        if lane is self.short:
+            return not n_others and not (is_due and (self.long.queue.n or self.batch.queue.n))
+        if self.short.n_running:
+            return False
+        return now <= self._turn_at if n_others else is_due or not self.short.queue.n
+
+    def __repr__(self) -> str:
+        return f"<Lanes {'; '.join(map(repr, self.all))}>"

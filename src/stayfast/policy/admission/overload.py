@@ -1,0 +1,109 @@
+"""The terms on which requests come in, and which of them overload spares.
+
+Problem: a gateway that sheds by one sign of overload sheds by accident: a burst makes a long queue, a slow disk a late
+loop, a few long answers a long predicted wait, a reload a busy core, one slow upstream a queue at its limit. Rule: five
+signs are looked at, and bands are refused before they queue by two of them (low and batch) or by three (all but premium and
+realtime, for which somebody waits in person):
+
+    queue half full,   predicted wait >= target_wait_s,   event loop later than lag_s,   this process busier than `busy`,
+    half of those that are in wait for a place at an upstream whose limit is reached
+
+Lateness and busyness are looked at while anybody waits, every half target_wait_s; half of a past lateness still counts.
+When wrong: behind a balancer that does not see them, refused requests come back at once, from clients without a back-off.
+"""
+
+from dataclasses import dataclass, field
+
+from stayfast.policy.admission.lanes import LEAST_PLACES, LanesConfig
+from stayfast.policy.admission.priority import BANDS, MAX_POINTS, Points, Tier
+from stayfast.policy.admission.queue import QueueConfig
+from stayfast.policy.admission.quota import QuotaConfig
+
+_FIRST_REFUSED = (len(BANDS), len(BANDS), BANDS.index("low"), *(BANDS.index("standard"),) * 3)  # by the number of signs
+
+HELD_SHARE = 0.5
+
+
+class Strain:
+    """How hard it is for this process to keep up. Pure state; changed only by its owner. Instants and CPU are seconds."""
+
+    __slots__ = ("_at", "_cpu_s", "busy", "late_s")
+
+    def __init__(self) -> None:
+        self.late_s = 0.0  # how late the loop ran a timer
+        self.busy = 0.0  # share of one core
+        self._at = self._cpu_s = 0.0
+
+    def begin(self, now: float, cpu_s: float) -> None:
+        """Nothing is known yet; from here on it is looked at."""
+        self.late_s = self.busy = 0.0
+        self._at, self._cpu_s = now, cpu_s
+
+    def look(self, due_at: float, now: float, cpu_s: float) -> None:
+        """A timer that was due at `due_at` ran now, with so much CPU used so far."""
+        self.late_s = max(now - due_at, self.late_s / 2)
+        if now > self._at:
+            self.busy = (cpu_s - self._cpu_s) / (now - self._at)
+            self._at, self._cpu_s = now, cpu_s
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"the event loop {self.late_s * 1000:.0f} ms late, {self.busy:.0%} of a core in use"
+
+    def __repr__(self) -> str:
+        return f"<Strain: {self.words}>"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionConfig:
+    """Who comes in, and when. `max_in_flight` None: no ceiling, nobody waits."""
+
+    max_in_flight: int | None = None
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    hold_back: float = 0.1  # share of the places kept for each band above that has traffic
+    lag_s: float = 0.05  # an event loop this late is a sign of overload
+    busy: float = 0.95  # so is a process that uses this share of a core
+    points: Points = field(default_factory=Points)
+    lanes: LanesConfig | None = None  # None: all share all places
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight is not None and not 1 <= self.max_in_flight <= 1_000_000:
+            raise ValueError(f"max_in_flight must be from 1 to 1000000, not {self.max_in_flight}")
+        if not 0 <= self.hold_back <= 0.2:
+            raise ValueError(f"hold_back must be from 0 to 0.2, not {self.hold_back}")
+        if not 0.001 <= self.lag_s <= 10:
+            raise ValueError(f"lag_s must be from 0.001 to 10, not {self.lag_s}")
+        if not 0.1 <= self.busy <= 1:
+            raise ValueError(f"busy must be from 0.1 to 1, not {self.busy}")
+        if self.lanes is not None and (self.max_in_flight is None or self.max_in_flight < LEAST_PLACES):
+            said = "which is not set" if self.max_in_flight is None else f"not {self.max_in_flight}"
+            raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, {said}")
+
+    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: Strain, *,
+               held_share: float = 0.0) -> bool:
+        """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`, while this share of
+        those that are in wait at an upstream's limit.
+        """
+        n_signs = ((n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s)
+                   + (strain.late_s >= self.lag_s) + (strain.busy >= self.busy) + (held_share >= HELD_SHARE))
+        return band < _FIRST_REFUSED[n_signs]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantConfig:
+    """The terms of one tenant."""
+
+    tier: Tier = Tier.STANDARD
+    weight: float = 1.0  # of its share, where tenants want more than there is
+    priority: int = 0  # points, beside its tier's
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.weight <= 1000:
+            raise ValueError(f"weight must be from 0.001 to 1000, not {self.weight}")
+        if abs(self.priority) > MAX_POINTS:
+            raise ValueError(f"priority must be from {-MAX_POINTS} to {MAX_POINTS}, not {self.priority}")
+
+
+ANY_TENANT = "*"  # in the settings: everybody who is not named there, each on its own

@@ -1,0 +1,178 @@
+"""How much a tenant may use: requests, tokens and money, in a minute and in a day.
+
+Problem: what a request costs is known only at its end. Counting at the end lets a burst through; counting an estimate only
+is wrong by a factor. Rule: reserve, then reconcile. A request is let in when every limit holds its estimate, all are taken
+together or none is; at its end the difference to what it really used is charged, which is never refused:
+
+    reserve    c = (1 request, prompt + most output tokens, most cost)       from every bucket, or from none
+    reconcile  charge(used - c)                                              may give back, may leave a debt
+
+Each limit is an evenly refilled bucket (`rate`): a limit of L in T admits at most L at once and L more in each T. So in the
+first day after a start up to twice a day's limit can pass, and never more than L + t * L / T in any time t; a debt makes
+later requests wait. An estimate above a whole limit is taken for a full bucket: it waits until that is full, and its debt
+is charged at its end.
+Source: reserve and reconcile as in GCRA with a signed correction; Anthropic's output limits work alike.
+When wrong: a client that says a needlessly large max_tokens reserves it, and waits for it; of answers that come out longer
+or dearer than was reserved, a burst passes more than L, by as much.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from stayfast.core.types import Allowance
+from stayfast.policy.admission.token_bucket import Bucket
+
+MINUTE_S, DAY_S = 60.0, 86_400.0
+_MOST = 1e15  # beyond it a float does not count single tokens
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaConfig:
+    """Limits of one tenant; None: no such limit. Cost is in USD, by the prices in the settings."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    cost_per_minute: float | None = None
+    requests_per_day: float | None = None
+    tokens_per_day: float | None = None
+    cost_per_day: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            limit = getattr(self, field.name)
+            least = 1e-6 if field.name.startswith("cost") else 1
+            if limit is not None and not least <= limit <= _MOST:
+                raise ValueError(f"{field.name} must be at least {least:g} and at most {_MOST:g}, not {limit}")
+
+
+KINDS = ("requests", "tokens", "cost")
+MakeBucket = Callable[[str, float, float, float], Bucket]  # of a limit's name, capacity, rate a second and now
+Amount = tuple[float, float, float]  # of each kind, what a request takes or is thought to take
+NOTHING: Amount = (0.0, 0.0, 0.0)
+
+
+class Refusal(NamedTuple):
+    """Which limit does not hold an estimate, and when it will."""
+
+    limit: str  # as in the settings: tokens_per_minute
+    capacity: float
+    level: float
+    wanted: float
+    wait_s: float
+
+
+class _Limit(NamedTuple):
+    name: str
+    kind: int  # of an Amount
+    bucket: Bucket
+
+
+def own_bucket(_: str, capacity: float, per_s: float, now: float) -> Bucket:
+    """A bucket of this process."""
+    return Bucket(capacity, per_s, now)
+
+
+class Quota:
+    """The buckets of one tenant. Pure state, starting full; instants never go back.
+
+    `before`: whose place it takes. A limit that is the same goes on; of one that was raised the difference is added to what
+    is left, and one that was lowered leaves less, but no debt.
+    """
+
+    __slots__ = ("_are_own", "_buckets", "_limits", "_shown", "config", "has_cost")
+
+    def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket,
+                 before: "Quota | None" = None) -> None:
+        self.config = config
+        known = {limit.name: limit.bucket for limit in before._limits} if before is not None else {}
+        found = []
+        for field in fields(config):
+            limit = getattr(config, field.name)
+            if limit is not None:
+                kind, _, per = field.name.partition("_per_")
+                was = known.get(field.name)
+                if was is not None and was.capacity == limit:
+                    bucket = was
+                else:
+                    bucket = make(field.name, limit, limit / (MINUTE_S if per == "minute" else DAY_S), now)
+                    if was is not None:
+                        bucket.take_over(was, now)
+                found.append(_Limit(field.name, KINDS.index(kind), bucket))
+        self._limits: tuple[_Limit, ...] = tuple(found)
+        self._buckets = tuple([(limit.kind, limit.bucket) for limit in found])
+        self.has_cost = any(KINDS[limit.kind] == "cost" for limit in found)
+        self._are_own = all(type(limit.bucket) is Bucket for limit in found)
+        by_kind = [(kind, tuple(limit.bucket for limit in found if KINDS[limit.kind] == kind)) for kind in KINDS]
+        self._shown = tuple((kind, buckets[0], buckets[1:]) for kind, buckets in by_kind if buckets and kind != "cost")
+
+    def reserve(self, amount: Amount, now: float) -> Refusal | None:
+        """Take it from every bucket, or from none and say which holds too little, the one with the longest wait."""
+        are_own = self._are_own
+        for kind, bucket in self._buckets:
+            wanted, most = amount[kind], bucket.capacity
+            if are_own:  # `take`, written out: each request takes from several, and pays for each call
+                left = bucket.was_left + (now - bucket.looked_at) * bucket.per_s
+                if left >= most:
+                    bucket.was_left = most - wanted if wanted < most else 0.0
+                elif wanted <= left:
+                    bucket.was_left = left - wanted
+                else:
+                    return self._refuse(amount, bucket, now)
+                bucket.looked_at = now
+            elif not bucket.take(min(wanted, most), now):
+                return self._refuse(amount, bucket, now)
+        return None
+
+    def reconcile(self, reserved: Amount, used: Amount, now: float) -> None:
+        """Charge what was really used in place of what was reserved."""
+        are_own = self._are_own
+        for kind, bucket in self._buckets:
+            held, most = reserved[kind], bucket.capacity
+            more = used[kind] - held if held <= most else used[kind] - most
+            if not more:
+                continue
+            if are_own:
+                left = bucket.was_left + (now - bucket.looked_at) * bucket.per_s
+                if left >= most:
+                    bucket.was_left = most - more if more > 0 else most
+                else:
+                    bucket.was_left = min(most, left - more)
+                bucket.looked_at = now
+            else:
+                bucket.charge(more, now)
+
+    def bucket(self, limit: str) -> Bucket:
+        """The bucket of one limit, by its name in the settings. Raises KeyError where there is none."""
+        return {name: bucket for name, _, bucket in self._limits}[limit]
+
+    def left(self, now: float) -> dict[str, tuple[float, float]]:
+        """What is left of each limit, and the limit, by its name in the settings."""
+        return {name: (bucket.level(now), bucket.capacity) for name, _, bucket in self._limits}
+
+    def allowances(self, now: float) -> tuple[Allowance, ...]:
+        """What is left of requests and of tokens; of several limits of one kind, the one with the least left of it."""
+        found = []
+        for kind, first, others in self._shown:
+            bucket, left, capacity = first, first.level(now), first.capacity
+            for other in others:
+                its = other.level(now)
+                if its * capacity < left * other.capacity:
+                    bucket, left, capacity = other, its, other.capacity
+            found.append(Allowance(kind, int(capacity), int(left) if left > 0 else 0, (capacity - left) / bucket.per_s))
+        return tuple(found)
+
+    def _refuse(self, amount: Amount, by: Bucket, now: float) -> Refusal:
+        """Put back what was taken before this bucket was asked."""
+        for kind, bucket in self._buckets:
+            if bucket is by:
+                break
+            bucket.charge(-min(amount[kind], bucket.capacity), now)
+        short = []
+        for name, kind, bucket in self._limits:
+            wanted = min(amount[kind], bucket.capacity)
+            short.append(Refusal(name, bucket.capacity, bucket.level(now), wanted, bucket.wait_s(wanted, now) or 0.0))
+        return max(short, key=lambda each: each.wait_s)
+
+    def __repr__(self) -> str:
+        return f"<Quota {', '.join(f'{name} {bucket!r}' for name, _, bucket in self._limits) or 'without limits'}>"

@@ -1,0 +1,108 @@
+"""Which answers of a route may be given twice, and for how long.
+
+Problem: a cache answers in no time, and wrongly where nobody looked. Rule: off, unless a route says so; then only what its
+operator and its client both allow, and only where the model would have said about the same again:
+
+    may be kept     sampling is cold (temperature <= max_temperature, or a seed), or has no part in it (embeddings)
+    is fresh        age <= ttl_s, and age <= the client's max-age
+    is stale        older by at most stale_while_revalidate_s: given at once all the same, and made again meanwhile
+    is spare        older by at most stale_if_error_s: given where the call for another one fails
+
+A request without a temperature is drawn at its provider's own, which is 1 nearly everywhere: such a route needs
+max_temperature: 1, by which its operator says that one good answer is as good as the next. The client's words are those of
+HTTP's Cache-Control, and they can only make it stricter: no-store (neither look nor keep), no-cache (do not look, but keep),
+max-age, only-if-cached; and two that people know from elsewhere: a time to keep the answer, and a namespace. What a
+request is judged by besides stands in `wire.canonical`; its answer, in `wire.replay`.
+Source: RFC 9111, 5.2.1, and RFC 5861 for what is stale; the published caches' own complaints for the rest
+(docs/concepts/cache.md).
+When wrong: a provider that changes a model behind its name changes nothing here until ttl_s is over, or `epoch` is another.
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from stayfast.core.types import CacheControl, Word
+from stayfast.policy.cache.similarity import SemanticConfig
+
+
+class Use(Word):
+    """What a kept answer is good for."""
+
+    FRESH = "fresh"  # to be given
+    STALE = "stale"  # to be given, and made again behind its back
+    SPARE = "spare"  # to be given where nobody makes another
+
+
+FRESH, STALE, SPARE = Use
+UNSAID_TEMPERATURE = 1.0  # of a request that has none: the default of OpenAI, Anthropic, vLLM
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The cache of one route. `epoch`: any word; another one forgets everything."""
+
+    mode: str = "off"
+    ttl_s: float = 86_400.0
+    max_temperature: float = 0.3
+    max_bytes: int = 64 * 1024 * 1024
+    max_answer_bytes: int = 1024 * 1024
+    epoch: str = ""
+    stale_while_revalidate_s: float = 0.0
+    stale_if_error_s: float = 0.0
+    store: str = ""  # the name of one that others may use as well; empty: memory of the route's own
+    semantic: SemanticConfig = field(default_factory=SemanticConfig)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("off", "exact", "semantic"):
+            raise ValueError(f"mode must be off, exact or semantic, not {self.mode!r}")
+        if not 0 < self.ttl_s <= 31_536_000:
+            raise ValueError(f"ttl_s must be more than 0 and at most 31536000 seconds, not {self.ttl_s}")
+        for name in ("stale_while_revalidate_s", "stale_if_error_s"):
+            if not 0 <= getattr(self, name) <= 31_536_000:
+                raise ValueError(f"{name} must be from 0 to 31536000 seconds, not {getattr(self, name)}")
+        if not 0 <= self.max_temperature <= 2:
+            raise ValueError(f"max_temperature must be from 0 to 2, not {self.max_temperature}")
+        if not 1024 <= self.max_answer_bytes <= self.max_bytes <= 1 << 40:
+            raise ValueError(f"max_answer_bytes must be at least 1024 and at most max_bytes ({self.max_bytes}), not "
+                             f"{self.max_answer_bytes}")
+
+    @property
+    def keep_s(self) -> float:
+        """How long an answer may be of use; a store may forget it then."""
+        return self.ttl_s + max(self.stale_while_revalidate_s, self.stale_if_error_s)
+
+
+def is_too_warm(config: CacheConfig, temperature: float | None, *, is_seeded: bool) -> bool:
+    """Whether another drawing would say something else, so that no answer stands for the next one."""
+    warmth = UNSAID_TEMPERATURE if temperature is None else temperature
+    return warmth > config.max_temperature and not is_seeded
+
+
+def fresh_for_s(config: CacheConfig, control: CacheControl | None) -> float:
+    """How old an answer may be, in seconds."""
+    asked_s = inf if control is None or control.max_age_s is None else control.max_age_s
+    return min(config.ttl_s, asked_s)
+
+
+def use_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Use | None:
+    """What an answer of this age is good for. max_age_s: its client's, beyond which it is good for nothing."""
+    if age_s > max_age_s:
+        return None
+    if age_s <= config.ttl_s:
+        return FRESH
+    if age_s <= config.ttl_s + config.stale_while_revalidate_s:
+        return STALE
+    return SPARE if age_s <= config.ttl_s + config.stale_if_error_s else None
+
+
+def stricter(one: CacheControl | None, other: CacheControl | None) -> CacheControl | None:
+    """What holds of two wishes for the same request."""
+    if one is None or other is None:
+        return one or other
+    return CacheControl(one.no_store or other.no_store, one.no_cache or other.no_cache,
+                        one.only_if_cached or other.only_if_cached, _shorter(one.max_age_s, other.max_age_s),
+                        one.tags + other.tags, _shorter(one.keep_s, other.keep_s), one.namespace or other.namespace)
+
+
+def _shorter(one_s: float | None, other_s: float | None) -> float | None:
+    return min(inf if one_s is None else one_s, other_s) if other_s is not None else one_s

@@ -1,0 +1,179 @@
+"""Whether the answer to the nearest question is an answer to this one.
+
+Problem: cosine alone cannot tell. On BANKING77, with a model's usual embeddings, every fixed threshold up to .95 gives more
+than 2 % wrong answers; at 1 % of wrong ones a seventh of the requests could be answered. Three features that cost next to
+nothing make it three quarters: how far the next *other* answer is, and how many of the neighbours vote for this one. Rule:
+take the ten nearest phrasings in the scope. The nearest of them whose words do not tell it apart from the question
+(policy/cache/lexical.py) stands for it; y1 is its answer. All ten vote, told apart or not:
+
+    cos1     its cosine
+    margin   cos1 - the best cosine of an answer other than y1. All ten vote for y1: cos1 - the last one's cosine, for
+             another is no nearer than that; fewer than ten in the scope, all of y1: 0, for then nothing is known
+    vote5    the share of y1 among the nearest five
+    mean3    the mean cosine of the nearest three
+    vote10   the share of y1 among the ten
+    shared   words that both texts have, of the words that either has (Jaccard)
+
+p = logistic of these (policy/cache/calibration.py), and y1 is given where p has reached the threshold, unless y1 is on
+probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is given and nothing is learned, whatever p is:
+that is another question, and a model that never saw its like has nothing to say of it. Where an operator wants it (`wary`),
+nothing is given below a cosine of his if the question has a word that says something and that no phrasing of y1 has had:
+as long as nobody has asked how to cancel an order, all ten neighbours of "how do I cancel my order" vote for "how can I
+track my order", .52 alike, and p believes the votes. The first one's own answer is made; from then on the word is that
+answer's. It costs hits where people have many words for the same. What comes of it is learned from, as of any other: left
+out, those labels would make the threshold bolder. Nothing that comes after can make a hit of a miss.
+Source: ours; measured on public data (docs/cache-eval.md), again by `stayfast prove semantic`.
+When wrong: where each question is asked once, there are no votes, and the features are cosine in other words.
+
+What one route says of giving the answer to another question: how much may be wrong, and what finding out may cost.
+
+`max_error` is the share of *hits* that may be wrong (policy/cache/calibration.py); everything is a miss until enough is
+known. `threshold` instead of it is a fixed cosine: quick to set, and nobody knows what it serves wrongly.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from stayfast.policy.cache.answer_clusters import Neighbour, Votes
+from stayfast.policy.cache.cacheability import EligibleConfig
+from stayfast.policy.cache.calibration import CalibrateConfig
+from stayfast.policy.cache.lexical import ENGLISH, Lexicon, Wording, why_apart
+
+N_NEAREST = 10
+N_FEATURES = 6
+LEAST_COSINE = 0.5
+
+
+class Rule(Protocol):
+    """What p is, and what of it is enough: `calibrate.Calibrator`, or `Fixed`."""
+
+    def p(self, features: Sequence[float]) -> float:
+        """How likely y1 is right, 0 to 1."""
+        ...
+
+    def why_not(self, p: float) -> str:
+        """The reason not to give an answer that is right with p; empty: none."""
+        ...
+
+
+class Fixed:
+    """A fixed threshold of the cosine: the simple mode. It bounds no error; nobody knows what it serves wrongly."""
+
+    __slots__ = ("threshold",)
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def p(self, features: Sequence[float]) -> float:
+        """The cosine."""
+        return features[0]
+
+    def why_not(self, p: float) -> str:
+        """See `Rule`."""
+        return "" if p >= self.threshold else "unlike"
+
+    def __repr__(self) -> str:
+        return f"<Fixed {self.threshold:g}>"
+
+
+class Judgement(NamedTuple):
+    """What became of a question. `why`: empty for a hit, else the rule that made a miss of it.
+
+    nearest: whose answer it is about. features are empty where nothing was near, or all that was is told apart by its words;
+    else they are to be learned from (`Calibrator.learn`, `Votes.judged`) once an answer was made all the same and judged.
+    """
+
+    why: str
+    nearest: Neighbour | None = None
+    p: float = 0.0
+    features: tuple[float, ...] = ()
+
+
+def judge(asked: Wording, neighbours: Sequence[Neighbour], votes: Votes, rule: Rule,
+          lexicon: Lexicon = ENGLISH) -> Judgement:
+    """Whether a question is answered by the answer of the nearest that its words do not tell apart. About 20 us."""
+    if not neighbours:
+        return Judgement("nothing_near")
+    apart = ""
+    for nearest in neighbours[:N_NEAREST]:
+        why = why_apart(asked, nearest.wording, lexicon)
+        if not why:
+            break
+        apart = apart or why
+    else:
+        return Judgement(apart, neighbours[0])
+    if nearest.cosine < LEAST_COSINE:
+        return Judgement("unlike", nearest)
+    found = features(asked, nearest, neighbours)
+    p = rule.p(found)
+    return Judgement("probation" if votes.is_on_probation(nearest.answer) else rule.why_not(p), nearest, p, found)
+
+
+def wary(judged: Judgement, asked: Wording, votes: Votes, new_word_from: float, lexicon: Lexicon = ENGLISH) -> Judgement:
+    """The same, but no hit below this cosine by a word that the answer's questions have not had. 50 us at most."""
+    if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_from:
+        return judged
+    said = [word for word in asked.words if word not in lexicon.fillers]
+    return judged._replace(why="new_word") if votes.has_new(judged.nearest.answer, said) else judged
+
+
+def features(asked: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour]) -> tuple[float, ...]:
+    """N_FEATURES numbers about one of the first N_NEAREST neighbours; see the module."""
+    near = neighbours[:N_NEAREST]
+    cos1, y1, _, wording = nearest
+    other = next((one.cosine for one in near if one.answer != y1), near[-1].cosine if len(near) == N_NEAREST else cos1)
+    n_five = sum(one.answer == y1 for one in near[:5])
+    n_ten = n_five + sum(one.answer == y1 for one in near[5:])
+    ones, others = set(asked.words), set(wording.words)
+    n_either = len(ones | others)
+    return (cos1, cos1 - other, n_five / min(5, len(near)), sum(one.cosine for one in near[:3]) / min(3, len(near)),
+            n_ten / len(near), len(ones & others) / n_either if n_either else 0.0)
+
+
+PERCENT = r"[0-9]{1,3}(\.[0-9]{1,6})?%?"
+PERCENT_FORM = "a share like 1% or 0.01"
+MOST_LABELS = 4096  # who wants more before the first hit wants none
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticConfig:
+    """The semantic cache of one route, in use where its cache has the mode semantic."""
+
+    max_error: str = "1%"
+    threshold: float | None = None
+    audit: float = 0.05
+    min_labels: int = 300
+    semantic_ttl_s: float = 3600.0
+    within_s: float = 0.05
+    max_phrasings: int = 50_000
+    same_answer: float = 0.9
+    new_word_from: float = 0.0
+    judge: str = ""
+    verify: str = ""
+    eligible: EligibleConfig = field(default_factory=EligibleConfig)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(PERCENT, self.max_error):
+            raise ValueError(f"max_error must be {PERCENT_FORM}, not {self.max_error!r}")
+        if self.threshold is not None and not 0.5 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be from 0.5 to 1, not {self.threshold}")
+        if not 0 < self.semantic_ttl_s <= 31_536_000:
+            raise ValueError(f"semantic_ttl_s must be more than 0 and at most 31536000 seconds, not {self.semantic_ttl_s}")
+        if not 0.001 <= self.within_s <= 10:
+            raise ValueError(f"within_s must be from 0.001 to 10 seconds, not {self.within_s}")
+        if not 10 <= self.max_phrasings <= 10_000_000:
+            raise ValueError(f"max_phrasings must be from 10 to 10000000, not {self.max_phrasings}")
+        if not 0.5 <= self.same_answer <= 1:
+            raise ValueError(f"same_answer must be from 0.5 to 1, not {self.same_answer}")
+        if not 0 <= self.new_word_from <= 1:
+            raise ValueError(f"new_word_from must be from 0 to 1, not {self.new_word_from}")
+        if self.min_labels > MOST_LABELS:
+            raise ValueError(f"min_labels must be at most {MOST_LABELS}, not {self.min_labels}")
+        self.calibrated()
+
+    def calibrated(self) -> CalibrateConfig:
+        """How the threshold is found. Raises ValueError naming the field that is out of bounds."""
+        share = float(self.max_error.rstrip("%")) / (100.0 if self.max_error.endswith("%") else 1.0)
+        return CalibrateConfig(share, self.audit, self.min_labels)

@@ -1,0 +1,226 @@
+"""Where a prompt's static part ends, and which of its blocks are marked for the provider's cache.
+
+Problem: a provider keeps what is marked, for a price, and gives it back to whoever begins with the very same blocks. A mark
+behind a block that changes is paid for each time and never read; a mark that moves is never read either. Rule, over the
+chains of block digests that were sent to one model of one key with the same tools:
+
+    static part   tools and instructions, as long as such beginnings come back; where they do not, what is before the first
+                  block that differs from request to request. Few-shot examples belong to it from the moment on that two
+                  requests agree in them and go on differently
+    marked        the end of the static part; of a conversation, where it went on the last time (which is where the mark
+                  before stood, so that is read) and where it goes on now
+    not marked    what has less tokens than 1.1 times the model's floor; what comes back too seldom to be worth it:
+                  p(read) * (1 - read) < write - 1, write and read being prices over that of plain input
+
+A beginning that has not come back for JUDGED_S counts as lost until it does. The same chains make the same marks, in the
+same places, and never more than the model takes.
+When wrong: what other workers and replicas send is not seen here, so a beginning may come back more often than we think.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from stayfast.policy.prompt_cache.rules import HOUR_S, MINUTES_S, ModelRules, PrefixRules
+
+JUDGED_S: Final = 60.0
+LEAST_SHARE: Final = 0.1  # of beginnings that come back: with less something moves, even where writing is free
+N_JUDGED: Final = 5  # beginnings that were lost, before it is said that something moves
+MANY: Final = 256  # judged beginnings, after which older ones count half
+MAX_EXAMPLES: Final = 64  # blocks behind the instructions that may come to be static
+MAX_NODES: Final = 4000  # some megabytes
+FLOOR_MARGIN: Final = 1.1
+N_UNREAD: Final = 5  # answers that wrote where they should have read, before it is given up
+N_GAPS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixConfig:
+    """The providers' caches of prompts' beginnings, on one route. `models`: rules in place of those known, by shell
+    pattern.
+    """
+
+    mode: Literal["off", "auto"] = "off"
+    ttl: Literal["auto", "5m", "1h"] = "5m"
+    sorts_tools: bool = True
+    moves_volatile: bool = False
+    wait_s: float = 2.0
+    warm_tokens_per_hour: int = 0
+    models: Mapping[str, ModelRules] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("off", "auto"):
+            raise ValueError(f"mode must be off or auto, not {self.mode!r}")
+        if self.ttl not in ("auto", "5m", "1h"):
+            raise ValueError(f"ttl must be auto, 5m or 1h, not {self.ttl!r}")
+        if not 0 <= self.wait_s <= 60:
+            raise ValueError(f"wait_s must be from 0 to 60 seconds, not {self.wait_s}")
+        if not 0 <= self.warm_tokens_per_hour <= 1_000_000_000:
+            raise ValueError(f"warm_tokens_per_hour must be from 0 to 1000000000, not {self.warm_tokens_per_hour}")
+
+
+class Shape(NamedTuple):
+    """A prompt, as far as this goes: `chain[n]` is the digest of its first n + 1 blocks, `tokens[n]` about how many those
+    have. The three counts of blocks are `wire.prompt.Laid`'s; `markable` is its method.
+    """
+
+    chain: Sequence[int]
+    tokens: Sequence[float]
+    n_static: int
+    n_before: int
+    n_end: int
+    markable: Callable[[int], int]
+
+
+class Marked(NamedTuple):
+    """What was decided: after how many blocks a mark stands; how many are static (0: none, for what is known); whether
+    somebody sent that before; and which of them, if that is known, moves."""
+
+    at: tuple[int, ...]
+    n_static: int
+    is_known: bool
+    is_moving: bool
+    is_long: bool  # the static part is to be kept for an hour
+
+
+class Reuse:
+    """How often beginnings of one kind come back. Instants never go backwards."""
+
+    __slots__ = ("_at", "_lost", "_open", "n_again", "n_lost", "n_middling", "n_short")
+
+    def __init__(self) -> None:
+        self._at: dict[int, float] = {}  # when it was last there, oldest first
+        self._open: dict[int, float] = {}  # not there again so far, oldest first; with when it counts as lost
+        self._lost: set[int] = set()
+        self.n_again = 0.0
+        self.n_lost = 0.0
+        self.n_short = 0  # times that one came back within five minutes
+        self.n_middling = 0  # and within an hour
+
+    @property
+    def share(self) -> float:
+        """Of those that were there once, how many come back; hopeful as long as little is known."""
+        return (self.n_again + 2) / (self.n_again + self.n_lost + 2)
+
+    def knows(self, link: int, now: float, keeps_s: float) -> bool:
+        """Whether it was there lately."""
+        at = self._at.get(link)
+        return at is not None and now - at <= keeps_s
+
+    def came(self, link: int, now: float) -> None:
+        """It is there, for the first time or again."""
+        at = self._at.pop(link, None)
+        self._at[link] = now
+        if at is None:
+            self._open[link] = now + JUDGED_S
+        else:
+            self._count_gap(now - at)
+            if link in self._lost:
+                self._lost.remove(link)
+                self.n_lost = max(0.0, self.n_lost - 1)
+                self.n_again += 1
+            elif self._open.pop(link, None) is not None:
+                self.n_again += 1
+        self._judge(now)
+        if len(self._at) > MAX_NODES:
+            oldest = next(iter(self._at))
+            del self._at[oldest]
+            self._lost.discard(oldest)
+
+    def _count_gap(self, gap_s: float) -> None:
+        if gap_s <= MINUTES_S:
+            self.n_short += 1
+        elif gap_s <= HOUR_S:
+            self.n_middling += 1
+        if self.n_short + self.n_middling > MANY:
+            self.n_short //= 2
+            self.n_middling //= 2
+
+    def _judge(self, now: float) -> None:
+        while self._open:
+            link, lost_at = next(iter(self._open.items()))
+            if lost_at > now:
+                break
+            del self._open[link]
+            self._lost.add(link)
+            self.n_lost += 1
+        if self.n_again + self.n_lost > MANY:
+            self.n_again /= 2
+            self.n_lost /= 2
+
+
+class History:
+    """What was sent to one model with one key and one set of tools. Pure state; instants never go backwards."""
+
+    __slots__ = ("_ends", "_kids", "_n_unread", "_off_until", "_statics", "began_at", "n_seen")
+
+    def __init__(self, now: float) -> None:
+        self._kids: dict[int, dict[int, float]] = {}  # what followed a beginning, with when; oldest first
+        self._statics = Reuse()
+        self._ends = Reuse()
+        self._n_unread = 0
+        self._off_until = now
+        self.began_at = now
+        self.n_seen = 0
+
+    def saw(self, shape: Shape, rules: PrefixRules, floor_tokens: float, config: PrefixConfig, now: float) -> Marked:
+        """A prompt goes out: where it is to be marked. Must be told of each prompt once."""
+        self.n_seen += 1
+        statics, ends, chain = self._statics, self._ends, shape.chain
+        is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_middling > max(N_GAPS, statics.n_short))
+        keeps_s = HOUR_S if is_long and rules.marks == "anthropic" else rules.keeps_s
+        n_branch = self._branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
+        n_static, is_known = shape.n_static, False
+        worth = (rules.write_factor - 1) / (1 - rules.read_factor)
+        if n_static:
+            is_known = statics.knows(chain[n_static - 1], now, keeps_s)
+            statics.came(chain[n_static - 1], now)
+        is_moving = not is_known and statics.n_lost >= N_JUDGED and statics.share < max(worth, LEAST_SHARE)
+        if is_moving:
+            n_static = min(n_branch, n_static)
+        wanted = [n_static, n_branch]
+        goes_on = shape.n_before > 0 and ends.knows(chain[shape.n_before - 1], now, HOUR_S)
+        if goes_on:
+            ends.came(chain[shape.n_before - 1], now)
+        ends.came(chain[shape.n_end - 1], now)
+        if rules.marks_end and (goes_on or ends.share > worth):
+            wanted += [shape.n_before, shape.n_end]
+        marks = self._marks(wanted, shape, rules, floor_tokens) if now >= self._off_until else ()
+        return Marked(marks, n_static, is_known, is_moving, is_long)
+
+    def told(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
+        """What usage said of a prompt that was marked. True: marks are written and never read here; there are none for an
+        hour.
+        """
+        if n_read:
+            self._n_unread = 0
+        elif was_known and n_written:
+            self._n_unread += 1
+            if self._n_unread >= N_UNREAD:
+                self._n_unread, self._off_until = 0, now + HOUR_S
+                return True
+        return False
+
+    def _branch(self, chain: Sequence[int], now: float, keeps_s: float) -> int:
+        """After how many blocks others went on differently, the last time that this one's chain has such a place."""
+        kids, n_branch, parent = self._kids, 0, 0
+        for n, link in enumerate(chain):
+            after = kids.pop(parent, None) or {}
+            after.pop(link, None)
+            after[link] = now
+            if len(after) > 2:
+                del after[next(iter(after))]
+            kids[parent] = after
+            if len(after) > 1 and now - min(after.values()) <= keeps_s:
+                n_branch = n
+            parent = link
+        while len(kids) > MAX_NODES:
+            del kids[next(iter(kids))]
+        return n_branch
+
+    def _marks(self, wanted: Sequence[int], shape: Shape, rules: PrefixRules, floor_tokens: float) -> tuple[int, ...]:
+        """Those that can be, and are worth it: the last ones first where there are too many."""
+        found = {shape.markable(n) for n in wanted if n}
+        enough = floor_tokens * FLOOR_MARGIN
+        kept = sorted(n for n in found if n and shape.tokens[n - 1] >= enough)
+        return tuple(kept[-rules.most_marks:]) if rules.most_marks else ()

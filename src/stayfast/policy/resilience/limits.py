@@ -1,0 +1,256 @@
+"""How many requests may run at one upstream at a time, learned from how it takes them.
+
+Problem: beyond what an engine can run, every further request only waits there, where nobody can reorder or shed it; a
+constant is right for one model on one day. Rule (`gradient`): once a second, of at least 30 calls in the order in which they
+began (policy/resilience/outcome_sampling.py), with `ratio` the time to the first token that two of three exceed, as a
+ratio to what is usual for such a prompt (policy/resilience/baselines.py), `dropped` the share of refusals and failures,
+`peak` the most that ran at once:
+
+    dropped >= 95 %     limit = min(limit, 2 peak, knee) / 2
+    dropped >= 5 %      limit = min(limit, 2 peak) * (1 - dropped / 2),     of at least 10
+    ratio > 1.5         limit = (1 - 0.2) b + 0.2 (b g + 4),    b = min(limit, 2 peak),    g = max(0.5, 1.5 / ratio)
+    else, peak >= limit / 2:    limit = min(1.1 limit + 4, knee); limit + max(1, 2 %) where no more than usual are over 1.5
+
+Why two of three: a queue makes everybody wait, a long tail only some. Of the windows of 30 calls of a lognormal with sigma
+0.64 one in a million looks slow, by the median it would be one in a hundred. "No more than usual" is the mean share of the
+last 100 windows and 5 %: a batch that is just too small makes few calls wait, and there the limit must stop to grow.
+Unused room is no evidence that there is more. The knee is where trouble was last met: the peak of the last good window.
+It is always within `least` and `most`, starting at `most`: nobody is held up before there is evidence.
+
+A brown-out is slow whatever we send, and there a lower limit would only turn late answers into none. So slowness that also
+meets calls that began while no more ran than lately went well is not of our making: nothing is cut for it until answers are
+as usual again. Nor is slowness that cuts have not made a fifth less in 10 s, and they are taken back. Only in an outage,
+when nothing comes through, the limit stays low: it costs nothing then, and is what meets the storm after it.
+`aimd` is the plain rule on seconds: p95 under `good_s` +5, over `bad_s` -10, within 10 to 200 where nothing else is set;
+refusals and failures as above. `fixed` is `most`.
+
+What teaches: first tokens with their times, and calls that were dropped (a refusal such as 429, a failure). What is ignored
+(a client that left, a bad request, a lost race) moves nothing, however much of it there is.
+Source: Netflix concurrency-limits (Gradient2: 1.5, 0.2, 4, 600), Envoy's gradient controller (a quantile of the window),
+DCTCP (cut in proportion to the share that was refused). The growth by a tenth, the third, and who is to blame are ours.
+When wrong: fewer than 30 calls a second (it waits for more); an engine that loses half of its power looks like a brown-out
+until calls fail; several gateways before one upstream each learn a limit of their own; a limit counts requests, not the work
+in them.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["gradient", "aimd", "fixed", "off"]
+
+WINDOW_S = 1.0
+N_LEAST = 30
+N_LEAST_DROPPED = 10
+N_WITH_FEW = 5
+QUICKER_SHARE = 1 / 3
+TOLERANCE = 1.5
+SLOWER_BY = 0.05  # share of calls
+N_WINDOWS = 100
+SMOOTHING = 0.2
+HEADROOM = 4
+GROWTH = 1.1
+CAREFUL_GROWTH = 1.02
+KNOWN_GOOD_FADES = 0.95  # a window
+SLOWEST = 3.0  # whatever is slower is known to be that slow only
+DROPPED_SHARE = 0.05
+OUTAGE_SHARE = 0.95
+CUT_HELPS_WITHIN_S = 10.0
+CUT_HELPS_BELOW = 0.8  # of the ratio at the first cut
+AIMD_UP, AIMD_DOWN, AIMD_MOST = 5, 10, 200
+LEAST = 10
+MOST = 10_000  # far beyond what a worker has in flight: nobody is held up before there is evidence
+MAX_SAMPLES = 1000  # of a window
+
+
+@dataclass(frozen=True, slots=True)
+class LimitConfig:
+    """Requests that may run at one upstream at a time, and how many may wait for a place."""
+
+    mode: Mode = "gradient"
+    least: int | None = None  # None: LEAST, and no more than `most`; `fixed` has none
+    most: int | None = None  # None: MOST, and of aimd AIMD_MOST
+    max_waiting: int = 100
+    good_s: float = 0.5  # aimd: p95 of the time to the first token
+    bad_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("gradient", "aimd", "fixed", "off"):
+            raise ValueError(f"mode must be gradient, aimd, fixed or off, not {self.mode!r}")
+        if self.mode == "fixed" and self.most is None:
+            raise ValueError("mode: fixed needs `most`, how many may run at a time")
+        if not 1 <= self.floor <= self.ceiling <= 100_000:
+            raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.floor}, most={self.ceiling}")
+        if not 0 <= self.max_waiting <= 100_000:
+            raise ValueError(f"max_waiting must be from 0 to 100000, not {self.max_waiting}")
+        if not 0 < self.good_s <= self.bad_s <= 3600:
+            raise ValueError(f"0 < good_s <= bad_s <= 3600 must hold, not good_s={self.good_s}, bad_s={self.bad_s}")
+
+    @property
+    def ceiling(self) -> int:
+        """It never rises above this."""
+        return self.most if self.most is not None else AIMD_MOST if self.mode == "aimd" else MOST
+
+    @property
+    def floor(self) -> int:
+        """It never falls below this."""
+        if self.mode == "fixed":
+            return self.ceiling
+        return self.least if self.least is not None else min(LEAST, self.ceiling)
+
+
+class Limit:
+    """The limit of one upstream. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
+
+    __slots__ = ("_config", "_cut", "_is_foreign", "_knee", "_n", "_n_dropped", "_n_good_peak", "_n_known_good", "_n_peak",
+                 "_n_windows", "_samples", "_usual_slow", "_window_at", "value", "why")
+
+    def __init__(self, config: LimitConfig) -> None:
+        self._config = config
+        self.value = float("inf") if config.mode == "off" else float(config.ceiling)
+        self.why = "nothing learned yet"  # of the last change
+        self._window_at: float | None = None
+        self._samples: list[tuple[float, int]] = []
+        self._n = self._n_dropped = 0
+        self._n_peak = 0
+        self._cut: tuple[str, float, float, float] | None = None  # of the first: what for, when, limit and level before it
+        self._knee = float("inf")
+        self._n_good_peak = 0  # of the last window without trouble
+        self._n_known_good = 0.0  # the most beside which a call was quick in windows without trouble, fading
+        self._is_foreign = False  # the trouble is not of our making
+        self._usual_slow = 0.0  # share of calls over TOLERANCE in windows without trouble
+        self._n_windows = 0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is none."""
+        return self._config.mode == "off"
+
+    @property
+    def learns(self) -> bool:
+        """Whether outcomes mean anything to it."""
+        return self._config.mode in ("gradient", "aimd")
+
+    @property
+    def learns_seconds(self) -> bool:
+        """Whether `judged` wants seconds, not ratios."""
+        return self._config.mode == "aimd"
+
+    def has_room(self, n_in_flight: int) -> bool:
+        """Whether one more may run."""
+        return n_in_flight < self.value
+
+    def judged(self, samples: Sequence[tuple[float, int]], n: int, n_dropped: int, n_peak: int, at: float) -> None:
+        """`n` calls were judged together, of which `n_dropped` were refused or failed by the upstream's fault.
+
+        `samples`: times to the first token as ratios to what is usual (or seconds; infinite: longer than slow), and how many
+        ran beside. `n_peak`: the most that ran.
+        """
+        self._samples += samples[:MAX_SAMPLES - len(self._samples)]
+        self._n += n
+        self._n_dropped += n_dropped
+        self._n_peak = max(self._n_peak, n_peak)
+        if self._window_at is None:
+            self._window_at = at
+        elif at - self._window_at >= WINDOW_S and (self._n >= N_LEAST or self._n_dropped >= N_LEAST_DROPPED):
+            self._learn(at)
+            self._window_at = at
+            self._samples.clear()
+            self._n = self._n_dropped = self._n_peak = 0
+
+    def follow(self, value: float) -> None:
+        """Another process learns for all; this is what it has come to."""
+        if value != self.value:
+            self._set(value, "another worker learned it")
+
+    def _learn(self, now: float) -> None:
+        dropped = self._n_dropped / self._n
+        base = min(self.value, 2.0 * self._n_peak)
+        why = f"{dropped:.0%} refused or failed"
+        if dropped >= OUTAGE_SHARE:
+            self._mark_knee()
+            self._cut, self._is_foreign = None, False
+            self._set(min(base, self._knee) / 2, why)
+        elif dropped >= DROPPED_SHARE and self._n_dropped >= N_LEAST_DROPPED:
+            if self._may_cut("dropped", dropped, now, why):
+                self._set(base * (1 - dropped / 2), why)
+        elif len(self._samples) < N_LEAST:
+            return
+        elif self._config.mode == "aimd":
+            seconds = sorted(seconds for seconds, _ in self._samples)
+            self._by_seconds(seconds[int(0.95 * (len(seconds) - 1))], base)
+        else:
+            ratios = sorted(ratio for ratio, _ in self._samples)
+            slow = 1 - bisect_right(ratios, TOLERANCE) / len(ratios)
+            self._by_ratio(ratios[int(QUICKER_SHARE * len(ratios))], slow, base, now)
+
+    def _by_seconds(self, p95_s: float, base: float) -> None:
+        if p95_s > self._config.bad_s:
+            self._set(base - AIMD_DOWN, f"p95 {p95_s:.3g} s")
+            return
+        self._note_good()
+        if p95_s < self._config.good_s and 2 * self._n_peak >= self.value:
+            self._set(self.value + AIMD_UP, f"p95 {p95_s:.3g} s")
+
+    def _by_ratio(self, ratio: float, slow: float, base: float, now: float) -> None:
+        if ratio <= TOLERANCE:
+            self._note_good()
+            n_quick_beside = max([n_beside for ratio, n_beside in self._samples if ratio <= TOLERANCE], default=0)
+            self._n_known_good = max(float(n_quick_beside), self._n_known_good * KNOWN_GOOD_FADES)
+            self._n_windows += 1
+            self._usual_slow += (slow - self._usual_slow) / min(self._n_windows, N_WINDOWS)
+            if 2 * self._n_peak >= self.value:
+                self._grow(is_usual=slow <= self._usual_slow + SLOWER_BY)
+            return
+        why = f"two of three answers take {min(ratio, SLOWEST):.1f} times as long as usual, or longer"
+        if self._cut is None and self._is_as_slow_with_few():
+            self._is_foreign = True
+        if self._may_cut("slow", ratio, now, why):
+            gradient = max(0.5, TOLERANCE / ratio)
+            self._set((1 - SMOOTHING) * base + SMOOTHING * (base * gradient + HEADROOM), why)
+
+    def _grow(self, *, is_usual: bool) -> None:
+        grown = min(self.value * GROWTH + HEADROOM, self._knee)
+        if is_usual:
+            grown = max(grown, self.value + 1, self.value * CAREFUL_GROWTH)
+        if grown > self.value:
+            self._set(grown, "answers come as usual")
+
+    def _is_as_slow_with_few(self) -> bool:
+        """Whether those are slow, too, that began while no more ran than lately went well."""
+        with_few = [ratio for ratio, n_beside in self._samples if n_beside <= self._n_known_good]
+        n_slow = sum(1 for ratio in with_few if ratio > TOLERANCE)
+        return len(with_few) >= N_WITH_FEW and n_slow >= (1 - QUICKER_SHARE) * len(with_few)
+
+    def _may_cut(self, trouble: str, level: float, now: float, why: str) -> bool:
+        """Whether a lower limit can be expected to help; takes back those that have not."""
+        if self._is_foreign:
+            return False
+        if self._cut is None:
+            self._mark_knee()
+            self._cut = (trouble, now, self.value, level)
+        of, began_at, limit_before, level_before = self._cut
+        if of != trouble:
+            self._cut = (trouble, now, limit_before, level)
+        elif now - began_at >= CUT_HELPS_WITHIN_S and level > CUT_HELPS_BELOW * level_before:
+            self._is_foreign = True
+            self._set(limit_before, f"{why}, whatever is sent")
+            return False
+        return True
+
+    def _note_good(self) -> None:
+        self._cut, self._is_foreign, self._n_good_peak = None, False, self._n_peak
+
+    def _mark_knee(self) -> None:
+        if self._n_good_peak:
+            self._knee, self._n_good_peak = float(self._n_good_peak), 0
+
+    def _set(self, value: float, why: str) -> None:
+        self.value = min(float(self._config.ceiling), max(float(self._config.floor), value))
+        self.why = why
+
+    def __repr__(self) -> str:
+        if self._config.mode == "off":
+            return "<Limit off>"
+        return f"<Limit {self._config.mode} {self.value:.0f} of {self._config.floor} to {self._config.ceiling}: {self.why}>"

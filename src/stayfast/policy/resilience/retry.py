@@ -1,0 +1,61 @@
+"""When a failed attempt may be followed by another, and after how long.
+
+Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
+pure load. Rule: another attempt is made only for faults that another attempt can mend, before any content has reached the
+client, up to `max_attempts`, and only if its wait still leaves `min_left_s` before the deadline, and what an attempt takes
+at the very least. It goes at once to an upstream that is well and that this request has not asked yet. Everywhere else,
+back to one that failed as well as to one that others found failing, the wait is full jitter:
+
+    wait = U(0, min(cap_s, base_s * 2 ** (n_made - 1)))        but at least what is left of that upstream's own Retry-After
+
+A wait that does not fit is not shortened: the failure is the answer, at once.
+
+Why not `min(2 ** n + U(0, 1), 60)` as the ceiling, the common rule for clients: that is for callers that nothing else
+restrains and nobody waits for. Here the waits are inside one request's deadline, before its first token, and two of them
+would cost 1.25 s and 2.25 s on average, more than most first tokens take. What keeps retries from being a second outage is
+not the wait but the budget they come out of (`policy.resilience.retry_budget`), the breaker, and Retry-After where an
+upstream says how long. The jitter has only to take calls that failed together apart from each other. `base_s: 2, cap_s:
+60` is that other rule. Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time
+is ours. When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; the shared
+budget (`policy.resilience.retry_budget`) is the cure for that, not a longer wait.
+"""
+
+from dataclasses import dataclass
+
+from stayfast.core.rng import Rng
+from stayfast.policy.resilience.backoff import backoff_s
+
+
+@dataclass(frozen=True, slots=True)
+class RetryConfig:
+    """Retries of one route. `max_attempts` counts the first one; seconds elsewhere."""
+
+    max_attempts: int = 3
+    base_s: float = 0.1
+    cap_s: float = 5.0
+    min_left_s: float = 0.05  # an attempt with less time than this cannot even connect
+    budget: float = 0.1  # of live traffic: what all attempts after failures may come to (policy.extra)
+    stateful: bool = False  # also of requests that leave something behind where they are heard
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_attempts <= 10:
+            raise ValueError(f"max_attempts must be 1 to 10, not {self.max_attempts}")
+        if not 0 < self.base_s <= self.cap_s <= 60:
+            raise ValueError(f"0 < base_s <= cap_s <= 60 must hold, not base_s={self.base_s}, cap_s={self.cap_s}")
+        if self.min_left_s < 0:
+            raise ValueError(f"min_left_s must not be negative, not {self.min_left_s}")
+        if not 0 < self.budget <= 1:
+            raise ValueError(f"budget must be more than 0 and at most 1, not {self.budget}")
+
+
+def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,
+                     alone_s: float = 0.0, least_s: float = 0.0) -> float | None:
+    """Seconds to wait before the attempt after `n_made` attempts; None when there must be no further attempt.
+
+    `is_fresh`: it goes to an upstream that is well and was not asked yet. `alone_s` is what is left of the time for which
+    the upstream asked to be left alone, `least_s` what an attempt there takes at the very least.
+    """
+    if n_made >= config.max_attempts:
+        return None
+    wait_s = 0.0 if is_fresh else max(backoff_s(n_made, config.base_s, config.cap_s, rng), alone_s)
+    return wait_s if wait_s + max(config.min_left_s, least_s) <= remaining_s else None

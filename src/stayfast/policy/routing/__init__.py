@@ -1,0 +1,1 @@
+"""Which upstream of a route a request goes to."""

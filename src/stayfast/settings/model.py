@@ -1,0 +1,273 @@
+"""What a settings file says, as frozen records. Sections that configure one lower floor are that floor's own dataclass.
+
+What a settings file says of one name that clients ask for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from stayfast.core.deadline import Timeouts
+from stayfast.engine.config import EngineConfig
+from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.recent import RecentConfig
+from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
+from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.price import Prices
+from stayfast.policy.admission.size_limit import SizeConfig
+from stayfast.policy.budget import PART, BudgetConfig, share_out
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
+from stayfast.policy.resilience.breaker import BreakerConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.policy.routing.affinity import AffinityConfig
+from stayfast.policy.routing.outlier_ejection import EjectConfig
+from stayfast.policy.slo import Slo
+from stayfast.server.config import ServerConfig
+from stayfast.settings.about import About
+from stayfast.settings.secret import Secret
+from stayfast.settings.upstreams import EmbeddedUpstream, StoreSettings, TurnUpstream, Upstream, check_headers, nothing
+from stayfast.settings.validate import check_bounds
+from stayfast.stores.embedder import EmbedderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Who answers when those before have not. A list alone means `upstreams`."""
+
+    SHORTHAND: ClassVar[str] = "upstreams"
+
+    upstreams: Annotated[tuple[str, ...], About("Names of upstreams, the first that is well first; may be the route's own.")]
+    model: Annotated[str | None, About("The model's name at these upstreams. Unset: as for the route's own.")] = None
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise ValueError("upstreams must name at least one upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Who answers when a route's own upstreams failed or took too long. A list alone means `upstreams`."""
+
+    SHORTHAND: ClassVar[str] = "upstreams"
+
+    upstreams: Annotated[tuple[str, ...], About("Names of upstreams, the first that is well first; may be the route's own.")]
+    model: Annotated[str | None, About(
+        "The model's name at these upstreams, a smaller one for example. Unset: as for the route's own.")] = None
+    reserve: Annotated[str, About(
+        "Time kept for them: the route's own upstreams have what is left of the model's.",
+        pattern=PART[1:], form="seconds, or a share of the model's time like 30%", or_number=True)] = "30%"
+    then: Annotated[tuple[Tier, ...], About(
+        "Further tiers, each asked when the one before has not answered and the budget of extra attempts allows it. All "
+        "share the reserve.")] = ()
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise ValueError("upstreams must name at least one upstream")
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """All of them, in order."""
+        return (Tier(self.upstreams, self.model), *self.then)
+
+
+@dataclass(frozen=True, slots=True)
+class OnOverrun:
+    """What is done instead of failing, when time runs out or all upstreams failed. Nothing: the request fails, at once."""
+
+    fallback: Annotated[Fallback | None, About("Others answer: before the first token.")] = None
+    template: Annotated[str, About(
+        "The answer given when nothing else is left, before the first token. Marked by x-stayfast-degraded.")] = ""
+    partial: Annotated[bool, About(
+        "An answer that has begun ends in its protocol, with the reason of a met length limit, instead of breaking off."
+    )] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A name that clients send as `model`, and where such requests go. A list alone means `upstreams`."""
+
+    SHORTHAND: ClassVar[str] = "upstreams"
+
+    upstreams: Annotated[tuple[str, ...], About("Names of upstreams that may answer; `pick` says which of them does.")]
+    pick: Annotated[Literal["balance", "order"], About(
+        "balance: the less busy of two drawn at random, another one when it fails. order: the first of the list that is "
+        "well, the next ones only when it fails.")] = "balance"
+    weights: Annotated[Mapping[str, float], About(
+        "Shares of the requests by upstream, as long as all keep up; who is not named has 1. More than 0.")] = field(
+        default_factory=nothing)
+    affinity: Annotated[AffinityConfig, About("What draws a request to one of several upstreams.")] = field(
+        default_factory=AffinityConfig)
+    eject: Annotated[EjectConfig, About("When one of several upstreams is left out as an outlier.")] = field(
+        default_factory=EjectConfig)
+    model: Annotated[str | None, About(
+        "The model's name at these upstreams, where their own `models` do not say. Unset: the name that the client sent."
+    )] = None
+    deadline: Annotated[float | None, About(
+        "Seconds from accept to the last byte. Unset: timeouts.total_s.", more_than=0, maximum=86_400)] = None
+    budget: Annotated[BudgetConfig, About("How that time is shared; what is unset comes from defaults.budget.")] = field(
+        default_factory=BudgetConfig)
+    on_overrun: Annotated[OnOverrun, About(
+        "What is done instead of failing; what is unset comes from defaults.on_overrun.")] = field(default_factory=OnOverrun)
+    timeouts: Annotated[Timeouts, About("How long to wait; what is unset comes from defaults.timeouts.")] = field(
+        default_factory=Timeouts)
+    retry: Annotated[RetryConfig, About("When to try again; what is unset comes from defaults.retry.")] = field(
+        default_factory=RetryConfig)
+    hedge: Annotated[HedgeConfig, About(
+        "Second attempts beside slow ones; what is unset comes from defaults.hedge.")] = field(default_factory=HedgeConfig)
+    on_stall: Annotated[Literal["wait", "end", "rescue"], About(
+        "When a stream halts in its middle, by the live gaps of its upstream. wait: as long as timeouts.idle_s says. end: "
+        "it ends there as at a length limit. rescue: an upstream with `continues` goes on with it, in the same answer."
+    )] = "wait"
+    cache: Annotated[CacheConfig, About("Answers that may be given twice (docs/concepts/cache.md).")] = field(
+        default_factory=CacheConfig)
+    prefix: Annotated[PrefixConfig, About(
+        "The providers' own caches of what prompts begin with (docs/concepts/prompt-layout.md).")] = field(
+        default_factory=PrefixConfig)
+    size: Annotated[SizeConfig, About("How long prompts may be.", is_inline=True)] = field(default_factory=SizeConfig)
+    slo: Annotated[Slo, About("What its users are promised; what is unset comes from defaults.slo.")] = field(
+        default_factory=Slo)
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise ValueError("upstreams must name at least one upstream")
+        if len(set(self.upstreams)) < len(self.upstreams):
+            raise ValueError("upstreams must name each upstream once")
+        check_bounds(self)
+        self._check_weights()
+        share_out(self.budget, self.total_s)
+        if self.on_overrun.fallback is not None:
+            try:
+                share_out(self.budget, self.total_s, self.on_overrun.fallback.reserve)
+            except ValueError as error:
+                raise ValueError(f"on_overrun fallback.{error}") from None
+
+    def _check_weights(self) -> None:
+        for name, weight in self.weights.items():
+            if name not in self.upstreams:
+                raise ValueError(f"weights.{name} is not one of the route's upstreams")
+            if not 0.001 <= weight <= 1000:
+                raise ValueError(f"weights.{name} must be from 0.001 to 1000, not {weight}")
+        if self.pick == "order" and (self.weights or self.affinity.mode != "off"):
+            raise ValueError("pick must be balance where there are weights or affinity, not order")
+
+    @property
+    def total_s(self) -> float:
+        """The time of a request, from accept to its last byte."""
+        return self.timeouts.total_s if self.deadline is None else self.deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What routes and upstreams have where they say nothing else."""
+
+    timeouts: Annotated[Timeouts, About("How long to wait.")] = field(default_factory=Timeouts)
+    budget: Annotated[BudgetConfig, About("How the time to the deadline is shared among the stages.")] = field(
+        default_factory=BudgetConfig)
+    on_overrun: Annotated[OnOverrun, About("What is done instead of failing.")] = field(default_factory=OnOverrun)
+    retry: Annotated[RetryConfig, About("When to try again.")] = field(default_factory=RetryConfig)
+    hedge: Annotated[HedgeConfig, About("Second attempts beside slow ones.")] = field(default_factory=HedgeConfig)
+    slo: Annotated[Slo, About("What users are promised.")] = field(default_factory=Slo)
+    limit: Annotated[LimitConfig, About("How many requests an upstream may have at a time.")] = field(
+        default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, About("When an upstream is left alone.")] = field(default_factory=BreakerConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Lines of JSON on standard output. They never hold prompts, answers or keys."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], About("The least severe kind of line written.")] = "info"
+    requests: Annotated[bool, About("One line a request.")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Prometheus text at /metrics."""
+
+    enabled: Annotated[bool, About("Whether they are kept and served.")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Spans of requests, as OpenTelemetry names them. They never hold prompts, answers or keys. Read at the start only."""
+
+    exporter: Annotated[Literal["none", "otlp"], About(
+        "otlp: to a collector, over HTTP in protobuf; needs pip install '.[otel]' in Stayfast's checkout. none: no spans, "
+        "and a client's trace context goes on to the upstream as it came.")] = "none"
+    endpoint: Annotated[str, About(
+        "The collector's address; /v1/traces is added unless it stands there.",
+        pattern=r"https?://[^\s@]+", form="like http://host:4318, without user and password",
+        is_secret=True)] = ENDPOINT
+    headers: Annotated[Mapping[str, Secret], About("Headers sent to the collector.")] = field(default_factory=nothing)
+    sample: Annotated[float, About(
+        "The share of requests that is traced, where the caller has not decided already: its own decision is kept.",
+        minimum=0, maximum=1)] = 1.0
+    timeout_s: Annotated[float, About("For one batch of spans.", minimum=0.1, maximum=600)] = 10.0
+    service_name: Annotated[str, About("What this gateway is called in traces.")] = "stayfast"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        check_headers(self.headers)
+        TraceConfig(self.endpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a gateway is told. Every name that a route uses is an upstream's."""
+
+    server: Annotated[ServerConfig, About("The edge: where it listens, what it accepts, who may come in.")] = field(
+        default_factory=ServerConfig)
+    upstreams: Annotated[Mapping[str, Upstream], About("Who can answer, by a name of your choice.")] = field(
+        default_factory=nothing)
+    routes: Annotated[Mapping[str, Route], About(
+        'What clients may send as `model`. The route "*" takes every other name, and passes it on as it is.')] = field(
+        default_factory=nothing)
+    defaults: Annotated[Defaults, About("What routes and upstreams have where they say nothing else.")] = field(
+        default_factory=Defaults)
+    admission: Annotated[AdmissionConfig, About("Who comes in when not everybody can.")] = field(
+        default_factory=AdmissionConfig)
+    tenants: Annotated[Mapping[str, TenantConfig], About(
+        'On what terms, by the names in server.keys. "*" stands for every other tenant, each on its own.')] = field(
+        default_factory=nothing)
+    log: Annotated[Log, About("What is logged.")] = field(default_factory=Log)
+    metrics: Annotated[Metrics, About("What is measured.")] = field(default_factory=Metrics)
+    tracing: Annotated[Tracing, About("What is traced, and where to.")] = field(default_factory=Tracing)
+    recent: Annotated[RecentConfig, About("The last requests, kept in memory for `stayfast explain REQUEST-ID`.")] = field(
+        default_factory=RecentConfig)
+    alerts: Annotated[AlertsConfig, About("Where the rules of `stayfast alerts` draw their lines.")] = field(
+        default_factory=AlertsConfig)
+    stores: Annotated[Mapping[str, StoreSettings], About(
+        "Where caches keep answers, by a name of your choice (docs/concepts/cache-stores.md).")] = field(
+        default_factory=nothing)
+    embedder: Annotated[EmbedderConfig, About("What semantic caches compare texts with.")] = field(
+        default_factory=EmbedderConfig)
+    workers: Annotated[int, About("Processes that share the port, for more than one core.", minimum=1, maximum=256)] = 1
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    @property
+    def admits_all(self) -> bool:
+        """Whether there is nothing that could keep a request out."""
+        return not self.tenants and self.admission.max_in_flight is None
+
+    @property
+    def engines(self) -> dict[str, EngineConfig]:
+        """The engines that it asks for, by upstream."""
+        return {name: its.engine for name, its in self.upstreams.items() if isinstance(its, EmbeddedUpstream)}
+
+    def model_at(self, route: str, upstream: str) -> str | None:
+        """The model's name at one upstream of one route; None: as the client said it."""
+        return self.upstreams[upstream].models.get(route) or self.routes[route].model
+
+    def prices_at(self, upstream: str) -> Prices:
+        """What tokens cost at one upstream; nothing is known of the embedded model's, and a turn says it itself."""
+        its = self.upstreams[upstream]
+        return {} if isinstance(its, EmbeddedUpstream | TurnUpstream) else its.prices
+
+    def tier_model_at(self, route: str, tier: Tier, upstream: str) -> str | None:
+        """The same for one upstream of a tier of the route's fallback, whose own word stands first."""
+        return tier.model or self.model_at(route, upstream)

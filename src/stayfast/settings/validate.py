@@ -1,0 +1,349 @@
+"""One declaration a setting: the field of a frozen dataclass, its type, its default and an `About`.
+
+Problem: a checker, a JSON Schema and a page of documentation that are kept by hand tell three stories after a month.
+Rule: all three are derived from the dataclasses' own fields. Where a dataclass lives on a lower floor and knows nothing
+of settings, `DESCRIBED` holds its fields' `About`s; a field without one cannot be set from a file.
+
+From the tree of a file to the settings' dataclasses, led by their declarations. Finds every problem, not the first.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Mapping as AnyMapping
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from functools import cache
+from math import isfinite
+from re import fullmatch
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from stayfast.settings.about import About
+from stayfast.settings.described import DESCRIBED
+from stayfast.settings.problems import Path, Place, Problem, did_you_mean, quoted
+from stayfast.settings.removed import explain_removed
+from stayfast.settings.secret import Secret
+from stayfast.settings.yaml_nodes import Entry, Listing, Mapping, Node, Scalar, expand, has_reference, place_of
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A scalar: string, secret, integer, number or boolean."""
+
+    kind: Literal["string", "secret", "integer", "number", "boolean"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+    enum: type[StrEnum] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """A value or null."""
+
+    inner: "Shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A list."""
+
+    item: "Shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A mapping from names that the user chooses."""
+
+    item: "Shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A dataclass: a mapping with known keys."""
+
+    cls: type[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """One of several dataclasses, told apart by the word in `kind`. open_to: whose subclasses may be added to them."""
+
+    by_kind: tuple[tuple[str, type[Any]], ...]
+    open_to: type[Any] | None = None
+
+    def with_kinds(self, kinds: Iterable[type[Any]]) -> "Variants":
+        """These and, where they are open to them, the given ones."""
+        if self.open_to is None:
+            return self
+        added = [cls for cls in kinds if issubclass(cls, self.open_to)]
+        return Variants(self.by_kind + tuple((word, cls) for cls in added for word in kinds_of(cls)))
+
+
+Shape = Plain | Choice | Maybe | Many | Table | Record | Variants
+
+_PLAIN: AnyMapping[Any, Plain] = {
+    str: Plain("string"), Secret: Plain("secret"), int: Plain("integer"), float: Plain("number"), bool: Plain("boolean"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key that a file may hold. `into` is the parent's field, and its class, when it belongs to an inlined record."""
+
+    name: str
+    shape: Shape
+    default: Any  # dataclasses.MISSING: must be given
+    about: About
+    into: tuple[str, type[Any]] | None = None
+
+
+def shape_of(hint: Any) -> Shape:
+    """The shape of a field's type; TypeError for a type that settings cannot hold."""
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return shape_of(args[0])
+    if origin is Literal:
+        return Choice(tuple(args))
+    if origin is tuple and args[1:] == (...,):
+        return Many(shape_of(args[0]))
+    if origin is not None and isinstance(origin, type) and issubclass(origin, AnyMapping) and args[0] is str:
+        return Table(shape_of(args[1]))
+    if origin in (Union, UnionType):
+        return _shape_of_union(args)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return Choice(tuple(word.value for word in hint), hint)
+    if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+        return Record(hint)
+    raise TypeError(f"settings cannot hold a {hint!r}")
+
+
+def _shape_of_union(args: tuple[Any, ...]) -> Shape:
+    others = [arg for arg in args if arg is not NoneType]
+    if len(others) == 1:
+        return Maybe(shape_of(others[0]))
+    by_kind = tuple((word, cls) for cls in others for word in kinds_of(cls))
+    return Variants(by_kind, next((cls for cls in others if not kinds_of(cls)), None))
+
+
+def kinds_of(cls: type[Any]) -> tuple[str, ...]:
+    """The words of its `kind`; empty where that is any text."""
+    return get_args(get_type_hints(cls)["kind"])
+
+
+@cache
+def settings_of(record: Record) -> tuple[Setting, ...]:
+    """The settings that a record's mapping may hold, in the order of its fields, inlined ones in their parent's place."""
+    cls = record.cls
+    described = DESCRIBED.get(cls, {})
+    hints, annotated = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+    found: list[Setting] = []
+    for field in fields(cls):
+        notes = [note for note in get_args(annotated[field.name])[1:] if isinstance(note, About)]
+        about = notes[0] if notes else described.get(field.name)
+        if about is None:
+            continue
+        shape = Choice(about.words) if about.words else shape_of(hints[field.name])
+        if about.is_inline and isinstance(shape, Record):
+            found += [Setting(inner.name, inner.shape, inner.default, inner.about, (field.name, shape.cls))
+                      for inner in settings_of(shape)]
+            continue
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        found.append(Setting(field.name, shape, default, about))
+    return tuple(found)
+
+
+def check_bounds(record: Any) -> None:
+    """Hold a record to its own declarations; ValueError naming the field. For `__post_init__`."""
+    for setting in settings_of(Record(type(record))):
+        complaint = setting.about.complaint(getattr(record, setting.name, None)) if setting.into is None else None
+        if complaint is not None:
+            raise ValueError(f"{setting.name} {complaint}, not {getattr(record, setting.name)}")
+
+
+BAD: Any = object()  # stands for a value that has been complained of
+_NO_BOUNDS = About("")
+_LONGEST_QUOTE = 60
+
+
+class Decoder:
+    """One pass over one tree. `bases` holds, by class, the record whose values stand in for those not given.
+
+    kinds: dataclasses that a file may name beside those that the declarations list (see `Variants`).
+    """
+
+    def __init__(self, environment: AnyMapping[str, str], bases: AnyMapping[type, object] | None = None,
+                 kinds: Iterable[type[Any]] = ()) -> None:
+        self._environment = environment
+        self._kinds = tuple(kinds)
+        self._bases = bases or {}
+        self.problems: list[Problem] = []
+
+    def value(self, shape: Shape, node: Node, path: Path, about: About = _NO_BOUNDS) -> Any:
+        """The value of one setting; BAD when there is none, and `problems` says why."""
+        match shape:
+            case Maybe(inner):
+                return None if isinstance(node, Scalar) and node.is_null else self.value(inner, node, path, about)
+            case Plain() | Choice():
+                return self._scalar(shape, node, path, about)
+            case Many(item):
+                return self._many(item, node, path, about)
+            case Table(item):
+                return self._table(item, node, path, about)
+            case Record(cls):
+                return self._record(cls, node, path)
+            case Variants():
+                return self._variant(dict(shape.with_kinds(self._kinds).by_kind), node, path)
+
+    def _complain(self, place: Place, path: Path, message: str) -> Any:
+        self.problems.append(Problem(place, path, message))
+        return BAD
+
+    def _scalar(self, shape: Plain | Choice, node: Node, path: Path, about: About) -> Any:
+        wanted = wanted_words(shape, about)
+        if not isinstance(node, Scalar) or node.is_null:
+            what = {Listing: "a list", Mapping: "a mapping"}.get(type(node), "nothing")
+            return self._complain(node.place, path, f"must be {wanted}, not {what}")
+        try:
+            text = expand(node.text, self._environment)
+        except ValueError as error:
+            return self._complain(node.place, path, str(error))
+        is_bare = node.is_plain or has_reference(node.text)
+        try:
+            return _converted(shape, text, is_bare, about)
+        except ValueError as error:
+            is_hidden = about.is_secret or shape == Plain("secret") or len(node.text) > _LONGEST_QUOTE
+            shown = "" if is_hidden else f", not {quoted(node.text)}"
+            if has_reference(node.text):
+                shown += " (its value comes from the environment)"
+            hint = did_you_mean(text, shape.words) if isinstance(shape, Choice) else ""
+            return self._complain(node.place, path, f"must be {wanted}{shown}{error}{hint}")
+
+    def _many(self, item: Shape, node: Node, path: Path, about: About) -> Any:
+        if not isinstance(node, Listing):
+            return self._complain(node.place, path, f"must be a list: [{wanted_words(item, about)}, ...]")
+        values = [self.value(item, child, (*path, n), about) for n, child in enumerate(node.items)]
+        return BAD if BAD in values else tuple(values)
+
+    def _table(self, item: Shape, node: Node, path: Path, about: About) -> Any:
+        if isinstance(node, Scalar) and node.is_null:
+            return MappingProxyType({})
+        if not isinstance(node, Mapping):
+            return self._complain(node.place, path, "must be a mapping of names")
+        values = {}
+        for name, entry in node.entries.items():
+            if not fullmatch(r"[!-~]{1,200}", name):
+                self._complain(entry.place, (*path, name), "a name is 1 to 200 visible ASCII characters")
+            values[name] = self.value(item, entry.value, (*path, name), about)
+        return BAD if BAD in values.values() else MappingProxyType(values)
+
+    def _variant(self, by_kind: AnyMapping[str, type[Any]], node: Node, path: Path) -> Any:
+        kinds = Choice(tuple(by_kind))
+        if not isinstance(node, Mapping):
+            return self._complain(node.place, path, f"must be a mapping with `kind`: {wanted_words(kinds)}")
+        if "kind" not in node.entries:
+            return self._complain(node.place, path, f"`kind` is missing: {wanted_words(kinds)}")
+        kind = self.value(kinds, node.entries["kind"].value, (*path, "kind"))
+        return BAD if kind is BAD else self._record(by_kind[kind], node, path)
+
+    def _record(self, cls: type[Any], node: Node, path: Path) -> Any:
+        shorthand = getattr(cls, "SHORTHAND", None)  # the setting that may stand for the whole record, when it is a list
+        if shorthand is not None and isinstance(node, Listing):
+            node = Mapping(node.place, {shorthand: Entry(node.place, node)})
+        if isinstance(node, Scalar) and node.is_null:
+            node = Mapping(node.place)
+        if not isinstance(node, Mapping):
+            return self._complain(node.place, path, "must be a mapping")
+        known = {setting.name: setting for setting in settings_of(Record(cls))}
+        for name in node.entries.keys() - known.keys():
+            message = explain_removed((*path, name)) or f"unknown setting{did_you_mean(name, known)}"
+            self._complain(node.entries[name].place, (*path, name), message)
+        values = {name: self._given(setting, node, path, self._bases.get(cls)) for name, setting in known.items()}
+        return BAD if BAD in values.values() else self._built(cls, known, values, node, path)
+
+    def _given(self, setting: Setting, node: Mapping, path: Path, base: object) -> Any:
+        entry = node.entries.get(setting.name)
+        if entry is not None:
+            return self.value(setting.shape, entry.value, (*path, setting.name), setting.about)
+        if base is not None:
+            return getattr(base, setting.name)
+        if isinstance(setting.shape, Record) and setting.shape.cls in self._bases:
+            return self._bases[setting.shape.cls]
+        if setting.default is MISSING:
+            wanted = wanted_words(setting.shape, setting.about)
+            return self._complain(node.place, path, f"`{setting.name}` is missing: {wanted}")
+        return setting.default
+
+    def _built(self, cls: type[Any], known: AnyMapping[str, Setting], values: AnyMapping[str, Any], node: Mapping,
+               path: Path) -> Any:
+        arguments = {name: value for name, value in values.items() if known[name].into is None}
+        inlined: dict[tuple[str, type[Any]], dict[str, Any]] = {}
+        for name, setting in known.items():
+            if setting.into is not None:
+                inlined.setdefault(setting.into, {})[name] = values[name]
+        try:
+            for (field_name, inner), settings in inlined.items():
+                arguments[field_name] = inner(**settings)
+            return cls(**arguments)
+        except ValueError as error:
+            where, _, what = str(error).partition(" ")  # by custom the setting's name stands first
+            steps = tuple(where.rstrip(":").split(".", 1))
+            if steps[0] not in known:
+                return self._complain(node.place, path, str(error))
+            return self._complain(place_of(node, steps), (*path, *steps), what)
+
+
+def wanted_words(shape: Shape, about: About = _NO_BOUNDS) -> str:
+    """What a value should be, for a person."""
+    match shape:
+        case Choice(words):
+            return "one of " + ", ".join(words) if len(words) > 1 else words[0]
+        case Plain("integer" | "number" as kind):
+            return " ".join(part for part in ("a whole number" if kind == "integer" else "a number", about.bounds()) if part)
+        case Plain("boolean"):
+            return "true or false"
+        case Plain():
+            return about.form or "text"
+        case Maybe(inner):
+            return wanted_words(inner, about)
+        case Many(item):
+            return f"a list of {wanted_words(item, about)}"
+        case _:
+            return "a mapping"
+
+
+def _converted(shape: Plain | Choice, text: str, is_bare: bool, about: About) -> Any:
+    """The value of a scalar's text; ValueError with what may be added to `must be ...`."""
+    if isinstance(shape, Choice):
+        if text not in shape.words:
+            raise ValueError
+        return shape.enum(text) if shape.enum is not None else text
+    if shape.kind == "secret":
+        return Secret(text)
+    if shape.kind == "string":
+        if about.pattern is not None and not fullmatch(about.pattern, text):
+            raise ValueError
+        return text
+    if not is_bare:
+        raise ValueError(": without quotes")
+    return _number_or_flag(shape.kind, text, about)
+
+
+def _number_or_flag(kind: str, text: str, about: About) -> int | float | bool:
+    if kind == "boolean":
+        if text.lower() not in ("true", "false"):
+            raise ValueError
+        return text.lower() == "true"
+    if fullmatch(r"[-+]?0[0-7_]+", text):
+        raise ValueError(": a leading zero means octal to some readers of YAML")
+    if not fullmatch(r"[-+]?\d{1,15}" if kind == "integer" else r"[-+]?(\d{1,15}(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?", text):
+        raise ValueError
+    value = int(text) if kind == "integer" else float(text)
+    if not isfinite(value) or about.complaint(value) is not None:
+        raise ValueError
+    return value

@@ -1,0 +1,225 @@
+"""YAML as a tree of places: what was written and where, before any meaning is given to it.
+
+A scalar keeps its text, so that `http: 1.1`, `auth: off` and a model named 4.10 reach the setting as they were typed,
+whatever YAML 1.1 would make of them. Duplicate keys and tags are errors; anchors, aliases and `<<` merges work.
+
+`${VAR}` and `${VAR:-default}` inside values: how secrets reach the settings without standing in the file.
+
+As in a shell, `:-` also covers a variable that is set but empty. `$${` is a literal `${`.
+"""
+
+import re
+from collections.abc import Iterator
+from collections.abc import Mapping as AnyMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from stayfast.settings.problems import Path, Place, Problem, SettingsError
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAGS = frozenset(f"tag:yaml.org,2002:{word}" for word in (
+    "str", "int", "float", "bool", "null", "timestamp", "value", "merge", "map", "seq"))
+_NULLS = ("", "~", "null", "Null", "NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A word, a number, a quoted text; `is_plain` when it stands without quotes."""
+
+    text: str
+    place: Place
+    is_plain: bool = True
+
+    @property
+    def is_null(self) -> bool:
+        """Nothing, or YAML's ways to say nothing."""
+        return self.is_plain and self.text in _NULLS
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list."""
+
+    items: tuple["Node", ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key and its value."""
+
+    place: Place  # of the key
+    value: "Node"
+
+
+@dataclass(slots=True)
+class Mapping:
+    """A mapping. Changed only while settings are put together."""
+
+    place: Place
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def put(self, path: tuple[str, ...], text: str, source: str) -> None:
+        """Set the scalar at `path`, whatever stands there; mappings on the way are made."""
+        place = Place(source)
+        if len(path) == 1:
+            self.entries[path[0]] = Entry(place, Scalar(text, place))
+            return
+        entry = self.entries.get(path[0])
+        if entry is None or (isinstance(entry.value, Scalar) and entry.value.is_null):
+            entry = self.entries[path[0]] = Entry(place, Mapping(place))
+        if isinstance(entry.value, Mapping):  # else the file is wrong there, and will be told so
+            entry.value.put(path[1:], text, source)
+
+
+Node = Scalar | Listing | Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A setting given outside the file; `source` is the variable or the flag."""
+
+    path: tuple[str, ...]
+    text: str
+    source: str
+
+
+def place_of(root: Node, path: Path) -> Place:
+    """Where the setting at `path` was written, or its nearest parent that was."""
+    place, node = root.place, root
+    for step in path:
+        if isinstance(node, Mapping) and step in node.entries:
+            node = node.entries[str(step)].value
+        elif isinstance(node, Listing) and isinstance(step, int) and step < len(node.items):
+            node = node.items[step]
+        else:
+            break
+        place = node.place
+    return place
+
+
+def below(node: Node | None, *names: str) -> Node | None:
+    """What stands at a path of names; None where the path ends before."""
+    for name in names:
+        entry = node.entries.get(name) if isinstance(node, Mapping) else None
+        if entry is None:
+            return None
+        node = entry.value
+    return node
+
+
+def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
+    """The tree of a YAML text, and what is ambiguous in it. Raises SettingsError for what is not a YAML mapping."""
+    try:
+        loader = _Loader(text)
+        try:
+            top = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(source, mark.line + 1, mark.column + 1) if mark is not None else Place(source)
+        is_reference = place.line is not None and "${" in "".join(text.splitlines()[place.line - 1:place.line])
+        hint = '; between { } a ${...} needs quotes: "${...}"' if is_reference else ""
+        raise SettingsError([Problem(place, (), f"not YAML: {error.problem}{hint}")]) from None
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        raise SettingsError([Problem(Place(source), (), f"not YAML: {error}".splitlines()[0])]) from None
+    reader = _Reader(source)
+    root = reader.node(top, ()) if top is not None else Mapping(Place(source, 1, 1))
+    if isinstance(root, Scalar) and root.is_null:
+        root = Mapping(root.place)
+    if not isinstance(root, Mapping):
+        problem = Problem(root.place, (), "must be a mapping (server, upstreams, routes, ...)")
+        raise SettingsError([*reader.problems, problem])
+    return root, reader.problems
+
+
+class _Reader:
+    """Turns the parser's nodes into ours. An alias yields the very node of its anchor, so nothing is ever multiplied."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._seen: dict[int, Node | None] = {}
+        self.problems: list[Problem] = []
+
+    def _place(self, node: yaml.Node) -> Place:
+        return Place(self._source, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
+        self.problems.append(Problem(self._place(node), path, message))
+
+    def node(self, node: yaml.Node, path: Path) -> Node:
+        """One node, made once."""
+        if id(node) in self._seen:
+            known = self._seen[id(node)]
+            if known is not None:
+                return known
+            self._complain(node, path, "an anchor may not contain itself")
+            return Scalar("", self._place(node))
+        self._seen[id(node)] = None
+        made = self._seen[id(node)] = self._made(node, path)
+        return made
+
+    def _made(self, node: yaml.Node, path: Path) -> Node:
+        if node.tag not in _TAGS:
+            self._complain(node, path, f"YAML tags such as {node.tag.replace('tag:yaml.org,2002:', '!!')} are not supported")
+        if isinstance(node, yaml.SequenceNode):
+            return Listing(tuple(self.node(item, (*path, n)) for n, item in enumerate(node.value)), self._place(node))
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        return Scalar(node.value, self._place(node), not getattr(node, "style", None))
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> Mapping:
+        made = Mapping(self._place(node))
+        merged: dict[str, Entry] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._complain(key, path, "a key must be a plain word")
+            elif key.tag == "tag:yaml.org,2002:merge":
+                for mapping in self._merged(value, path):
+                    merged = {**mapping.entries, **merged}
+            elif key.value in made.entries:
+                first = made.entries[key.value].place
+                self._complain(key, (*path, key.value), f"given twice, first in line {first.line}")
+            else:
+                made.entries[key.value] = Entry(self._place(key), self.node(value, (*path, key.value)))
+        made.entries = {**merged, **made.entries}
+        return made
+
+    def _merged(self, value: yaml.Node, path: Path) -> Iterator[Mapping]:
+        source = self.node(value, (*path, "<<"))
+        for mapping in source.items if isinstance(source, Listing) else (source,):
+            if isinstance(mapping, Mapping):
+                yield mapping
+            else:
+                self._complain(value, path, "<< merges mappings only")
+
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def expand(text: str, environment: AnyMapping[str, str]) -> str:
+    """`text` with its references replaced. Raises ValueError naming the variable that is unset, never a value."""
+    return _REFERENCE.sub(lambda found: _replacement(found, environment), text) if "${" in text else text
+
+
+def has_reference(text: str) -> bool:
+    """Whether the text takes anything from the environment, so that its expansion must not be shown."""
+    return any(found.group(1) is not None for found in _REFERENCE.finditer(text))
+
+
+def _replacement(found: re.Match[str], environment: AnyMapping[str, str]) -> str:
+    if found.group() == "$${":
+        return "${"
+    if found.group(1) is None:
+        raise ValueError("a ${ without its }")
+    name, has_default, default = found.group(1).partition(":-")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{found.group()} is not a reference: write ${{NAME}} or ${{NAME:-default}}")
+    value = environment.get(name, "")
+    if not value and not has_default:
+        raise ValueError(f"the environment variable {name} is {'empty' if name in environment else 'not set'}")
+    return value or default

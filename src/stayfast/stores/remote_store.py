@@ -1,0 +1,382 @@
+"""A store that several processes share: asked within an allowance, told in the background, left alone while it fails.
+
+Problem: a cache that is elsewhere can be slow or gone, and then costs every request its time-out; one that fails makes the
+whole service fail. Rule: whatever is wrong with it, it is a miss.
+
+    near     what was had or put in the last `near_s` is had from this process's memory (S3-FIFO, `near_bytes`)
+    asked    for at most `timeout_s`, and never beyond what the request's own budget gives its cache stage
+    orders   wait and are carried by one task, all that wait at a time: so a burst of look-ups is one round trip, and a
+             request that leaves breaks no connection
+    told     in the background; what is written waits in at most PUTS_BYTES, and beyond that is not kept
+    alone    after 5 look-ups in a row without an answer nothing is asked for a second, then one at a time is a probe: 2 good
+             ones end it (`policy.resilience.breaker`). Orders that write have a breaker of their own: a store that is full
+             still gives what it has
+
+One call for all processes: whoever is to make an answer asks to `lead` it, for `wait_s` at most. Others look for what it
+made every FIRST_LOOK_S to LAST_LOOK_S, until it is there, or nobody makes it any more. A leader that dies costs `wait_s`.
+When wrong: what one process forgets on purpose, others may give for `near_s` more. Clocks of machines that differ make
+answers older or younger by that.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from random import Random
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink, StoreAsked, StoreChanged
+from stayfast.policy.cache.s3fifo import S3Fifo
+from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
+from stayfast.stores.backend import Door, Get, IsLed, Lead, Led, Order, Put, Remove, Reply
+from stayfast.stores.base import Kept, StoreGone, StoreStats
+from stayfast.stores.codec import packed, unpacked
+from stayfast.stores.journal import Journal
+
+AT_A_TIME = 64
+MOST_WAITING = 2000  # look-ups; more than that are told at once that there is nothing
+MOST_NOTES = 10_000  # of a name; a server may keep some hundreds where one is asked for
+PUTS_BYTES = 16 * 1024 * 1024
+CLOSE_S = 1.0
+FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1
+ALONE = BreakerConfig(failures_in_row=5, failure_ratio=0.5, n_calls=20, min_calls=10, open_s=1.0)
+CLOSED = State.CLOSED
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConfig:
+    """How a shared store is asked. Seconds and bytes; `wait_s` 0: no process waits for another's call."""
+
+    timeout_s: float = 0.02
+    wait_s: float = 5.0
+    near_bytes: int = 16 * 1024 * 1024
+    near_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.timeout_s <= 10:
+            raise ValueError(f"timeout_s must be from 0.001 to 10 seconds, not {self.timeout_s}")
+        if not 0 <= self.wait_s <= 60:
+            raise ValueError(f"wait_s must be from 0 to 60 seconds, not {self.wait_s}")
+        if not 0 <= self.near_bytes <= 1 << 40:
+            raise ValueError(f"near_bytes must be from 0 to {1 << 40}, not {self.near_bytes}")
+        if not 0 < self.near_s <= 86_400:
+            raise ValueError(f"near_s must be more than 0 and at most 86400 seconds, not {self.near_s}")
+
+
+class Lost(StrEnum):
+    """Why there is no reply."""
+
+    SLOW = "slow"
+    GONE = "gone"
+    ALONE = "left_alone"
+    FULL = "full"
+
+
+Future = asyncio.Future[Reply | Lost]
+
+
+class _Near(Struct, gc=False):
+    kept: Kept
+    until: float
+
+
+class _Waiting(Struct, gc=False):
+    order: Order
+    future: Future | None = None  # None: nobody waits for it
+    n_bytes: int = 0
+
+
+class _Kind:
+    """Look-ups, or what is not: those that wait, and whether any are answered."""
+
+    __slots__ = ("about", "breaker", "state", "waiting", "why")
+
+    def __init__(self, about: str, rng: Random) -> None:
+        self.about = about
+        self.breaker = Breaker(ALONE, rng)
+        self.state = CLOSED  # as it was told last
+        self.waiting: deque[_Waiting] = deque()
+        self.why = ""  # the last one did not answer
+
+
+class Shared:
+    """A `Store` behind a `Door`. One loop's."""
+
+    __slots__ = ("_carrying", "_clock", "_config", "_door", "_gets", "_is_closed", "_is_others_turn", "_journals",
+                 "_leading", "_n_put_bytes", "_near", "_others", "_owner", "_sink", "name")
+    is_shared = True
+
+    def __init__(self, name: str, door: Door, config: SharedConfig, clock: Clock, sink: Sink, *, rng: Random) -> None:
+        self.name = name
+        self._door = door
+        self._config = config
+        self._clock = clock
+        self._sink = sink
+        self._owner = rng.randbytes(16)  # this process, to those it shares the store with
+        self._near: S3Fifo[_Near] = S3Fifo(config.near_bytes)
+        self._gets = _Kind("", rng)
+        self._others = _Kind("orders that write: ", rng)  # puts and the like, which keep their order
+        self._is_others_turn = False
+        self._n_put_bytes = 0
+        self._leading: dict[bytes, float] = {}  # until when, the first to end first
+        self._carrying: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._journals: list[Journal] = []
+
+    @property
+    def n_bytes(self) -> int:
+        """What it takes up in this process's memory."""
+        return self._near.n_bytes
+
+    @property
+    def n_entries(self) -> int:
+        """How many answers are in this process's memory."""
+        return len(self._near)
+
+    async def get(self, key: bytes, until: float = inf) -> Kept | None:
+        """What is kept under a key."""
+        return (await self.ask(key, until))[0]
+
+    async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
+        """What is kept under a key, and whether that is known."""
+        began_at = self._clock.now()
+        near = self._near.get(key)
+        if near is not None and began_at < near.until:
+            self._tell("get", "near", began_at)
+            return near.kept, True
+        return await self._fetch(key, until, began_at)
+
+    async def _fetch(self, key: bytes, until: float, began_at: float) -> tuple[Kept | None, bool]:
+        reply = await self._ask(Get(key), until)
+        if isinstance(reply, Lost):
+            self._tell("get", reply.value, began_at)
+            return None, False
+        kept, result = self._read(key, reply)
+        self._tell("get", result, began_at)
+        if kept is None:
+            self._near.remove(key)
+        else:
+            self._bring_near(key, kept)
+        return kept, True
+
+    async def put(self, key: bytes, kept: Kept) -> None:
+        """Keep an answer: here at once, there in the background."""
+        self._bring_near(key, kept)
+        if self._is_alone():
+            self._tell("put", Lost.ALONE.value, self._clock.now())
+            return
+        data = packed(key, kept)
+        if self._n_put_bytes + len(data) > PUTS_BYTES:
+            self._tell("put", Lost.FULL.value, self._clock.now())
+            return
+        self._n_put_bytes += len(data)
+        self._others.waiting.append(_Waiting(Put(key, data, kept), n_bytes=len(data)))
+        self._begin()
+
+    async def remove(self, key: bytes) -> bool:
+        """Forget an answer, here and there."""
+        self._near.remove(key)
+        return not isinstance(await self._ask(Remove(key), inf), Lost)
+
+    async def lead(self, key: bytes, until: float = inf) -> bool:
+        """Whether to make the answer; True where nobody can say."""
+        if not self._config.wait_s or self._is_alone():
+            return True
+        began_at = self._clock.now()
+        reply = await self._ask(Lead(key, self._owner, self._config.wait_s), until)
+        may_lead = reply is not False
+        if reply is True:
+            self._note_lead(key, began_at)
+        self._tell("lead", reply.value if isinstance(reply, Lost) else "led" if may_lead else "followed", began_at)
+        return may_lead
+
+    def _note_lead(self, key: bytes, now: float) -> None:
+        leading = self._leading
+        while leading and next(iter(leading.values())) <= now:  # of calls that broke off: nobody said that they are over
+            del leading[next(iter(leading))]
+        leading.pop(key, None)
+        leading[key] = now + self._config.wait_s
+
+    async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
+        """What another process makes of `key`."""
+        began_at = self._clock.now()
+        until, n_looks, is_led, kept = min(until, began_at + self._config.wait_s), 0, True, None
+        while kept is None and is_led and (left_s := until - self._clock.now()) > 0:
+            n_looks += 1
+            await asyncio.sleep(min(backoff_s(n_looks, FIRST_LOOK_S, LAST_LOOK_S, factor=1.5), left_s))
+            is_led = await self._ask(IsLed(key), until) is True  # before the look: what it made is there before it says so
+            reply = await self._ask(Get(key), until)
+            found = None if isinstance(reply, Lost) else self._read(key, reply)[0]
+            kept = found if found is not None and found.kept_at >= since else None
+        self._tell("follow", "hit" if kept is not None else "miss", began_at)
+        if kept is not None:
+            self._bring_near(key, kept)
+        return kept
+
+    def led(self, key: bytes) -> None:
+        """Others need not wait for this process any more."""
+        if self._leading.pop(key, None) is not None and not self._is_closed:
+            self._others.waiting.append(_Waiting(Led(key, self._owner)))
+            self._begin()
+
+    async def inspect(self, key: bytes) -> Kept | None:
+        """What is kept under a key; what is near, where the store cannot be asked."""
+        reply = await self._ask(Get(key), inf)
+        if not isinstance(reply, Lost):
+            return self._read(key, reply)[0]
+        near = self._near.peek(key)
+        return near.kept if near is not None else None
+
+    async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
+        """Forget answers. Other processes that have them near have them for `near_s` more."""
+        for key in [key for key, near in self._near.items() if near.kept.is_of(route, tenant, tag)]:
+            self._near.remove(key)
+        return await self._door.purge(route, tenant, tag)
+
+    async def note(self, name: str, word: str) -> None:
+        """Remember a word under a name (lower-case letters and digits). Raises StoreGone."""
+        await self._door.tell(name, [word.encode()], 1)
+
+    async def noted(self, name: str) -> str | None:
+        """The last word under a name. Raises StoreGone."""
+        records = await self._door.told(name, "", MOST_NOTES)
+        return records[-1][1].decode(errors="replace") if records else None
+
+    def journal(self, name: str, most: int, who: bytes) -> Journal:
+        """What processes tell each other under a name; it ends with the store."""
+        journal = Journal(self.name, self._door, name, most, who, clock=self._clock, sink=self._sink)
+        self._journals = [*(its for its in self._journals if not its.is_over), journal]
+        return journal
+
+    async def stats(self) -> StoreStats:
+        """How full it is, or why nobody knows."""
+        try:
+            stats = await self._door.stats()
+        except StoreGone as gone:
+            return StoreStats(self._door.kind, None, None, None, is_shared=True, n_near=len(self._near), why_not=str(gone))
+        return replace(stats, is_shared=True, n_near=len(self._near))
+
+    async def close(self) -> None:
+        """Write what waits, for CLOSE_S at most, and end."""
+        self._is_closed = True
+        if self._carrying is not None:
+            await asyncio.wait((self._carrying,), timeout=CLOSE_S)
+        if self._carrying is not None:
+            self._carrying.cancel()
+        for journal in self._journals:
+            await journal.ended(CLOSE_S)
+        await self._door.close()
+
+    def _is_alone(self) -> bool:
+        return self._is_closed or self._gets.breaker.state is not CLOSED
+
+    def _bring_near(self, key: bytes, kept: Kept) -> None:
+        self._near.put(key, _Near(kept, self._clock.now() + self._config.near_s), len(kept.body))
+
+    def _read(self, key: bytes, reply: Reply) -> tuple[Kept | None, str]:
+        """An answer, and what to count."""
+        if not isinstance(reply, bytes):
+            return None, "miss"
+        try:
+            kept = unpacked(key, reply)
+        except ValueError:
+            return None, "unreadable"
+        return (kept, "hit") if kept.drop_at > self._clock.wall() else (None, "miss")
+
+    async def _ask(self, order: Order, until: float) -> Reply | Lost:
+        """What the store says to it, in time; or why it does not."""
+        now, kind = self._clock.now(), self._gets if isinstance(order, Get) else self._others
+        breaker = kind.breaker
+        if self._is_closed or (breaker.state is not CLOSED and not breaker.wants_probe(now)):
+            return Lost.ALONE
+        wait_s = min(self._config.timeout_s, until - now)
+        if wait_s <= 0:
+            return Lost.SLOW
+        if len(kind.waiting) >= MOST_WAITING:
+            return Lost.FULL
+        loop, mark = asyncio.get_running_loop(), breaker.began()
+        future: Future = loop.create_future()
+        timer = loop.call_later(wait_s, _give_up, future)
+        kind.waiting.append(_Waiting(order, future))
+        self._begin()
+        try:
+            reply = await future
+        except BaseException:
+            breaker.forgotten(mark)
+            raise
+        finally:
+            timer.cancel()
+        if not isinstance(reply, Lost):
+            breaker.succeeded(mark, self._clock.now())
+        elif wait_s == self._config.timeout_s or reply is Lost.GONE:
+            if reply is Lost.SLOW:
+                kind.why = f"no answer in {wait_s:g} s"
+            breaker.failed(mark, self._clock.now())
+        else:  # the request had less time than the store may take
+            breaker.forgotten(mark)
+        self._notice(kind)
+        return reply
+
+    def _notice(self, kind: _Kind) -> None:
+        """Tell of a change of state."""
+        breaker = kind.breaker
+        if breaker.state is not kind.state:
+            kind.state = breaker.state
+            why = breaker.why if kind.state is CLOSED else f"{breaker.why}: {kind.why}"
+            self._sink.emit(StoreChanged(self.name, kind.state.value, f"{kind.about}{why}"))
+
+    def _begin(self) -> None:
+        if self._carrying is None:
+            self._carrying = asyncio.get_running_loop().create_task(self._carry())
+
+    async def _carry(self) -> None:
+        """The carrier's Task: until nothing waits."""
+        try:
+            while waiting := self._next():
+                began_at = self._clock.now()
+                try:
+                    replies: Sequence[Reply | Lost] = await self._door.carry([one.order for one in waiting])
+                except StoreGone as gone:
+                    kind = self._gets if isinstance(waiting[0].order, Get) else self._others
+                    kind.why = str(gone)
+                    replies = [Lost.GONE] * len(waiting)
+                for one, reply in zip(waiting, replies, strict=True):
+                    if one.future is not None and not one.future.done():
+                        one.future.set_result(reply)
+                    if one.n_bytes:
+                        self._n_put_bytes -= one.n_bytes
+                        self._tell("put", reply.value if isinstance(reply, Lost) else "kept", began_at)
+        finally:
+            self._carrying = None
+
+    def _next(self) -> list[_Waiting]:
+        """What is carried together: look-ups that are still waited for, or the rest; where both wait, in turns."""
+        gets, others = self._gets.waiting, self._others.waiting
+        waiting: list[_Waiting] = []
+        if not (self._is_others_turn and others):
+            while gets and len(waiting) < AT_A_TIME:
+                one = gets.popleft()
+                if one.future is not None and not one.future.done():
+                    waiting.append(one)
+        self._is_others_turn = bool(waiting)
+        if waiting:
+            return waiting
+        return [others.popleft() for _ in range(min(len(others), AT_A_TIME))]
+
+    def _tell(self, what: str, result: str, began_at: float) -> None:
+        self._sink.emit(StoreAsked(self.name, what, result, self._clock.now() - began_at))
+
+    def __repr__(self) -> str:
+        gets = self._gets
+        return f"<Shared {self.name}: {gets.state.value}, {len(self._near)} near, {len(gets.waiting)} look-ups wait>"
+
+
+def _give_up(future: Future) -> None:
+    if not future.done():
+        future.set_result(Lost.SLOW)

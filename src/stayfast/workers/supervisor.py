@@ -1,0 +1,253 @@
+"""One parent and its worker processes, which share a port through SO_REUSEPORT.
+
+The parent serves nothing. It starts the workers, gives each its settings over a `lifeline`, passes signals on, starts a
+crashed one again after a wait that doubles from `restart_base_s` to `restart_cap_s` with every crash in a row, and gives
+up when a worker cannot even start. SIGTERM and SIGINT drain; a second one aborts. SIGHUP checks the settings and, if they
+hold, sends them to the workers.
+"""
+
+import asyncio
+import errno
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+
+from stayfast.core.clock import Clock
+from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.workers.framing import encode_frame
+from stayfast.workers.parent_channel import READY
+
+EXIT_PORT_IN_USE = 3
+EXIT_WORKERS_FAIL = 4
+EXIT_BAD_SETTINGS = 78
+_HOPELESS = (EXIT_PORT_IN_USE, EXIT_BAD_SETTINGS)  # starting again cannot help
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersConfig:
+    """How many workers, and how patient the parent is with them. Seconds."""
+
+    n_workers: int
+    drain_s: float  # what a worker may take to stop, by its own limit
+    margin_s: float = 5.0  # beyond it, before it is killed
+    restart_base_s: float = 0.5
+    restart_cap_s: float = 30.0
+    healthy_after_s: float = 10.0  # a crash after so long counts as the first one again
+    max_failed_starts: int = 5  # in a row, of one worker, before it was ever ready
+
+    def __post_init__(self) -> None:
+        if self.n_workers < 1 or self.max_failed_starts < 1:
+            raise ValueError("n_workers and max_failed_starts must be at least 1")
+        if self.drain_s < 0 or self.margin_s < 0 or self.healthy_after_s < 0:
+            raise ValueError("drain_s, margin_s and healthy_after_s must not be negative")
+        if not 0 < self.restart_base_s <= self.restart_cap_s:
+            raise ValueError("0 < restart_base_s <= restart_cap_s must hold")
+
+
+class Restarts:
+    """When one worker is started again. Pure: instants and statuses in, waits out."""
+
+    def __init__(self, config: WorkersConfig) -> None:
+        self._config = config
+        self._n_crashes = 0
+        self._n_failed_starts = 0
+
+    def wait_after(self, status: int, lived_s: float, *, was_ready: bool) -> float | None:
+        """Seconds until the next start after an exit with `status`; None: give up."""
+        self._n_failed_starts = 0 if was_ready else self._n_failed_starts + 1
+        if not was_ready and (status in _HOPELESS or self._n_failed_starts >= self._config.max_failed_starts):
+            return None
+        self._n_crashes = 1 if was_ready and lived_s >= self._config.healthy_after_s else self._n_crashes + 1
+        return backoff_s(self._n_crashes, self._config.restart_base_s, self._config.restart_cap_s)
+
+
+class Worker:
+    """One running worker process and the parent's end of its lifeline."""
+
+    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader,
+                 writer: asyncio.StreamWriter) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._sent = b""
+        self.is_ready = False
+
+    @classmethod
+    async def start(cls, command: Sequence[str], briefing: bytes) -> "Worker":
+        """Start the process, in a session of its own: a terminal's Ctrl-C is the parent's to pass on."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno(), start_new_session=True)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        worker = cls(process, reader, writer)
+        worker._send(briefing)
+        return worker
+
+    async def run(self, on_ready: Callable[["Worker"], None]) -> int:
+        """Wait for its end; its exit status (negative: the signal that ended it)."""
+        try:
+            with suppress(ConnectionError):
+                if await self._reader.readline() == READY:
+                    self.is_ready = True
+                    on_ready(self)
+            return await self._process.wait()
+        finally:
+            self._writer.close()
+            with suppress(ConnectionError):
+                await self._writer.wait_closed()
+
+    def brief(self, briefing: bytes) -> None:
+        """Send a briefing that it does not have yet. Before it is ready it could not take the signal, so that waits."""
+        if self.is_ready and briefing != self._sent:
+            self._send(briefing)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Pass a signal on; nothing happens when it has ended."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def _send(self, briefing: bytes) -> None:
+        self._sent = briefing
+        self._writer.write(encode_frame(briefing))
+
+
+class Supervisor:
+    """The parent. One event loop owns it; `run` is called once."""
+
+    def __init__(self, config: WorkersConfig, command: Callable[[int], Sequence[str]], reload: Callable[[], bytes],
+                 report: Callable[[str], None], clock: Clock, *, on_ready: Callable[[], None],
+                 on_stopping: Callable[[], None], companions: Sequence[AbstractAsyncContextManager[object]] = ()) -> None:
+        """`command` makes the command line of worker n. `reload` checks the settings and returns the briefing for workers;
+        it raises ValueError when they are wrong, saying why. `report` takes a line for the operator. `companions` run
+        once beside all workers, from before the first one starts until after the last one ended.
+        """
+        self._config = config
+        self._command = command
+        self._reload = reload
+        self._report = report
+        self._clock = clock
+        self._on_ready = on_ready
+        self._on_stopping = on_stopping
+        self._companions = companions
+        self._briefing = reload()
+        self._workers: dict[int, Worker] = {}
+        self._ever_ready: set[int] = set()
+        self._stopping = asyncio.Event()
+        self._status = 0
+
+    async def run(self) -> int:
+        """Keep the workers running until a signal or until they cannot be; the process's exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        async with AsyncExitStack() as stack:
+            for companion in self._companions:
+                await stack.enter_async_context(companion)
+            async with asyncio.TaskGroup() as tasks:
+                keepers = [tasks.create_task(self._keep(n)) for n in range(self._config.n_workers)]
+                tasks.create_task(self._end(keepers))
+        return self._status
+
+    def stop(self) -> None:
+        """Drain; called again, workers get the signal again, and abort."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._on_stopping()
+        for worker in self._workers.values():
+            worker.signal(signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Check the settings anew; when they hold, every worker gets them, and else all stays as it is."""
+        try:
+            self.brief(self._reload())
+        except ValueError as error:
+            self._report(f"the settings are wrong and were not loaded; the old ones stay:\n{error}")
+
+    def brief(self, briefing: bytes) -> None:
+        """Make this the briefing of all workers, running and to come."""
+        self._briefing = briefing
+        for worker in self._workers.values():
+            worker.brief(briefing)
+
+    async def _keep(self, n: int) -> None:
+        restarts = Restarts(self._config)
+        while not self._stopping.is_set():
+            began_at = self._clock.now()
+            worker = await Worker.start(self._command(n), self._briefing)
+            self._workers[n] = worker
+            if self._stopping.is_set():
+                worker.signal(signal.SIGTERM)
+            status = await worker.run(lambda ready: self._became_ready(n, ready))
+            del self._workers[n]
+            if self._stopping.is_set():
+                self._note_end(n, status)
+                return
+            wait_s = restarts.wait_after(status, self._clock.now() - began_at, was_ready=worker.is_ready)
+            if wait_s is None:
+                self._give_up(n, status)
+                return
+            self._report(f"worker {n} {_ended(status)}; it starts again in {wait_s:g} s")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._stopping.wait()
+
+    def _became_ready(self, n: int, worker: Worker) -> None:
+        worker.brief(self._briefing)
+        was_complete = len(self._ever_ready) == self._config.n_workers
+        self._ever_ready.add(n)
+        if not was_complete and len(self._ever_ready) == self._config.n_workers:
+            self._on_ready()
+
+    def _give_up(self, n: int, status: int) -> None:
+        self._report(f"worker {n} {_ended(status)} and cannot be started; giving up")
+        self._status = status if status in _HOPELESS else EXIT_WORKERS_FAIL
+        self.stop()
+
+    def _note_end(self, n: int, status: int) -> None:
+        if status not in (0, -signal.SIGTERM):  # one that had not yet begun to listen for signals is simply gone
+            self._report(f"worker {n} {_ended(status)} while stopping")
+            self._status = self._status or 1
+
+    async def _end(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+        await self._stopping.wait()
+        _, late = await asyncio.wait(keepers, timeout=self._config.drain_s + self._config.margin_s)
+        if late:
+            self._report(f"{len(late)} workers did not stop in time and are killed")
+        for worker in self._workers.values():
+            worker.signal(signal.SIGKILL)
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket that holds host and port (0: a free one) for workers to share, and takes no connections itself.
+
+    Raises OSError (EADDRINUSE) when anybody else listens there, even one that would share.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise OSError(errno.ENOPROTOOPT, "this system cannot share a port among workers")
+    if port != 0:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    held = socket.socket(family, kind, protocol)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the one before may still linger
+        held.bind(address)
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def command_of(n: int, n_workers: int) -> list[str]:
+    """The command line of worker `n`: this program again, told what it is."""
+    return [sys.executable, "-m", "stayfast", "serve", "--worker", f"{n}/{n_workers}"]
+
+
+def _ended(status: int) -> str:
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"

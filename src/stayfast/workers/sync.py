@@ -1,0 +1,310 @@
+"""What the workers of one parent hold as one: places, limits, breakers, quotas and the budgets of extra attempts.
+
+Problem: the kernel spreads connections over N workers by chance. With a limit each, N times as much passes, and a tenant is
+refused at one worker what it may have at another. Rule: what must be exact for each request (places, quotas) lies in cells
+that all workers see (`workers.shared_memory`) and is looked at there; what is learned (breakers, limits, budgets) each
+worker keeps for itself, and twenty times a second tells the others what it has counted and hears what they have:
+
+    breakers   judge the calls of all; where one opens or closes, the others follow
+    limits     one worker learns, from all that runs; the others follow. Another takes over when it has had nothing for 2 s
+    budgets    count the requests and the extra attempts of all
+
+Each cell has one writer; what is counted only grows, and what is held is absolute. A worker that is gone, or has stood still
+for 5 s, holds nothing from then on: the others set what it held to 0.
+Who probes what comes back from a break stands in a cell of each worker's, so that there is one probe at a time.
+When wrong: two that begin to probe within the same microsecond both do; readiness, the usual times, the turns of tenants in
+the queue, and what becomes of models that only clients name, are each worker's own.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+
+from stayfast.core.clock import Clock
+from stayfast.policy.admission.token_bucket import Bucket, CommonBucket
+from stayfast.policy.resilience.breaker import Breaker, Evidence
+from stayfast.policy.resilience.cross_process import Cells, Common, Probes
+from stayfast.policy.resilience.retry_budget import ExtraBudget
+from stayfast.upstreams.state.health import Health
+from stayfast.upstreams.state.limiter import Limited
+from stayfast.upstreams.state.upstream_state import Member
+from stayfast.workers.peers import Siblings
+from stayfast.workers.shared_memory import Board, BoardFull
+
+LOOK_EVERY_S = 0.05
+LATE_S = 0.5  # without a sign of life: is its process there?
+STUCK_S = 5.0
+LEADS_FOR_S = 2.0
+PROBES_APART_S = 0.5
+
+
+class AsOne:
+    """One worker's part. One loop's; only `run` awaits."""
+
+    def __init__(self, board: Board, n: int, n_workers: int, clock: Clock) -> None:
+        self._board = board
+        self._n = n
+        self._n_workers = n_workers
+        self._others = tuple(other for other in range(n_workers) if other != n)
+        self._clock = clock
+        self._held: set[str] = set()  # names of what each worker holds
+        self._upstreams: dict[Member, _Upstream] = {}
+        self._breakers: dict[Health, _Breaker] = {}
+        self._limits: dict[Limited, _Limit] = {}
+        self._budgets: dict[ExtraBudget, _Budget] = {}
+        self._gone: set[int] = set()  # and what they held is set to 0
+        self.places = self._common("places")
+        self._beat(clock.now())
+        board.numbers[self.cell("pid", n)] = os.getpid()
+
+    def cell(self, name: str, n: int) -> int:
+        """Where worker `n` keeps the number of this name. Raises BoardFull."""
+        return self._board.cell(f"{name} of {n}")
+
+    def bucket(self, tenant: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
+        """One limit of one tenant's quota, for all workers; this worker's own where there is no cell left."""
+        try:
+            cell = self._board.cell(f"{limit} {capacity!r} of tenant {tenant}")
+        except BoardFull:
+            return Bucket(capacity, per_s, now)
+        return CommonBucket(capacity, per_s, now, self._board.numbers, cell)
+
+    def attach(self, members: Sequence[tuple[str, Member]], budgets: Iterable[tuple[str, ExtraBudget]]) -> None:
+        """From now on these, by names under which all workers know them: with other settings an upstream is another one.
+
+        Raises BoardFull.
+        """
+        before = self._upstreams
+        self._upstreams = {member: before.get(member) or _Upstream(member) for _, member in members}
+        known, self._breakers = self._breakers, {}
+        learned, self._limits = self._limits, {}
+        for name, member in members:
+            self._upstreams[member].share([self._health(name, health, known.get(health)) for health in member.shared],
+                                          [self._limit(name, limited, learned.get(limited)) for limited in member.all_limited
+                                           if not limited.limit.is_off])
+        for member in before:
+            if member not in self._upstreams:
+                for limited in member.all_limited:
+                    limited.common = None
+                for health in member.healths:
+                    health.breaker.probes = None
+        self._budgets = {budget: self._budgets.get(budget) or _Budget(budget, self._counts(f"budget {name}", 4))
+                         for name, budget in budgets}
+
+    async def run(self) -> None:
+        """Tell and hear, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Tell the others and hear them, once."""
+        now = self._clock.now()
+        self._beat(now)
+        for upstream in self._upstreams.values():
+            upstream.look(now)
+        for budget in self._budgets.values():
+            budget.look(now)
+        for other in self._others:
+            if self._is_gone(other, now):
+                if other not in self._gone:
+                    self._gone.add(other)
+                    for name in self._held:
+                        self._board.numbers[self.cell(name, other)] = 0.0
+            else:
+                self._gone.discard(other)
+
+    def _beat(self, now: float) -> None:
+        self._board.numbers[self.cell("beat", self._n)] = now
+
+    def _is_gone(self, other: int, now: float) -> bool:
+        numbers = self._board.numbers
+        late_s = now - numbers[self.cell("beat", other)]
+        if late_s < LATE_S:
+            return False
+        pid = int(numbers[self.cell("pid", other)])
+        if late_s >= STUCK_S or not pid:
+            return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def _common(self, name: str) -> Common:
+        taken, waiting = f"{name} taken", f"{name} waiting"
+        self._held |= {taken, waiting}
+        common = Common(self._board.numbers, (self.cell(taken, self._n), self.cell(waiting, self._n)),
+                        [(self.cell(taken, other), self.cell(waiting, other)) for other in self._others])
+        common.taken(0)
+        common.waiting(0)
+        return common
+
+    def _limit(self, name: str, limited: Limited, found: "_Limit | None") -> "_Limit":
+        if found is None:
+            name = f"upstream {name} {limited.lane}" if limited.lane else f"upstream {name}"
+            limited.common = self._common(name)
+            limited.common.taken(limited.n_in_flight)
+            cells = [self._board.cell(f"{name} {what}") for what in ("limit", "leader", "led_at")]
+            found = _Limit(limited, self._n, self._board.numbers, cells)
+        self._limits[limited] = found
+        return found
+
+    def _health(self, name: str, health: Health, found: "_Breaker | None") -> "_Breaker":
+        if found is None:
+            name = f"upstream {name}" if health.model is None else f"upstream {name} for {health.model}"
+            self._held |= {f"{name} breaker", f"{name} probes"}
+            said = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
+            probes = [self.cell(f"{name} probes", n) for n in range(self._n_workers)]
+            health.breaker.probes = Probes(self._board.numbers, probes.pop(self._n), probes)
+            health.breaker.probes.running(0)  # whoever had its place before may have died of one
+            found = _Breaker(health.breaker, self._n, said, self._counts(f"{name} calls", 3))
+        self._breakers[health] = found
+        return found
+
+    def _counts(self, name: str, n_numbers: int) -> "_Counts":
+        cells = [[self.cell(f"{name} {number}", n) for number in range(n_numbers)] for n in range(self._n_workers)]
+        return _Counts(self._board.numbers, cells.pop(self._n), cells)
+
+    def __repr__(self) -> str:
+        return f"<AsOne {self._n} of {self._n_workers}, {len(self._gone)} gone>"
+
+
+def as_one(siblings: Siblings | None, clock: Clock) -> AsOne | None:
+    """None for a worker that is alone, or where there is no memory to share."""
+    if siblings is None or siblings.folder is None or not siblings.others:
+        return None
+    try:
+        return AsOne(Board(siblings.folder), siblings.n, 1 + len(siblings.others), clock)
+    except (OSError, ValueError):
+        return None
+
+
+class _Counts:
+    """What each worker has counted: it only grows, and whoever takes a worker's place goes on from there."""
+
+    __slots__ = ("_others", "_own", "_seen", "cells")
+
+    def __init__(self, cells: Cells, own: Sequence[int], others: Sequence[Sequence[int]]) -> None:
+        self.cells = cells
+        self._own = own
+        self._others = others
+        self._seen = [[cells[cell] for cell in each] for each in others]
+
+    def add(self, more: Sequence[float]) -> None:
+        """So much more was counted here."""
+        for cell, number in zip(self._own, more, strict=True):
+            self.cells[cell] += number
+
+    def news(self) -> Iterator[list[float]]:
+        """What each of the others has counted since the last time, where it has."""
+        for cells, seen in zip(self._others, self._seen, strict=True):
+            now = [self.cells[cell] for cell in cells]
+            if now != seen:
+                yield [new - old for new, old in zip(now, seen, strict=True)]
+                seen[:] = now
+
+
+class _Budget:
+    """One route's budget of extra attempts."""
+
+    __slots__ = ("_budget", "_counts", "_told")
+
+    def __init__(self, budget: ExtraBudget, counts: _Counts) -> None:
+        self._budget = budget
+        self._counts = counts
+        self._told = budget.told()
+
+    def look(self, now: float) -> None:
+        """Tell and hear."""
+        told = self._budget.told()
+        if told != self._told:
+            self._counts.add([new - old for new, old in zip(told, self._told, strict=True)])
+            self._told = told
+        for n_requests, paid_in, hedged, retried in self._counts.news():
+            self._budget.heard((n_requests, paid_in, hedged, retried), now)
+
+
+class _Breaker:
+    """The breaker of one model at one upstream."""
+
+    __slots__ = ("_breaker", "_cells", "_counts", "_looked_at", "_n", "_said", "_seen")
+
+    def __init__(self, breaker: Breaker, n: int, said: Sequence[int], counts: _Counts) -> None:
+        self._breaker = breaker
+        self._cells = counts.cells
+        self._n = n
+        self._said = said  # by worker
+        self._seen = [0.0] * len(said)
+        self._counts = counts
+        self._looked_at = -inf
+
+    def look(self, now: float) -> None:
+        """Tell and hear."""
+        breaker, cells = self._breaker, self._cells
+        evidence = breaker.told(self._looked_at)
+        self._looked_at = now
+        if any(evidence):
+            self._counts.add(evidence)
+        for n, cell in enumerate(self._said):
+            said = cells[cell]
+            if n != self._n and said != self._seen[n]:
+                self._seen[n] = said
+                later_s = (self._n - n) % len(self._said) * PROBES_APART_S
+                breaker.follow(said + later_s if said > 0 else said, now)
+        for n_good, n_failed, n_slow in self._counts.news():
+            breaker.heard(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
+        if breaker.said:
+            cells[self._said[self._n]] = breaker.said
+
+
+class _Upstream:
+    """One upstream's breakers and limits."""
+
+    __slots__ = ("_breakers", "_limits", "_member")
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._breakers: Sequence[_Breaker] = ()
+        self._limits: Sequence[_Limit] = ()
+
+    def share(self, breakers: Sequence[_Breaker], limits: Sequence["_Limit"]) -> None:
+        """From now on these."""
+        self._breakers, self._limits = breakers, limits
+
+    def look(self, now: float) -> None:
+        """Tell and hear."""
+        for breaker in self._breakers:
+            breaker.look(now)
+        for limit in self._limits:
+            limit.look(now)
+        self._member.learned()
+
+
+class _Limit:
+    """One limit: all of an upstream's, or a lane's there."""
+
+    __slots__ = ("_cells", "_leader", "_led_at", "_limited", "_n", "_value")
+
+    def __init__(self, limited: Limited, n: int, cells: Cells, own: Sequence[int]) -> None:
+        self._limited = limited
+        self._cells = cells
+        self._n = n
+        self._value, self._leader, self._led_at = own
+
+    def look(self, now: float) -> None:
+        """Tell and hear. The leader learns; it is whoever was busy first when there was none."""
+        limited, cells = self._limited, self._cells
+        if not limited.limit.learns:
+            return
+        is_busy = limited.n_in_flight > 0
+        if is_busy and now - cells[self._led_at] > LEADS_FOR_S:
+            cells[self._leader] = self._n + 1
+        if cells[self._leader] != self._n + 1:
+            if cells[self._value]:
+                limited.limit.follow(cells[self._value])
+            return
+        cells[self._value] = limited.limit.value
+        if is_busy:
+            cells[self._led_at] = now
