@@ -6,17 +6,14 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Stage
-from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig
-from stayfast.server.heads import Heads
 from stayfast.server.inbound import Inbound
 from stayfast.server.reader import BODY, HEAD, IDLE, MAX_PIPELINED, SWALLOWED_BYTES, Reader
-from tests.server.fakes import CHAT, FakeBackend, get, post
+from tests.server.fakes import CHAT, get, post
 
 _CHUNKED = (b"POST /v1/messages?a=b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: Chunked\r\nX-Request-Id: one\r\n\r\n"
             b"3\r\nabc\r\nA;ext=1\r\n0123456789\r\n0\r\nx-trailer: y\r\n\r\n")
 _UPGRADE = post(CHAT, "/v1/responses", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
-HEADS = Heads(Current(FakeBackend()))  # of no hot path where nobody sets `api`: it stays empty
 _ROUND = post() + _CHUNKED + get("/livez") + _UPGRADE + post(b"")
 
 
@@ -40,7 +37,7 @@ class Ticking:
 
 def reader(config: ServerConfig | None = None) -> Reader:
     """A reader that refuses nothing."""
-    return Reader(config or ServerConfig(), Ticking(), lambda inbound: None, HEADS)
+    return Reader(config or ServerConfig(), Ticking(), lambda inbound: None)
 
 
 def told(inbound: Inbound) -> tuple[object, ...]:
@@ -162,7 +159,7 @@ def test_a_body_has_no_more_time_than_its_client_has_patience() -> None:
 @pytest.mark.parametrize("n_reads", [1, 2])
 def test_a_refused_body_is_swallowed_and_not_kept(n_reads: int) -> None:
     """The connection stays usable, the memory free."""
-    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"), HEADS)
+    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"))
     data = post(b"x" * 100_000)
     step = len(data) // n_reads + 1
     for at in range(0, len(data), step):
@@ -216,7 +213,7 @@ def test_tiny_chunks_cost_their_bytes() -> None:
 @pytest.mark.parametrize("head", [_OPEN_END + b"ffffffff\r\n", post(b"").replace(b"length: 0", b"length: 30000000")])
 def test_an_endless_body_is_not_read_for_a_refusal(head: bytes) -> None:
     """What the head is refused for is answered after SWALLOWED_BYTES, and the connection ends."""
-    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no", status=404), HEADS)
+    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no", status=404))
     it.feed(head)
     n_fed = 0
     while not it.is_over:
@@ -229,7 +226,7 @@ def test_an_endless_body_is_not_read_for_a_refusal(head: bytes) -> None:
 def test_the_gate_decides_before_the_body_is_invited() -> None:
     """`expect: 100-continue` with a refusal: answered at once, and closed."""
     head, _, _ = post(b"x" * 1000, "/v1/chat/completions", "expect: 100-continue").partition(b"x" * 1000)
-    refusing = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"), HEADS)
+    refusing = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"))
     refusing.feed(head)
     assert [told(inbound)[4:6] for inbound in refusing.ready] == [(False, True)]
     inviting = reader()

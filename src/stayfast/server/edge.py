@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from stayfast.core.clock import Clock, Turn
+from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import RequestRefused, Sink, Trace
 from stayfast.server.backend import Current
-from stayfast.server.heads import Heads
 from stayfast.server.inbound import Inbound, asked_request_id
 from stayfast.server.respond import DateLine, RequestIds
 from stayfast.server.routes import admit, label
@@ -26,8 +25,8 @@ AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message],
 class Edge:
     """The running system, the cold application, and everything that connections have in common. One loop's."""
 
-    __slots__ = ("clock", "cold", "connections", "current", "date", "heads", "ids", "is_draining", "is_empty", "n_served",
-                 "place", "sink", "tasks", "turn")
+    __slots__ = ("clock", "cold", "connections", "current", "date", "ids", "is_draining", "is_empty", "n_served",
+                 "place", "sink", "tasks")
 
     def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
                  place: Place) -> None:
@@ -37,12 +36,10 @@ class Edge:
         self.tasks = tasks
         self.cold = cold
         self.place = place
-        self.heads = Heads(current)
         self.ids = RequestIds(entropy)
         self.date = DateLine(clock)
         self.connections: set[Connection] = set()
         self.n_served = 0  # requests that the gateway was asked so far
-        self.turn = Turn()
         self.is_draining = False
         self.is_empty = asyncio.Event()  # the last connection has gone; whoever waits for it clears it first
 
@@ -55,7 +52,6 @@ class Edge:
     def drain(self) -> None:
         """Refuse what comes from here on."""
         self.is_draining = True
-        self.heads.close()
 
     def gate(self, inbound: Inbound) -> StayfastError | None:
         """What to refuse of a request whose head is in."""

@@ -141,8 +141,7 @@ class Answer:
         keep_alive = self._is_chunked and self._line.will_stay(inbound)
         connection = connection_line(inbound, keep_alive=keep_alive)
         head = events_head(self._common + about, connection, is_chunked=self._is_chunked)
-        write = self._line.write if self._sight is None or self._sight.is_complete else self._line.write_now
-        write(head + (frame(data) if self._is_chunked else data))  # a client waits for the first; the rest may go together
+        self._line.write(head + (frame(data) if self._is_chunked else data))
 
     async def _relay(self, reply: Reply) -> None:
         line = self._line

@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-        self._reader = Reader(edge.current.config, edge.clock, edge.gate, edge.heads)
+        self._reader = Reader(edge.current.config, edge.clock, edge.gate)
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._comment: Callable[[], None] | None = None
@@ -142,18 +142,6 @@ class Connection(asyncio.Protocol):
         """The silence is over."""
         self._comment = None
         self._comment_at = math.inf
-
-    def write_now(self, data: bytes) -> None:
-        """`write`, sent before anything else is done: uvloop keeps what is within the limit until its turn is over. Beside
-        others in the same turn it goes with theirs: to wake their readers one by one costs a tenth of a request.
-        """
-        if not self._edge.turn.is_first(self._edge.tasks.loop.time()):
-            self.write(data)
-            return
-        transport = self._transport
-        transport.set_write_buffer_limits(high=0)
-        transport.write(data)
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
 
     def finish(self, inbound: Inbound) -> None:
         """The answer is written: go on with the next request, wait for one, or close."""

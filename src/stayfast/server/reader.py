@@ -7,8 +7,6 @@ smuggled, so it is answered with 400 and the connection is closed.
 Reading goes on while a request is answered (that is how the client's leaving is seen), so several can be ready.
 What is sent cannot grow memory: `_n_quiet` counts the bytes of a request since its last body byte, so trailers and chunk
 extensions are bounded like a head, and a body that is refused already is read only as far as `SWALLOWED_BYTES`.
-
-A request that begins its read with a head known to `heads` does not come to the parser, which is between two requests then.
 """
 
 import math
@@ -21,7 +19,6 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
 from stayfast.core.types import Stage
 from stayfast.server.config import ServerConfig
-from stayfast.server.heads import Head, Heads
 from stayfast.server.inbound import Inbound, is_http_10, read_fields, says_more, split_target
 from stayfast.wire.patience import patience_s
 
@@ -29,7 +26,6 @@ IDLE, HEAD, BODY = 0, 1, 2
 MAX_PIPELINED = 64  # requests ready on one connection; the one after it is the last
 SWALLOWED_BYTES = 256 * 1024  # of a refused body; a longer one costs the connection
 SLOWEST_BODY_BYTES_S = 16 * 1024  # a body may take body_timeout_s and as long as this rate needs
-_TRIED, _IN_TURN = 4, 64  # of so many heads that are not known, one after the other, so many are looked up and learned
 
 
 class _Stop(Exception):  # no error: how a callback ends the parser's run
@@ -37,25 +33,20 @@ class _Stop(Exception):  # no error: how a callback ends the parser's run
 
 
 class Reader:
-    """One connection's requests, in the order they came. `gate` says what to refuse once a head is in; `heads` may hold only
-    what the same gate let in.
+    """One connection's requests, in the order they came. `gate` says what to refuse once a head is in.
 
     `ready` holds whole requests, and refusals in their place. After `is_over` nothing more will come: the client said
     `connection: close`, or sent what cannot be trusted.
     """
 
-    __slots__ = ("_began_at", "_body", "_clock", "_config", "_gate", "_head", "_heads", "_inbound", "_n_body", "_n_fed",
-                 "_n_first", "_n_head", "_n_left", "_n_quiet", "_n_unknown", "_parser", "_patience_s", "_raw", "_replay",
-                 "_target", "is_over", "owes_continue", "phase", "ready")
+    __slots__ = ("_began_at", "_body", "_clock", "_config", "_gate", "_inbound", "_n_body", "_n_fed", "_n_first", "_n_head",
+                 "_n_quiet", "_parser", "_patience_s", "_raw", "_replay", "_target", "is_over", "owes_continue", "phase",
+                 "ready")
 
-    def __init__(self, config: ServerConfig, clock: Clock, gate: Callable[[Inbound], StayfastError | None],
-                 heads: Heads) -> None:
+    def __init__(self, config: ServerConfig, clock: Clock, gate: Callable[[Inbound], StayfastError | None]) -> None:
         self._config = config
         self._clock = clock
         self._gate = gate
-        self._heads = heads
-        self._head: Head | None = None  # the known one that came last
-        self._n_unknown = 0  # heads that came since
         self._parser = httptools.HttpRequestParser(self)
         self.ready: deque[Inbound] = deque()
         self.is_over = False
@@ -70,7 +61,6 @@ class Reader:
         self._n_head = 0  # bytes read for this request, without the read that it shares with the one before
         self._n_first = 0  # bytes of this read, until a request begins in it
         self._n_body = 0
-        self._n_left = 0  # of the body of a request whose head was known
         self._n_quiet = 0
         self._patience_s = math.inf  # how long the client of this request waits, where its head says so
         self._replay: bytes | None = None
@@ -80,75 +70,11 @@ class Reader:
         n_bytes = len(data)
         if self.phase == IDLE:
             self._n_fed = self._n_first = n_bytes
-            if not self.ready and not self.is_over and self._heads.is_open:
-                if not self._take(data):
-                    self._parse(data)
-                    if self._n_unknown % _IN_TURN <= _TRIED:
-                        self._learn(data)
-                return
         else:
             self._n_fed += n_bytes
             self._n_head += n_bytes
             self._n_quiet += n_bytes
             self._n_first = 0
-            if self._n_left and not (data := self._go_on(data)):
-                return
-        self._parse(data)
-
-    def _take(self, data: bytes) -> bool:
-        """Take a request whose head is known, and what there is of its body. Whether `data` is no more and no less."""
-        heads, config, head = self._heads, self._config, self._head
-        keys = heads.current.keys
-        if head is None or (found := head.read(data, keys)) is None:
-            self._n_unknown += 1
-            if self._n_unknown % _IN_TURN > _TRIED:
-                return False
-            self._head = head = heads.find(data)
-            if head is None or (found := head.read(data, keys)) is None:
-                return False
-        end, n_body, fields = found
-        n_there = len(data) - end
-        if (n_there > n_body or n_body > config.max_body_bytes or end > config.max_head_bytes
-                or head.n_headers > config.max_headers):
-            return False
-        self._n_unknown = 0
-        self._inbound = inbound = Inbound(self._clock.now())
-        inbound.method = "POST"
-        inbound.path, inbound.query, inbound.fields = head.path, head.query, fields
-        inbound.api, inbound.tenant = head.api, head.tenant
-        if n_there == n_body:
-            inbound.body = data[end:]
-            inbound.keep_alive = True
-            self.ready.append(inbound)
-        else:
-            self.phase = BODY
-            self._began_at = inbound.accepted_at
-            self._patience_s = head.patience_s
-            self._n_left, self._n_body, self._n_quiet = n_body - n_there, n_there, 0
-            self._body = data[end:]
-        return True
-
-    def _go_on(self, data: bytes) -> bytes:
-        """Take what there is of the body of a request whose head was known; returns what follows it."""
-        part = data[:self._n_left]
-        self._n_left -= len(part)
-        self.on_body(part)
-        if not self._n_left:
-            self._complete()
-            self._inbound.keep_alive = True
-        return data[len(part):]
-
-    def _learn(self, data: bytes) -> None:
-        """Have the head that `data` began with known from here on, if it is a plain one."""
-        inbound = self._inbound
-        fields = inbound.fields
-        if (self.is_over or inbound.api is None or inbound.refusal is not None or inbound.is_http_10
-                or b"transfer-encoding" in fields or b"expect" in fields):
-            return
-        if inbound.keep_alive if self.phase == IDLE else self._parser.should_keep_alive():
-            self._head = self._heads.learn(data, inbound, self._patience_s)
-
-    def _parse(self, data: bytes) -> None:
         while not self.is_over:
             try:
                 self._parser.feed_data(data)
@@ -276,20 +202,17 @@ class Reader:
         if self._raw:
             self._raw = []
         self.owes_continue = False
-        self._complete()
-        if self._parser.should_keep_alive() and len(self.ready) <= MAX_PIPELINED:
-            self._inbound.keep_alive = True
-        else:
-            self.is_over = True
-            raise _Stop
-
-    def _complete(self) -> None:
         inbound, body = self._inbound, self._body
         if body:
             inbound.body = bytes(body)  # bytes stay as they are
             self._body = b""
         self.phase = IDLE
         self.ready.append(inbound)
+        if self._parser.should_keep_alive() and len(self.ready) <= MAX_PIPELINED:
+            inbound.keep_alive = True
+        else:
+            self.is_over = True
+            raise _Stop
 
     def _without_upgrade(self) -> bytes:
         """The head again, as it is without its offer, for a parser that has not seen it."""
@@ -312,7 +235,6 @@ class Reader:
         inbound.is_broken = True
         inbound.keep_alive = False
         self._body, self._raw, self._target = b"", [], b""
-        self._n_left = 0
         self.owes_continue = False
         self.is_over = True
         self.phase = IDLE
