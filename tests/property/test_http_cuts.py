@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import StayfastError
+from stayfast.http.server.parser import RequestParser
 from stayfast.server.config import ServerConfig
 from stayfast.server.inbound import Inbound
-from stayfast.server.reader import Reader
 
 _KEY, _OTHER_KEY = "sf-0123456789abcdef", "sf-fedcba9876543210"
 _HEADS = (
@@ -65,10 +65,10 @@ _REQUESTS = st.lists(st.one_of(_GOOD, _GOOD, _GOOD, _NEAR, _WRONG_LENGTH, _SPOIL
 
 def parsed(parts: list[bytes]) -> list[tuple[object, ...]]:
     """All there is to know of the requests in these reads, but for when they came."""
-    reader = Reader(ServerConfig(), SystemClock(), _let_in)
+    parser = RequestParser(Inbound, ServerConfig().http_limits(), SystemClock(), _let_in)
     for part in parts:
-        reader.feed(part)
-    return [_told(inbound) for inbound in reader.ready]
+        parser.feed(part)
+    return [_told(inbound) for inbound in parser.ready]
 
 
 def _let_in(inbound: Inbound) -> StayfastError | None:
@@ -77,7 +77,8 @@ def _let_in(inbound: Inbound) -> StayfastError | None:
 
 def _told(inbound: Inbound) -> tuple[object, ...]:
     error = inbound.refusal
-    return (inbound.method, inbound.path, inbound.query, inbound.fields, inbound.body, inbound.keep_alive,
+    path = inbound.path if not inbound.is_broken else ""  # of a broken one: as much as was parsed
+    return (inbound.method, path, inbound.query, inbound.fields, inbound.body, inbound.keep_alive,
             inbound.is_http_10, inbound.is_broken, None if error is None else (type(error), error.status, error.code))
 
 

@@ -233,7 +233,7 @@ def test_a_cancellation_from_elsewhere_leaves_no_client_waiting() -> None:
             client = await running.connect()
             client.send(post())
             assert await client.rest() == b""
-            await eventually(lambda: not running.server.edge.connections)
+            await eventually(lambda: not running.server.http.connections)
 
     uvloop.run(main())
 

@@ -20,12 +20,12 @@ from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.compose.twin import Twin
 from stayfast.compose.warming import Warming
 from stayfast.core.clock import SystemClock
+from stayfast.http.server.tasks import Tasks
 from stayfast.observe.lag import watch_loop
 from stayfast.server.backend import Current
 from stayfast.server.edge import Edge
 from stayfast.server.lifecycle import Host, as_it_came, run
 from stayfast.server.siblings import Siblings
-from stayfast.server.tasks import Tasks
 from stayfast.settings import Settings, SettingsError
 from stayfast.stores.embed import Embedding, NoEmbedder
 from stayfast.upstreams.local import Address, Door, Elsewhere

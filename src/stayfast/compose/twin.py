@@ -14,11 +14,14 @@ import msgspec
 from stayfast.compose.system import Observers, build
 from stayfast.core.clock import Clock
 from stayfast.core.types import Api
+from stayfast.http.server.asgi import Message, Scope
+from stayfast.http.server.connection import Connection, HttpServer
+from stayfast.http.server.tasks import Tasks
+from stayfast.server.app import GatewayApp
 from stayfast.server.backend import Current
-from stayfast.server.edge import Edge, Message, Scope
+from stayfast.server.edge import Edge
+from stayfast.server.inbound import Inbound
 from stayfast.server.lifecycle import as_it_came
-from stayfast.server.protocol import Connection
-from stayfast.server.tasks import Tasks
 from stayfast.settings import Log, Route, Settings, SimulatedUpstream
 from stayfast.upstreams.dial import Landing, Line
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
@@ -134,8 +137,10 @@ class Twin:
         dialect = DialectConfig("openai", frozenset({Api.CHAT}))
         system.registry[_MODEL].upstream = DialectUpstream(_MODEL, dialect, http, clock)
         self.system = system
-        self.edge = Edge(Current(system), clock=clock, sink=observers.sink, tasks=Tasks(on_error), entropy=bytes(8),
+        tasks = Tasks(on_error)
+        self.edge = Edge(Current(system), clock=clock, sink=observers.sink, tasks=tasks, entropy=bytes(8),
                          cold=_nobody, place=as_it_came)
+        self.server: HttpServer[Inbound] = HttpServer(GatewayApp(self.edge), clock, tasks)
         self._answered: asyncio.Future[bytes] = self._loop.create_future()
         self._heard = b""
         self._wire: Wire | None = None
@@ -145,7 +150,7 @@ class Twin:
         self._answered, self._heard = self._loop.create_future(), b""
         if self._wire is None or self._wire.is_closing():  # the first one, or the edge found it idle for too long
             self._wire = Wire(self._loop, self._hear)
-            self._wire.set_protocol(Connection(self.edge))
+            self._wire.set_protocol(Connection(self.server))
             self._wire.protocol.connection_made(self._wire)
         self._wire.protocol.data_received(_ASKED)
         heard = await self._answered

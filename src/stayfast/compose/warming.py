@@ -20,8 +20,8 @@ from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import PathWarmed
+from stayfast.http.server.tasks import Tasks
 from stayfast.server.edge import Edge
-from stayfast.server.tasks import Tasks
 
 LOOK_S = 0.25
 SPAN_S = 2.0  # of which it is judged whether there is room: one look is too short, as anything may take a few milliseconds

@@ -22,7 +22,7 @@ def test_a_pass_runs_the_whole_path_and_leaves_nothing_behind() -> None:
             assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") or b": server-timing" in answer
         await asyncio.sleep(0)
         [member] = twin.system.registry
-        assert (member.n_in_flight, len(twin.edge.tasks), len(twin.edge.connections)) == (0, 0, 1)
+        assert (member.n_in_flight, len(twin.edge.tasks), len(twin.server.connections)) == (0, 0, 1)
 
     run(main)
 
@@ -33,7 +33,7 @@ def test_it_goes_on_after_its_connection_was_closed_as_idle() -> None:
         twin = Twin(loop, Random(1), _raise)
         await twin.ask()
         await asyncio.sleep(ServerConfig().idle_timeout_s * 2)
-        assert len(twin.edge.connections) == 0
+        assert len(twin.server.connections) == 0
         assert (await twin.ask()).startswith(b"HTTP/1.1 200")
 
     run(main)
@@ -43,7 +43,7 @@ def test_an_answer_that_is_an_error_has_gone_astray() -> None:
     """Nothing waits for the end of a stream that never began."""
     async def main(loop: SimLoop) -> None:
         twin = Twin(loop, Random(1), _raise)
-        twin.edge.drain()
+        twin.server.drain()
         with pytest.raises(Astray):
             await twin.ask()
 
@@ -59,7 +59,7 @@ def test_a_pass_that_is_cut_off_has_gone_astray(has_begun: bool) -> None:
         await asyncio.sleep(0)
         while has_begun and not twin.heard:
             await asyncio.sleep(0)
-        [connection] = twin.edge.connections
+        [connection] = twin.server.connections
         connection.abort()
         with pytest.raises(Astray):
             await asked
