@@ -25,7 +25,7 @@ from stayfast.settings.declare import Record
 from stayfast.settings.decode import Decoder
 from stayfast.settings.nodes import parse
 from stayfast.sim.config import ListenConfig
-from stayfast.sim.listener import Listener, signalled
+from stayfast.sim.signals import signalled
 from stayfast.sim.site import Site, check_name
 from stayfast.upstreams.simulated import PRESETS, ProviderConfig
 
@@ -127,19 +127,19 @@ def _asked(given: list[str], base: ProviderConfig) -> Providers:
 
 
 async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -> int:
-    listener = Listener(Site(listen, providers, SystemClock(), _report))
+    site = Site(listen, providers, SystemClock(), _report)
     gc.collect()
     gc.freeze()  # a full collection over what was imported takes 10 ms, which would count as a provider's
     with signalled() as has_come:  # before anybody is told the address, and may send one
-        port = await listener.listen()
+        port = await site.listen()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        _introduce(listener.site, f"http://{host}:{port}", port, as_json=as_json)
+        _introduce(site, f"http://{host}:{port}", port, as_json=as_json)
         try:
             await has_come.wait()
         finally:
-            listener.close()
+            site.close()
     if as_json:
-        _tell(listener.site.control.counts())
+        _tell(site.control.counts())
     return 0
 
 

@@ -15,13 +15,13 @@ import uvloop
 from stayfast.bench.words import Book
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
+from stayfast.http.server.connection import Connection
 from stayfast.prove.desk import Visit, answer_of
 from stayfast.prove.tail import MIXTURE
 from stayfast.sim.answer import Answer
 from stayfast.sim.config import ListenConfig
-from stayfast.sim.connection import Connection
-from stayfast.sim.listener import Listener, signalled
-from stayfast.sim.reader import Inbound
+from stayfast.sim.request import SimRequest
+from stayfast.sim.signals import signalled
 from stayfast.sim.site import Site
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.simulated import (
@@ -102,11 +102,12 @@ class _Shop(Site):
                          SystemClock(), _report)
         self._articles = articles
 
-    def _ask(self, connection: Connection, inbound: Inbound, name: str, api: Api) -> Coroutine[Any, Any, None]:
+    def _ask(self, connection: Connection[SimRequest], request: SimRequest, name: str,
+             api: Api) -> Coroutine[Any, Any, None]:
         its = self._providers[name]
-        ask = ask_of(decode(api, inbound.body), cache_rules=its.cache_rules)
-        answer = answer_of(self._articles[question_in(inbound.body)])
-        return Answer(its, msgspec.structs.replace(ask, value=answer), connection, inbound, self._desk).run()
+        ask = ask_of(decode(api, request.body), cache_rules=its.cache_rules)
+        answer = answer_of(self._articles[question_in(request.body)])
+        return Answer(its, msgspec.structs.replace(ask, value=answer), connection, request, self._desk).run()
 
 
 def _report(error: BaseException) -> None:
@@ -114,12 +115,12 @@ def _report(error: BaseException) -> None:
 
 
 async def _serve(articles: Mapping[str, int], seed: int) -> None:
-    listener = Listener(_Shop(articles, seed))
+    shop = _Shop(articles, seed)
     with signalled() as has_come:
-        sys.stdout.write(f"http://127.0.0.1:{await listener.listen()}\n")
+        sys.stdout.write(f"http://127.0.0.1:{await shop.listen()}\n")
         sys.stdout.flush()
         await has_come.wait()
-    listener.close()
+    shop.close()
 
 
 if __name__ == "__main__":
