@@ -25,7 +25,7 @@ pytestmark = pytest.mark.sockets
 class NamedRequest(HttpRequest):
     """A request with a name in its head."""
 
-    KEPT = frozenset((b"x-name",))
+    READ_HEADERS = frozenset((b"x-name",))
 
     __slots__ = ()
 
@@ -172,8 +172,8 @@ def test_leaving_cancels_and_limits_hold() -> None:
 
 def test_no_request_type_can_leave_out_what_frames_a_request() -> None:
     """Whatever headers it keeps: content-length given twice is refused in any case."""
-    assert FRAMING_HEADERS < NamedRequest.KEPT
-    assert b"connection" in NamedRequest.LISTS
+    assert FRAMING_HEADERS < NamedRequest.READ_HEADERS
+    assert b"connection" in NamedRequest.LIST_HEADERS
 
 
 def test_a_lazy_timer_moves_earlier_only() -> None:

@@ -81,7 +81,7 @@ class Server:
         self._http.stop_listening()
 
     def check_head(self, request: HttpRequest, *, is_draining: bool) -> None:
-        """All are welcome."""
+        """None is refused by its head."""
 
     async def handle(self, connection: HttpConnection[HttpRequest], request: HttpRequest) -> None:
         """Write the pieces, and note when."""
@@ -101,11 +101,11 @@ class Server:
         connection.finish(request)
 
     def render_error(self, request: HttpRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
-        """The client is ours and sends nothing wrong."""
+        """A plain text: the client counts it as a failed sample."""
         return whole_response(status_line(error.status), error.message.encode(), connection_line(request, keep_alive=False))
 
     def note_refusal(self, request: HttpRequest, error: StayfastError) -> None:
-        """It shows as a failed sample."""
+        """Nothing is counted here."""
 
 
 class Compared:

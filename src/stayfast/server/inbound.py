@@ -56,8 +56,8 @@ _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=
 class Inbound(HttpRequest):
     """A request to the gateway. `api` and `tenant` are set once its head is in."""
 
-    KEPT = _KNOWN
-    LISTS = _LISTS
+    READ_HEADERS = _KNOWN
+    LIST_HEADERS = _LISTS
 
     __slots__ = ("api", "request_id", "tenant")
 

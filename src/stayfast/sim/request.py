@@ -6,7 +6,7 @@ from stayfast.http.server.request import HttpRequest
 class SimRequest(HttpRequest):
     """What the simulator reads of a request's head: who is asking."""
 
-    KEPT = frozenset((b"authorization", b"x-api-key"))
+    READ_HEADERS = frozenset((b"authorization", b"x-api-key"))
 
     __slots__ = ()
 

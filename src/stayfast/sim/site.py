@@ -114,9 +114,9 @@ class Site:
         if request.method != "POST":
             raise Rejected("This path takes POST only.", status=405, code="method_not_allowed")
         self._check_key(request)
-        asked = decode(api, request.body)
+        llm_request = decode(api, request.body)
         provider = self._providers[name]
-        ask = ask_of(asked, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
+        ask = ask_of(llm_request, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
         return Answer(provider, ask, connection, request, self._desk).run()
 
     def _answer_cold(self, request: SimRequest) -> tuple[int, bytes]:

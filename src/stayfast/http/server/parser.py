@@ -104,7 +104,8 @@ class RequestParser(Generic[R]):
             except httptools.HttpParserError as error:
                 if not self.is_over:
                     self._break_off(_not_http(data, error))
-            self._check_size()
+            if self.phase != IDLE:
+                self._check_size()
             return
 
     def _check_size(self) -> None:
@@ -112,7 +113,7 @@ class RequestParser(Generic[R]):
         if self.phase == HEAD:
             if self._n_head > limits.max_head_bytes:
                 self._break_off(self._head_too_large())
-        elif self.phase == BODY and (len(self._raw) > limits.max_headers or self._n_quiet > limits.max_head_bytes):
+        elif len(self._raw) > limits.max_headers or self._n_quiet > limits.max_head_bytes:
             self._break_off(self._head_too_large())
 
     def due_at(self) -> float:
@@ -175,7 +176,7 @@ class RequestParser(Generic[R]):
                 self._stop(self._head_too_large())
             if version != "1.1":
                 request.is_http_10 = is_http_10(version)
-            request.fields = fields = read_fields(raw, request.KEPT, request.LISTS, is_http_10=request.is_http_10)
+            request.fields = fields = read_fields(raw, self._request_type, is_http_10=request.is_http_10)
         except Rejected as error:
             self._stop(error)
         self.phase = BODY

@@ -19,12 +19,12 @@ _TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?
 class HttpRequest:
     """A request. The parser fills it, the head check may set what it stands for; nothing changes it afterwards.
 
-    A subclass names the headers that its application reads in `KEPT`, and those of them that may come in several lines
-    (RFC 9110, 5.3) in `LISTS`. The parser looks at no others.
+    A subclass names the headers that its application reads in `READ_HEADERS`, and those of them that may come in several
+    lines (RFC 9110, 5.3) in `LIST_HEADERS`. The parser looks at no others.
     """
 
-    KEPT: ClassVar[frozenset[bytes]] = FRAMING_HEADERS
-    LISTS: ClassVar[frozenset[bytes]] = frozenset((b"connection",))
+    READ_HEADERS: ClassVar[frozenset[bytes]] = FRAMING_HEADERS
+    LIST_HEADERS: ClassVar[frozenset[bytes]] = frozenset((b"connection",))
 
     __slots__ = ("accepted_at", "body", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive", "method", "path",
                  "query", "raw_headers", "refusal")
@@ -36,7 +36,7 @@ class HttpRequest:
         self.query = b""
         self.is_http_10 = False
         self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # the head check may drop them
-        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of KEPT but content-length
+        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of READ_HEADERS but content-length
         self.body = b""
         self.keep_alive = False
         self.deadline_s = math.inf  # after its first byte; set by the head check: until then the body must be in
@@ -45,8 +45,8 @@ class HttpRequest:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.KEPT = cls.KEPT | FRAMING_HEADERS
-        cls.LISTS = cls.LISTS | HttpRequest.LISTS
+        cls.READ_HEADERS = cls.READ_HEADERS | FRAMING_HEADERS
+        cls.LIST_HEADERS = cls.LIST_HEADERS | HttpRequest.LIST_HEADERS
 
     def deadline_error(self) -> StayfastError:
         """The answer when `deadline_s` is over before the body is in."""
@@ -72,13 +72,16 @@ def split_target(target: bytes) -> tuple[str, bytes]:
     return found[1].decode("ascii"), found[2] or b""
 
 
-def read_fields(raw: Sequence[tuple[bytes, bytes]], kept: frozenset[bytes], lists: frozenset[bytes], *,
+def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpRequest], *,
                 is_http_10: bool) -> dict[bytes, bytes]:
-    """The kept headers by lower-case name. Raises Rejected for what two servers could understand in two ways."""
+    """The headers that `request_type` reads, by lower-case name. Raises Rejected for what two servers could understand in
+    two ways.
+    """
+    names, lists = request_type.READ_HEADERS, request_type.LIST_HEADERS
     fields: dict[bytes, bytes] = {}
     for name, value in raw:
         key = name.lower()
-        if key in kept:
+        if key in names:
             if key not in fields:
                 fields[key] = value
             elif key in lists:
