@@ -6,13 +6,15 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from stayfast.http.server.connection import Connection, HttpServer
+from stayfast.http.server.tasks import Tasks
+from stayfast.server.app import GatewayApp
 from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import ServerConfig
 from stayfast.server.edge import Edge
+from stayfast.server.inbound import Inbound
 from stayfast.server.lifecycle import as_it_came
-from stayfast.server.protocol import Connection
-from stayfast.server.tasks import Tasks
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, get, post
 
@@ -85,9 +87,11 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
     backend = FakeBackend(ServerConfig(max_head_bytes=1024, max_body_bytes=1024, keepalive_s=0.5),
                           FakeGateway(lambda request: [0.3, 0.3, b"data: a\n\n" if request.stream else ANSWER]))
     current = Current(backend)
-    edge = Edge(current, clock=loop, sink=RecordingSink(), tasks=Tasks(errors.append), entropy=b"12345678",
+    tasks = Tasks(errors.append)
+    edge = Edge(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678",
                 cold=ColdApp(current, clock=loop, version="0", is_draining=lambda: False), place=as_it_came)
-    connection = Connection(edge)
+    server: HttpServer[Inbound] = HttpServer(GatewayApp(edge), loop, tasks)
+    connection = Connection(server)
     wire = Wire(loop, connection)
     connection.connection_made(wire)
     for part in parts:
@@ -96,9 +100,9 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
         connection.data_received(part)
         await asyncio.sleep(0.01)
     async with asyncio.timeout(600):  # virtual seconds: every wait of a connection is bounded
-        while edge.connections:  # in virtual time a look costs nothing
+        while server.connections:  # in virtual time a look costs nothing
             await asyncio.sleep(1)
-    assert len(edge.tasks) == 0
+    assert len(tasks) == 0
     return wire.sent, errors
 
 

@@ -9,8 +9,8 @@ import pytest
 import uvloop
 
 from stayfast.core.clock import SystemClock
+from stayfast.http.server.asgi import AsgiApp, Message, Scope
 from stayfast.server.backend import Current
-from stayfast.server.edge import AsgiApp, Message, Scope
 from stayfast.server.lifecycle import Server
 from stayfast.server.openapi import document
 from stayfast.testing import RecordingSink

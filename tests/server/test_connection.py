@@ -7,8 +7,8 @@ import pytest
 import uvloop
 
 from stayfast.core.types import Request
+from stayfast.http.server.parser import READ_AHEAD_BYTES
 from stayfast.server.config import ServerConfig
-from stayfast.server.protocol import READ_AHEAD_BYTES
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, post, serving
 
 pytestmark = pytest.mark.sockets
@@ -73,9 +73,9 @@ def test_a_client_far_ahead_is_answered_what_was_whole_and_then_refused() -> Non
             body = named("m" * 30_000)
             client.send(post(body))
             await eventually(lambda: len(running.backend.gateway.seen) == 1)
-            (connection,) = running.server.edge.connections
+            (connection,) = running.server.http.connections
             client.send(post(body) * 400)
-            await eventually(lambda: connection._reader.is_over)
+            await eventually(lambda: connection._parser.is_over)
             await client.writer.drain()  # 12 MB are taken in, so nothing but the answers hold them
             gate.set()
             statuses, told = list[int](), b""
@@ -175,7 +175,7 @@ def test_a_head_dripped_byte_by_byte_has_one_deadline() -> None:
             for byte in get("/livez", "x: " + "a" * 200):
                 client.send(bytes((byte,)))
                 await asyncio.sleep(0.002)
-                if not running.server.edge.connections or running.sink.facts:
+                if not running.server.http.connections or running.sink.facts:
                     break
             assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
 
@@ -220,13 +220,13 @@ def test_connections_above_the_limit_are_turned_away() -> None:
     async def main() -> None:
         async with serving(FakeBackend(ServerConfig(port=0, max_connections=2))) as running:
             clients = [await running.connect() for _ in range(2)]
-            await eventually(lambda: len(running.server.edge.connections) == 2)
+            await eventually(lambda: len(running.server.http.connections) == 2)
             third = await running.connect()
             refused = await third.rest()
             assert refused.startswith(b"HTTP/1.1 503 ")
             assert b"retry-after: 1\r\n" in refused
             clients[0].leave()
-            await eventually(lambda: len(running.server.edge.connections) == 1)
+            await eventually(lambda: len(running.server.http.connections) == 1)
             fourth = await running.connect()
             fourth.send(get("/livez"))
             assert (await fourth.answer())[0] == 200
@@ -267,8 +267,8 @@ def test_small_segments_are_sent_at_once() -> None:
     async def main() -> None:
         async with serving() as running:
             await running.connect()
-            await eventually(lambda: len(running.server.edge.connections) == 1)
-            (connection,) = running.server.edge.connections
+            await eventually(lambda: len(running.server.http.connections) == 1)
+            (connection,) = running.server.http.connections
             sock = connection._transport.get_extra_info("socket")
             assert sock.getsockopt(6, 1) == 1  # IPPROTO_TCP, TCP_NODELAY
 

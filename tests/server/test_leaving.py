@@ -9,8 +9,9 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Request
+from stayfast.http.server.connection import HIGH_WATER_BYTES
+from stayfast.http.server.parser import READ_AHEAD_BYTES
 from stayfast.server.config import ServerConfig
-from stayfast.server.protocol import HIGH_WATER_BYTES, READ_AHEAD_BYTES
 from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, Running, Step, eventually, post, serving
 
 pytestmark = pytest.mark.sockets
@@ -56,11 +57,11 @@ def test_leaving_cancels_at_once(state: str, body: bytes, gateway: FakeGateway, 
             await begun(running, client, state)
             left_at = SystemClock().now()
             {"close": client.leave, "half-close": client.writer.write_eof, "reset": client.reset}[leave]()
-            await eventually(lambda: len(running.server.edge.tasks) == 0, within_s=1)
+            await eventually(lambda: len(running.server.http.tasks) == 0, within_s=1)
             assert SystemClock().now() - left_at < WITHIN_S
             assert len(gateway.cancelled_at) + sum(reply.is_closed for reply in gateway.replies) == 1
             client.reset()
-            await eventually(lambda: not running.server.edge.connections)
+            await eventually(lambda: not running.server.http.connections)
 
     uvloop.run(main())
 
@@ -81,11 +82,11 @@ def test_leaving_shows_behind_what_was_sent_ahead(state: str, body: bytes, gatew
             client.send(post() * (40 * READ_AHEAD_BYTES // len(post())))
             await client.writer.drain()
             {"close": client.leave, "half-close": client.writer.write_eof, "reset": client.reset}[leave]()
-            took_s = await eventually(lambda: len(running.server.edge.tasks) == 0, within_s=2)
+            took_s = await eventually(lambda: len(running.server.http.tasks) == 0, within_s=2)
             assert took_s < WITHIN_S
             assert len(gateway.cancelled_at) + sum(reply.is_closed for reply in gateway.replies) == 1
             client.reset()
-            await eventually(lambda: not running.server.edge.connections)
+            await eventually(lambda: not running.server.http.connections)
 
     uvloop.run(main())
 
@@ -106,7 +107,7 @@ def test_leaving_with_requests_in_the_queue_drops_them() -> None:
             client.send(post() * 5)
             await eventually(lambda: len(running.backend.gateway.seen) == 1)
             client.reset()
-            await eventually(lambda: not running.server.edge.connections)
+            await eventually(lambda: not running.server.http.connections)
             await asyncio.sleep(0.01)
             assert len(running.backend.gateway.seen) == 1
 
@@ -127,7 +128,7 @@ def test_a_client_that_stops_reading_stops_the_pull() -> None:
             client.send(post(STREAM))
             await eventually(lambda: len(backend.gateway.replies) == 1)
             await settled(lambda: backend.gateway.replies[0].n_pulled)
-            (connection,) = running.server.edge.connections
+            (connection,) = running.server.http.connections
             assert connection._transport.get_write_buffer_size() <= HIGH_WATER_BYTES + len(chunk) + 100
             assert backend.gateway.replies[0].n_pulled < 12_000_000
             client.reader._transport.resume_reading()  # type: ignore[attr-defined]
@@ -164,7 +165,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_cut_off() -> None:
             await eventually(lambda: bool(gateway.replies))
             took_s = await eventually(lambda: gateway.replies[0].is_closed, within_s=5)
             assert took_s > 0.15
-            assert not running.server.edge.connections
+            assert not running.server.http.connections
             client.reset()
 
     uvloop.run(main())
@@ -200,12 +201,12 @@ def test_requests_do_not_pile_up_behind_an_answer_that_nobody_reads() -> None:
             client = await running.connect()
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             client.send(post())
-            (connection,) = running.server.edge.connections
+            (connection,) = running.server.http.connections
             await eventually(lambda: connection.is_full)
             client.send(post(b"x" * 200_000) * 50)
             await client.writer.drain()
-            await eventually(lambda: connection._reader.is_over)
-            assert sum(len(inbound.body) for inbound in connection._reader.ready) < 600_000
+            await eventually(lambda: connection._parser.is_over)
+            assert sum(len(inbound.body) for inbound in connection._parser.ready) < 600_000
 
     uvloop.run(main())
 
@@ -224,6 +225,6 @@ def test_answers_that_nobody_reads_do_not_pile_up() -> None:
             await settled(lambda: len(gateway.replies))
             assert len(gateway.replies) <= 2
             client.reset()
-            await eventually(lambda: not running.server.edge.connections)
+            await eventually(lambda: not running.server.http.connections)
 
     uvloop.run(main())

@@ -34,7 +34,7 @@ def test_a_drain_lets_running_answers_finish_and_refuses_new_ones() -> None:
             await stream.until(b"data: a\n\n")
             serve = asyncio.ensure_future(running.server.serve())
             running.server.stop()
-            await eventually(lambda: running.server.edge.is_draining)
+            await eventually(lambda: running.server.http.is_draining)
             late.send(post())
             refused = await late.rest()
             assert refused.startswith(b"HTTP/1.1 503 ")
@@ -112,7 +112,7 @@ def test_a_second_stop_does_not_wait() -> None:
             await eventually(lambda: bool(running.backend.gateway.replies))
             serve = asyncio.ensure_future(running.server.serve())
             running.server.stop()
-            await eventually(lambda: running.server.edge.is_draining)
+            await eventually(lambda: running.server.http.is_draining)
             running.server.stop()
             async with asyncio.timeout(1):
                 assert await serve == CUT_OFF
@@ -128,10 +128,10 @@ def test_a_request_half_read_when_the_drain_begins_is_answered() -> None:
             client = await running.connect()
             asked = post()
             client.send(asked[:-5])
-            await eventually(lambda: any("body" in repr(one) for one in running.server.edge.connections))
+            await eventually(lambda: any("body" in repr(one) for one in running.server.http.connections))
             serve = asyncio.ensure_future(running.server.serve())
             running.server.stop()
-            await eventually(lambda: running.server.edge.is_draining)
+            await eventually(lambda: running.server.http.is_draining)
             client.send(asked[-5:])
             answer = await client.rest()
             assert answer.startswith(b"HTTP/1.1 200 ")
@@ -243,7 +243,7 @@ def test_tasks_report_what_nobody_caught() -> None:
             await asyncio.Event().wait()
 
         async with serving(FakeBackend(gateway=FakeGateway(before=before))) as running:
-            tasks = running.server.edge.tasks
+            tasks = running.server.http.tasks
             tasks.spawn(fail())
             await tasks.wait(1)
             assert [str(error) for error in running.errors] == ["lost"]

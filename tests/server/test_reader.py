@@ -6,17 +6,21 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Stage
-from stayfast.server.backend import Current
-from stayfast.server.config import ServerConfig
-from stayfast.server.heads import Heads
-from stayfast.server.inbound import Inbound
-from stayfast.server.reader import BODY, HEAD, IDLE, MAX_PIPELINED, SWALLOWED_BYTES, Reader
-from tests.server.fakes import CHAT, FakeBackend, get, post
+from stayfast.http.server.parser import (
+    BODY,
+    HEAD,
+    IDLE,
+    MAX_PIPELINED,
+    SWALLOWED_BYTES,
+    HttpLimits,
+    RequestParser,
+)
+from stayfast.server.inbound import Inbound, body_deadline_s
+from tests.server.fakes import CHAT, get, post
 
 _CHUNKED = (b"POST /v1/messages?a=b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: Chunked\r\nX-Request-Id: one\r\n\r\n"
             b"3\r\nabc\r\nA;ext=1\r\n0123456789\r\n0\r\nx-trailer: y\r\n\r\n")
 _UPGRADE = post(CHAT, "/v1/responses", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
-HEADS = Heads(Current(FakeBackend()))  # of no hot path where nobody sets `api`: it stays empty
 _ROUND = post() + _CHUNKED + get("/livez") + _UPGRADE + post(b"")
 
 
@@ -38,9 +42,14 @@ class Ticking:
         return 0.0
 
 
-def reader(config: ServerConfig | None = None) -> Reader:
-    """A reader that refuses nothing."""
-    return Reader(config or ServerConfig(), Ticking(), lambda inbound: None, HEADS)
+def reader(limits: HttpLimits | None = None, refusal: StayfastError | None = None) -> RequestParser[Inbound]:
+    """A parser that refuses every request, or none."""
+
+    def check_head(inbound: Inbound) -> StayfastError | None:
+        inbound.deadline_s = body_deadline_s(inbound.fields)
+        return refusal
+
+    return RequestParser(Inbound, limits or HttpLimits(), Ticking(), check_head)
 
 
 def told(inbound: Inbound) -> tuple[object, ...]:
@@ -89,7 +98,7 @@ def test_a_large_head_in_many_reads_is_not_counted_twice() -> None:
     for n_pad, status in ((1900, None), (2100, 431)):
         data = get("/livez", "x: " + "a" * n_pad)
         for step in (1, 7, 500, 10_000):
-            it = reader(ServerConfig(max_head_bytes=2048))
+            it = reader(HttpLimits(max_head_bytes=2048))
             for at in range(0, len(data), step):
                 it.feed(data[at : at + step])
             assert [told(inbound)[-1] for inbound in it.ready] == [status], (n_pad, step)
@@ -97,7 +106,7 @@ def test_a_large_head_in_many_reads_is_not_counted_twice() -> None:
 
 def test_a_long_body_before_a_head_does_not_count_as_head() -> None:
     """The beginning of a pipelined request shares its read with the end of a large body."""
-    it = reader(ServerConfig(max_head_bytes=2048))
+    it = reader(HttpLimits(max_head_bytes=2048))
     data = post(b"x" * 50_000) + get("/livez")
     it.feed(data[:-10])
     it.feed(data[-10:])
@@ -132,7 +141,7 @@ def test_reading_ahead_is_bounded() -> None:
 
 def test_time_is_given_by_phase_and_by_what_arrived() -> None:
     """A head has head_timeout_s; a body body_timeout_s and a second for each 16 KiB that came."""
-    it = reader(ServerConfig(head_timeout_s=10, body_timeout_s=30))
+    it = reader(HttpLimits(head_timeout_s=10, body_timeout_s=30))
     data = post(b"x" * 100_000)
     it.feed(data[:20])
     assert (it.phase, it.due_at()) == (HEAD, 1 + 10)
@@ -144,7 +153,7 @@ def test_time_is_given_by_phase_and_by_what_arrived() -> None:
 
 def test_a_body_has_no_more_time_than_its_client_has_patience() -> None:
     """Then the deadline has passed, whatever is still to come; who says it wrongly is told so once the body is in."""
-    it = reader(ServerConfig(head_timeout_s=10, body_timeout_s=30))
+    it = reader(HttpLimits(head_timeout_s=10, body_timeout_s=30))
     data = post(b"x" * 100_000).replace(b"host:", b"x-request-timeout: 3.5\r\nhost:")
     it.feed(data[:-50_000])
     assert (it.phase, it.due_at()) == (BODY, 1 + 3.5)
@@ -154,7 +163,7 @@ def test_a_body_has_no_more_time_than_its_client_has_patience() -> None:
     [late] = it.ready
     assert isinstance(late.refusal, DeadlineExceeded)
     assert (late.refusal.status, late.refusal.stage) == (504, Stage.ADMIT)
-    wrong = reader(ServerConfig(body_timeout_s=30))
+    wrong = reader(HttpLimits(body_timeout_s=30))
     wrong.feed(data[:-90_000].replace(b"3.5", b"abc"))
     assert wrong.due_at() > 30
 
@@ -162,7 +171,7 @@ def test_a_body_has_no_more_time_than_its_client_has_patience() -> None:
 @pytest.mark.parametrize("n_reads", [1, 2])
 def test_a_refused_body_is_swallowed_and_not_kept(n_reads: int) -> None:
     """The connection stays usable, the memory free."""
-    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"), HEADS)
+    it = reader(refusal=StayfastError("no"))
     data = post(b"x" * 100_000)
     step = len(data) // n_reads + 1
     for at in range(0, len(data), step):
@@ -176,7 +185,7 @@ _OPEN_END = (b"POST /v1/messages HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunk
 @pytest.mark.parametrize("start", [b"2\r\n{}\r\n0\r\nx-a: ", b"2\r\n{}\r\n0\r\n", b"2;", b"2;a="])
 def test_trailers_and_extensions_without_end_are_broken_off(start: bytes) -> None:
     """They have a head's bound, and one read more: 431, and nothing is read after it."""
-    it = reader(ServerConfig(max_head_bytes=65_536))
+    it = reader(HttpLimits(max_head_bytes=65_536))
     it.feed(_OPEN_END + start)
     n_fed = 0
     while not it.is_over:
@@ -188,7 +197,7 @@ def test_trailers_and_extensions_without_end_are_broken_off(start: bytes) -> Non
 
 def test_short_trailers_and_extensions_pass() -> None:
     """In any number of chunks: the bound is for what no body interrupts."""
-    it = reader(ServerConfig(max_head_bytes=1024))
+    it = reader(HttpLimits(max_head_bytes=1024))
     it.feed(_OPEN_END)
     for _ in range(100):
         it.feed(b"1;" + b"e" * 600 + b"\r\nx\r\n")
@@ -216,7 +225,7 @@ def test_tiny_chunks_cost_their_bytes() -> None:
 @pytest.mark.parametrize("head", [_OPEN_END + b"ffffffff\r\n", post(b"").replace(b"length: 0", b"length: 30000000")])
 def test_an_endless_body_is_not_read_for_a_refusal(head: bytes) -> None:
     """What the head is refused for is answered after SWALLOWED_BYTES, and the connection ends."""
-    it = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no", status=404), HEADS)
+    it = reader(refusal=StayfastError("no", status=404))
     it.feed(head)
     n_fed = 0
     while not it.is_over:
@@ -229,7 +238,7 @@ def test_an_endless_body_is_not_read_for_a_refusal(head: bytes) -> None:
 def test_the_gate_decides_before_the_body_is_invited() -> None:
     """`expect: 100-continue` with a refusal: answered at once, and closed."""
     head, _, _ = post(b"x" * 1000, "/v1/chat/completions", "expect: 100-continue").partition(b"x" * 1000)
-    refusing = Reader(ServerConfig(), Ticking(), lambda inbound: StayfastError("no"), HEADS)
+    refusing = reader(refusal=StayfastError("no"))
     refusing.feed(head)
     assert [told(inbound)[4:6] for inbound in refusing.ready] == [(False, True)]
     inviting = reader()

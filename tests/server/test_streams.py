@@ -13,9 +13,7 @@ from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, Upstrea
 from stayfast.core.events import RequestRefused
 from stayfast.core.types import Request, Stage
 from stayfast.server.config import ServerConfig
-from stayfast.server.protocol import HIGH_WATER_BYTES, LOW_WATER_BYTES
 from tests.server.fakes import CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, parse_head, post, serving
-from tests.unit.http.client.peers import n_waiting
 
 pytestmark = pytest.mark.sockets
 
@@ -235,7 +233,7 @@ def test_a_cancellation_from_elsewhere_leaves_no_client_waiting() -> None:
             client = await running.connect()
             client.send(post())
             assert await client.rest() == b""
-            await eventually(lambda: not running.server.edge.connections)
+            await eventually(lambda: not running.server.http.connections)
 
     uvloop.run(main())
 
@@ -255,31 +253,8 @@ def test_empty_chunks_do_not_end_a_stream() -> None:
     uvloop.run(main())
 
 
-@pytest.mark.parametrize("is_whole", [False, True])
-def test_the_first_token_is_sent_at_once(*, is_whole: bool) -> None:
-    """Before the next is asked for, not when the loop's turn is over; a whole answer goes with its end, in one piece."""
-
-    async def main() -> None:
-        there: list[int] = []
-
-        async def look() -> None:
-            there.append(n_waiting(client.writer.get_extra_info("socket").fileno()))
-
-        gateway = FakeGateway(lambda request: [b"data: a\n\n", look, b"data: b\n\n"], is_whole=is_whole)
-        async with serving(FakeBackend(gateway=gateway)) as running:
-            client = await running.connect()
-            client.send(post(STREAM))
-            said = await client.until(b"\r\n0\r\n\r\n")
-            first = said[: said.index(b"data: b") - len(b"9\r\n")]
-            assert there == [0 if is_whole else len(first)]
-            [line] = running.server.edge.connections
-            assert line._transport.get_write_buffer_limits() == (LOW_WATER_BYTES, HIGH_WATER_BYTES)
-
-    uvloop.run(main())
-
-
 def test_a_client_that_is_gone_at_the_first_token() -> None:
-    """Its reset came, but the loop has not read it: the write that goes at once fails, and nothing else does."""
+    """Its reset came, but the loop has not read it: the write fails, and nothing else does."""
 
     async def main() -> None:
         async def vanish(request: Request) -> None:

@@ -16,7 +16,6 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.sim_server.config import ListenConfig
-from stayfast.lab.sim_server.listener import Listener
 from stayfast.lab.sim_server.site import Site
 from stayfast.lab.simulated import ProviderConfig
 
@@ -82,17 +81,17 @@ def running_sim(providers: Mapping[str, ProviderConfig], **listen: Any) -> Itera
     thread.start()
     sim = Sim(0)
 
-    async def start() -> Listener:
-        listener = Listener(Site(ListenConfig(port=0, **listen), providers, SystemClock(), sim.errors.append))
-        sim.port = await listener.listen()
-        return listener
+    async def start() -> Site:
+        site = Site(ListenConfig(port=0, **listen), providers, SystemClock(), sim.errors.append)
+        sim.port = await site.listen()
+        return site
 
     async def stop() -> None:
-        listener.close()
+        site.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
 
-    listener = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
+    site = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
     try:
         yield sim
     finally:

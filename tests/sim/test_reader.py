@@ -5,26 +5,34 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.sim_server.reader import MAX_HEAD_BYTES, Reader
+from stayfast.core.clock import SystemClock
+from stayfast.http.server.parser import HttpLimits, RequestParser
+from stayfast.lab.sim_server.request import SimRequest
 
+MAX_HEAD_BYTES = HttpLimits().max_head_bytes
 ASKED = (b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-API-Key: k\r\nContent-Length: 5\r\n\r\nhello"
          b"POST /b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
          b"3\r\nabc\r\n2;ext\r\nde\r\n0\r\nTrailer: t\r\n\r\n"
          b"GET /c HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
          b"POST /d HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nhi"
          b"GET /e HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\nGET /never HTTP/1.1\r\n\r\n")
-READ = [(b"POST", b"/a?b=c", b"hello", True), (b"POST", b"/b", b"abcde", True), (b"GET", b"/c", b"", True),
-        (b"POST", b"/d", b"hi", True), (b"GET", b"/e", b"", False)]
+READ = [("POST", "/a", b"hello", True), ("POST", "/b", b"abcde", True), ("GET", "/c", b"", True),
+        ("POST", "/d", b"hi", True), ("GET", "/e", b"", False)]
+
+
+def parser() -> RequestParser[SimRequest]:
+    """A parser that refuses nothing by its head."""
+    return RequestParser(SimRequest, HttpLimits(max_body_bytes=1024), SystemClock(), lambda request: None)
 
 
 @given(cuts=st.lists(st.integers(0, len(ASKED)), max_size=12))
 def test_requests_are_the_same_however_they_are_split(cuts: list[int]) -> None:
     """Bodies, pipelining, chunks, trailers, offers to upgrade, and the end that the client asks for."""
-    reader = Reader(1024)
+    reader = parser()
     places = [0, *sorted(cuts), len(ASKED)]
     for begin, end in pairwise(places):
         reader.feed(ASKED[begin:end])
-    assert [(one.method, one.target, one.body, one.keep_alive) for one in reader.ready] == READ
+    assert [(one.method, one.path, one.body, one.keep_alive) for one in reader.ready] == READ
     assert reader.ready[0].key == b"k"
     assert reader.is_over
 
@@ -33,7 +41,7 @@ def test_requests_are_the_same_however_they_are_split(cuts: list[int]) -> None:
                       max_size=8))
 def test_no_bytes_break_it(parts: list[bytes]) -> None:
     """Nothing raises, and there is at most one refusal, the last."""
-    reader = Reader(1024)
+    reader = parser()
     for part in parts:
         reader.feed(part)
     refused = [one.refusal is not None for one in reader.ready]
@@ -44,10 +52,11 @@ def test_what_never_ends_is_refused() -> None:
     """A head, one header, a body, and chunks of one byte: each has a bound."""
     for begin, more, status in (
         (b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 100, 431), (b"GET / HTTP/1.1\r\na: ", b"b" * 999, 431),
-        (b"GET /", b"a" * 999, 431), (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 100, 413),
-        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;", b"x" * 999, 413),
+        (b"GET /", b"a" * 999, 431),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 100, 413),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1;", b"x" * 999, 431),
     ):
-        reader = Reader(1024)
+        reader = parser()
         reader.feed(begin)
         for _ in range(3 * MAX_HEAD_BYTES // 500):
             reader.feed(more)

@@ -153,7 +153,7 @@ def test_an_offer_to_upgrade_is_declined(sim: Sim) -> None:
 @pytest.mark.parametrize(("sent", "status"), [
     (b"NONSENSE\r\n\r\n", b"400"),
     (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000, b"431"),
-    (b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n" + b"x" * 40_000_000, b"413"),
+    (b"POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: 99999999999\r\n\r\n" + b"x" * 40_000_000, b"413"),
 ])
 def test_what_is_not_http_or_too_large_is_refused(sim: Sim, sent: bytes, status: bytes) -> None:
     """A refusal that can be read although the client goes on sending."""

@@ -19,7 +19,7 @@ from stayfast import __version__
 from stayfast.cli import say
 from stayfast.core.clock import SystemClock
 from stayfast.lab.sim_server.config import ListenConfig
-from stayfast.lab.sim_server.listener import Listener, signalled
+from stayfast.lab.sim_server.signals import signalled
 from stayfast.lab.sim_server.site import Site, check_name
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError, environment
@@ -126,19 +126,19 @@ def _asked(given: list[str], base: ProviderConfig) -> Providers:
 
 
 async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -> int:
-    listener = Listener(Site(listen, providers, SystemClock(), _report))
+    site = Site(listen, providers, SystemClock(), _report)
     gc.collect()
     gc.freeze()  # a full collection over what was imported takes 10 ms, which would count as a provider's
     with signalled() as has_come:  # before anybody is told the address, and may send one
-        port = await listener.listen()
+        port = await site.listen()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        _introduce(listener.site, f"http://{host}:{port}", port, as_json=as_json)
+        _introduce(site, f"http://{host}:{port}", port, as_json=as_json)
         try:
             await has_come.wait()
         finally:
-            listener.close()
+            site.close()
     if as_json:
-        _tell(listener.site.control.counts())
+        _tell(site.control.counts())
     return 0
 
 

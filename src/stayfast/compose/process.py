@@ -16,10 +16,10 @@ from stayfast.compose.caching import again, has_changed, load, logs, missing, re
 from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import SystemClock
+from stayfast.http.server.tasks import Tasks
 from stayfast.observe.loop_lag import watch_loop
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, as_it_came, run
-from stayfast.server.tasks import Tasks
 from stayfast.settings import Settings, SettingsError
 from stayfast.stores.embedder import Embedding, NoEmbedder
 from stayfast.upstreams.local import Address, Door, Elsewhere

@@ -146,7 +146,7 @@ class Backend(Protocol):
 class Current:
     """The system that new requests go to. One loop's."""
 
-    __slots__ = ("backend", "config", "is_for_this_machine", "keys", "limits")
+    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits")
 
     def __init__(self, backend: Backend) -> None:
         self.swap(backend)
@@ -156,4 +156,5 @@ class Current:
         keys, limits = Keys(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
         config = backend.config
+        self.http_limits = config.http_limits()
         self.is_for_this_machine = config.auth == "auto" and not config.demands_key and is_loopback(config.host)

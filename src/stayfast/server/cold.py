@@ -13,8 +13,8 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
+from stayfast.http.server.asgi import Message, Scope
 from stayfast.server.backend import Asked, Current, ToForget
-from stayfast.server.edge import Message, Scope
 from stayfast.server.openapi import document
 from stayfast.server.routes import (
     CACHE,

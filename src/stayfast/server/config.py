@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stayfast.http.server.parser import HttpLimits
 from stayfast.wire.json_input import MAX_DEPTH
 
 _MODES = ("auto", "off", "required")
@@ -70,6 +71,14 @@ class ServerConfig:
     def demands_key(self) -> bool:
         """Whether a request must carry a key."""
         return self.auth == "required" or (self.auth == "auto" and bool(self.keys))
+
+    def http_limits(self) -> HttpLimits:
+        """What of it concerns HTTP alone."""
+        return HttpLimits(
+            max_body_bytes=self.max_body_bytes, max_head_bytes=self.max_head_bytes, max_headers=self.max_headers,
+            max_connections=self.max_connections, head_timeout_s=self.head_timeout_s, body_timeout_s=self.body_timeout_s,
+            idle_timeout_s=self.idle_timeout_s, write_stall_s=self.write_stall_s,
+        )
 
 
 def is_loopback(host: str) -> bool:

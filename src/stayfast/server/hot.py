@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.types import Allowance, Api, Sight
+from stayfast.http.server.connection import Connection
+from stayfast.http.server.response import LAST_CHUNK, connection_line, frame
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.backend import Reply
 from stayfast.server.edge import Edge
@@ -20,21 +21,18 @@ from stayfast.server.inbound import (
     sdk_silence_s,
     urgency,
 )
-from stayfast.server.respond import LAST_CHUNK, connection_line, error_answer, events_head, frame, json_answer
+from stayfast.server.respond import error_answer, events_head, json_answer
 from stayfast.wire.allowances import rate_limit_lines
 from stayfast.wire.errors import render_event
 from stayfast.wire.json_input import decode
 from stayfast.wire.patience import patience_s
 from stayfast.wire.sse import comment
 
-if TYPE_CHECKING:
-    from stayfast.server.protocol import Connection
-
 CHAT = Api.CHAT
 _KEEP_ALIVE = comment("keep-alive")
 
 
-async def answer(edge: Edge, line: "Connection", inbound: Inbound) -> None:
+async def answer(edge: Edge, line: Connection[Inbound], inbound: Inbound) -> None:
     """A request's whole life as the edge sees it."""
     out = Answer(edge, line, inbound)
     try:
@@ -47,7 +45,7 @@ async def answer(edge: Edge, line: "Connection", inbound: Inbound) -> None:
             raise
         out.fail(line.verdict)
     except Exception as error:  # noqa: BLE001  # the Task's boundary
-        edge.tasks.report(error)
+        line.report(error)
         out.fail(StayfastError("The gateway failed at this request. Its log says why."))
 
 
@@ -56,7 +54,7 @@ class Answer:
 
     __slots__ = ("_common", "_edge", "_has_begun", "_inbound", "_is_chunked", "_is_served", "_line", "_request_id", "_sight")
 
-    def __init__(self, edge: Edge, line: "Connection", inbound: Inbound) -> None:
+    def __init__(self, edge: Edge, line: Connection[Inbound], inbound: Inbound) -> None:
         self._edge = edge
         self._line = line
         self._inbound = inbound
@@ -83,7 +81,7 @@ class Answer:
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
             if arrival.silence_s is not None:  # its SDK gives up after so much silence
                 keepalive_s = min(keepalive_s, arrival.silence_s / 2)
-            self._line.comment_every(self.comment, inbound.accepted_at + keepalive_s, keepalive_s)
+            self._line.start_keepalive(self.comment, inbound.accepted_at + keepalive_s, keepalive_s)
         self._is_served = True
         reply = await current.backend.gateway.serve(request, arrival)
         try:
@@ -106,9 +104,9 @@ class Answer:
     def fail(self, error: StayfastError) -> None:
         """Answer with an error: by status while that is possible, else as an event in an answer that then breaks off."""
         edge, line, inbound = self._edge, self._line, self._inbound
-        line.stop_comments()
+        line.stop_keepalive()
         if not self._is_served:
-            edge.note_refusal(inbound, self._request_id, error)
+            edge.note_refusal(inbound, error)
         if self._has_begun:
             event = render_event(error, inbound.api or CHAT, self._request_id, self._sight)
             line.write(frame(event) if self._is_chunked else event)
@@ -140,14 +138,13 @@ class Answer:
         keep_alive = self._is_chunked and self._line.will_stay(inbound)
         connection = connection_line(inbound, keep_alive=keep_alive)
         head = events_head(self._common + about, connection, is_chunked=self._is_chunked)
-        write = self._line.write if self._sight is None or self._sight.is_complete else self._line.write_now
-        write(head + (frame(data) if self._is_chunked else data))  # a client waits for the first; the rest may go together
+        self._line.write(head + (frame(data) if self._is_chunked else data))
 
     async def _relay(self, reply: Reply) -> None:
         line = self._line
         line_write, pull = line.write, reply.next
         chunk = await pull()
-        line.stop_comments()
+        line.stop_keepalive()
         while chunk is not None:
             data = chunk.data
             if data:  # an empty chunk would end the body

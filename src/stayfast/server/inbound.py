@@ -1,19 +1,20 @@
-"""One request as it came: its head, checked, and its body. Headers that nobody here reads are never looked at."""
+"""A request to the gateway, and what its headers say of how it is to be served."""
 
+import math
 import re
-from collections.abc import Sequence
 
-from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
 from stayfast.core.events import Trace
-from stayfast.core.types import Api, CacheControl, EventsWish
+from stayfast.core.types import Api, CacheControl, EventsWish, Stage
+from stayfast.http.server.request import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import last_event_id
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
-from stayfast.wire.patience import SAY_PATIENCE, number
+from stayfast.wire.patience import SAY_PATIENCE, number, patience_s
 from stayfast.wire.trace_context import caller_of
 
 _KNOWN = frozenset((
-    b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"expect", b"connection",
+    b"content-type", b"content-encoding",
     b"authorization", b"x-api-key", b"x-goog-api-key", b"sec-fetch-site",
     b"x-request-id", b"x-stayfast-keepalive",
     b"x-request-timeout", b"x-stayfast-deadline", b"x-litellm-timeout", b"x-request-timeout-ms", b"x-stayfast-deadline-ms",
@@ -24,7 +25,7 @@ _KNOWN = frozenset((
     b"x-session-id", b"x-stayfast-events", b"last-event-id",
 ))
 _LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
-    b"anthropic-beta", b"tracestate", b"connection", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
+    b"anthropic-beta", b"tracestate", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"cache-control", b"x-cache-tags"))
 _FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count", b"x-session-id")
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")
@@ -47,82 +48,28 @@ PATHS = {
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
 }
 HOT = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in PATHS.items()}
-_HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
-_TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?", re.IGNORECASE)
 _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE)
-_HOT_TARGETS = {path.encode(): path for path in HOT}
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
 
 
-class Inbound:
-    """A request on its way in. The reader fills it; nobody changes it once it is handed on."""
+class Inbound(HttpRequest):
+    """A request to the gateway. `api` and `tenant` are set once its head is in."""
 
-    __slots__ = ("accepted_at", "api", "body", "fields", "is_broken", "is_http_10", "keep_alive", "method", "path",
-                 "query", "raw_headers", "refusal", "tenant")
+    READ_HEADERS = _KNOWN
+    LIST_HEADERS = _LISTS
+
+    __slots__ = ("api", "request_id", "tenant")
 
     def __init__(self, accepted_at: float) -> None:
-        self.accepted_at = accepted_at  # monotonic seconds, when its first byte was read
-        self.method = ""
-        self.path = ""
-        self.query = b""
-        self.is_http_10 = False
-        self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # for a cold path: nobody else looks at them
-        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of _KNOWN but content-length. Requests may share them
-        self.body = b""
-        self.keep_alive = False
+        super().__init__(accepted_at)
         self.api: Api | None = None  # None: a cold path
         self.tenant: str | None = None
-        self.refusal: StayfastError | None = None  # to be answered without being served
-        self.is_broken = False  # nothing that follows on its connection can be trusted
+        self.request_id: str | None = None  # set when it is first needed
 
-    def __repr__(self) -> str:
-        return f"<Inbound {self.method} {self.path}, body of {len(self.body)} bytes>"
-
-
-def is_http_10(version: str) -> bool:
-    """Whether it is HTTP/1.0. Raises Rejected for what is neither that nor 1.1."""
-    if version not in ("1.0", "1.1"):
-        raise Rejected(f"HTTP/{version} is not spoken here: use HTTP/1.1.", code="bad_version")
-    return version == "1.0"
-
-
-def split_target(target: bytes) -> tuple[str, bytes]:
-    """Path and query of a request target in origin or absolute form. Raises Rejected."""
-    path = _HOT_TARGETS.get(target)
-    if path is not None:
-        return path, b""
-    found = _TARGET.fullmatch(target)
-    if found is None:
-        raise Rejected("The request target is not a path.", code="bad_request_target")
-    return found[1].decode("ascii"), found[2] or b""
-
-
-def read_fields(raw: Sequence[tuple[bytes, bytes]], *, is_http_10: bool) -> dict[bytes, bytes]:
-    """The known headers by lower-case name. Raises Rejected for what two readers could understand in two ways."""
-    fields: dict[bytes, bytes] = {}
-    for name, value in raw:
-        key = name.lower()
-        if key in _KNOWN:
-            if key not in fields:
-                fields[key] = value
-            elif key in _LISTS:
-                fields[key] += b", " + value
-            else:
-                raise Rejected(f"The header {key.decode()} is given twice.", code="duplicate_header", param=key.decode())
-    host = fields.get(b"host")
-    if host is None:
-        if not is_http_10:
-            raise Rejected("The header host is missing.", code="missing_host", param="host")
-    elif host.translate(None, _HOST_CHARS):
-        raise Rejected("The header host is not a host name.", code="bad_host", param="host")
-    if (coding := fields.get(b"transfer-encoding")) is not None and (is_http_10 or coding.lower() != b"chunked"):
-        raise Rejected("The only transfer-encoding understood is chunked, in HTTP/1.1.",
-                       code="bad_transfer_encoding", param="transfer-encoding")
-    if (expected := fields.get(b"expect")) is not None and expected.lower() != b"100-continue":
-        raise Rejected("The only expectation understood is 100-continue.", status=417, code="bad_expectation",
-                       param="expect")
-    return fields
+    def deadline_error(self) -> StayfastError:
+        """Its client's patience is over."""
+        return DeadlineExceeded(Stage.ADMIT, "total_s", self.deadline_s)
 
 
 def check_name(fields: dict[bytes, bytes]) -> None:
@@ -158,6 +105,15 @@ def asked_request_id(fields: dict[bytes, bytes]) -> str | None:
 def says_more(fields: dict[bytes, bytes]) -> bool:
     """Whether any header says something of how the request is to be served."""
     return not _SAYS_MORE.isdisjoint(fields)
+
+
+def body_deadline_s(fields: dict[bytes, bytes]) -> float:
+    """How long the client waits for its answer, and so for its body to be in; a wrong value is refused when the body is."""
+    try:
+        said_s = patience_s(fields)
+    except Rejected:
+        return math.inf
+    return math.inf if said_s is None else said_s
 
 
 def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:

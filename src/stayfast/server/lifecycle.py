@@ -14,15 +14,17 @@ from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, Trace
+from stayfast.http.server.asgi import AsgiApp
+from stayfast.http.server.connection import HttpServer
+from stayfast.http.server.tasks import Tasks
+from stayfast.server.app import GatewayApp
 from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import check_exposure
-from stayfast.server.edge import AsgiApp, Edge, Place
-from stayfast.server.protocol import Connection
+from stayfast.server.edge import Edge, Place
+from stayfast.server.inbound import Inbound
 from stayfast.server.routes import shutting_down
-from stayfast.server.tasks import Tasks
 
-BACKLOG = 4096
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _FAREWELL_S = 1.0  # for cancelled Tasks and closing sockets to go
 
@@ -51,38 +53,35 @@ class Host:
 class Server:
     """One edge on one loop, from start to stop. Make it inside the loop."""
 
-    __slots__ = ("_host", "_is_hurried", "_is_stopping", "_listener", "_n_cut_off", "edge")
+    __slots__ = ("_host", "_is_hurried", "_is_stopping", "_n_cut_off", "edge", "http")
 
     def __init__(self, current: Current, host: Host) -> None:
         self._host = host
-        self._listener: asyncio.Server | None = None
         self._is_stopping = asyncio.Event()
         self._is_hurried = asyncio.Event()
         self._n_cut_off = 0
         cold = host.cold or ColdApp(current, clock=host.clock, version=host.version,
-                                    is_draining=lambda: self.edge.is_draining)
-        self.edge = Edge(current, clock=host.clock, sink=host.sink, tasks=Tasks(host.on_error), entropy=host.entropy,
-                         cold=cold, place=host.place)
+                                    is_draining=lambda: self.http.is_draining)
+        tasks = Tasks(host.on_error)
+        self.edge = Edge(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, cold=cold,
+                         place=host.place)
+        self.http: HttpServer[Inbound] = HttpServer(GatewayApp(self.edge), host.clock, tasks)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
         """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""
-        loop, config = asyncio.get_running_loop(), self.edge.current.config
-        if sock is not None:
-            self._listener = await loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
-        else:
+        config = self.edge.current.config
+        if sock is None:
             check_exposure(config)
-            self._listener = await loop.create_server(self._connect, config.host, config.port, backlog=BACKLOG,
-                                                      reuse_port=reuse_port or None)
+        await self.http.listen(config.host, config.port, sock=sock, reuse_port=reuse_port)
         self._host.on_listening(self.addresses())
 
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens."""
-        return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
+        return self.http.addresses()
 
     def close(self) -> None:
         """Stop listening and cut off what runs."""
-        if self._listener is not None:
-            self._listener.close()
+        self.http.stop_listening()
         self._cut_off()
 
     def stop(self) -> None:
@@ -95,31 +94,26 @@ class Server:
     async def serve(self) -> int:
         """Run until stopped; returns the exit status: DRAINED, or CUT_OFF when an answer did not get to its end."""
         await self._is_stopping.wait()
-        edge, config = self.edge, self.edge.current.config
-        edge.drain()
+        http, config = self.http, self.edge.current.config
+        http.drain()
         self._host.on_draining()
         await _within(config.drain_grace_s, self._is_hurried)
-        if self._listener is not None:
-            self._listener.close()
-        for connection in tuple(edge.connections):
+        http.stop_listening()
+        for connection in tuple(http.connections):
             connection.close_if_idle()
-        edge.is_empty.clear()
-        if edge.connections and not await _within(config.drain_s, edge.is_empty):
-            self._n_cut_off += len(edge.tasks)
-            for connection in tuple(edge.connections):
+        http.is_empty.clear()
+        if http.connections and not await _within(config.drain_s, http.is_empty):
+            self._n_cut_off += len(http.tasks)
+            for connection in tuple(http.connections):
                 connection.cut_short(shutting_down())
-            if not await _within(_FAREWELL_S, edge.is_empty):
+            if not await _within(_FAREWELL_S, http.is_empty):
                 self._cut_off()
-        await edge.tasks.wait(_FAREWELL_S)
+        await http.tasks.wait(_FAREWELL_S)
         return CUT_OFF if self._n_cut_off else DRAINED
 
-    def _connect(self) -> Connection:
-        return Connection(self.edge)
-
     def _cut_off(self) -> None:
-        self._n_cut_off += len(self.edge.tasks)
-        for connection in tuple(self.edge.connections):
-            connection.abort()
+        self._n_cut_off += len(self.http.tasks)
+        self.http.abort()
 
 
 async def run(current: Current, host: Host, *, sock: socket.socket | None = None, reuse_port: bool = False) -> int:

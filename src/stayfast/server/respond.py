@@ -1,11 +1,9 @@
-"""Answers as bytes: heads, chunk framing, errors. Constant parts are built once."""
+"""The heads of the gateway's answers, its errors, and request ids. Constant parts are built once."""
 
-from collections.abc import Iterable
-from email.utils import formatdate
 from http import HTTPStatus
 
-from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
+from stayfast.http.server.response import connection_line, header_lines, status_line, stream_head, whole_response
 from stayfast.server.inbound import Inbound
 from stayfast.server.routes import allowed, dialect
 from stayfast.wire.errors import render
@@ -13,17 +11,10 @@ from stayfast.wire.errors import render
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that its multiples meet every 64-bit number before one comes again
 _MASK = (1 << 64) - 1
 
-_NO_LINE_ENDS = dict.fromkeys((*range(9), *range(10, 32), 127))
 _OURS = frozenset(("x-request-id", "content-length", "connection"))
-_STATUS_LINE = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_CLOSE = b"connection: close\r\n"
-_KEEP_10 = b"connection: keep-alive\r\n"
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _EVENTS_HEAD = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
                 b"x-accel-buffering: no\r\n")
-_CHUNKED = b"transfer-encoding: chunked\r\n"
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
 
 
 class RequestIds:
@@ -40,37 +31,6 @@ class RequestIds:
         return f"req_{at:016x}"
 
 
-class DateLine:
-    """The `date` header, made once a second."""
-
-    __slots__ = ("_clock", "_line", "_second")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._second = -1
-        self._line = b""
-
-    def line(self) -> bytes:
-        """The whole header line."""
-        second = int(self._clock.wall())
-        if second != self._second:
-            self._second = second
-            self._line = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
-        return self._line
-
-
-def connection_line(inbound: Inbound, *, keep_alive: bool) -> bytes:
-    """The `connection` header, where the version's default does not say it."""
-    if not keep_alive:
-        return _CLOSE
-    return _KEEP_10 if inbound.is_http_10 else b""
-
-
-def frame(data: bytes) -> bytes:
-    """One chunk of a chunked body. `data` must not be empty: an empty chunk is the last."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
 def json_answer(body: bytes, common: bytes, connection: bytes) -> bytes:
     """A whole 200 answer. `common` are header lines."""
     return b"%bcontent-length: %d\r\n%b%b\r\n%b" % (_JSON_HEAD, len(body), common, connection, body)
@@ -78,17 +38,7 @@ def json_answer(body: bytes, common: bytes, connection: bytes) -> bytes:
 
 def events_head(common: bytes, connection: bytes, *, is_chunked: bool) -> bytes:
     """The head of a streamed answer."""
-    return b"%b%b%b%b\r\n" % (_EVENTS_HEAD, common, connection, _CHUNKED if is_chunked else b"")
-
-
-def status_line(status: int) -> bytes:
-    """The first line of an answer."""
-    return _STATUS_LINE.get(status) or b"HTTP/1.1 %d Status\r\n" % status
-
-
-def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Header lines; what cannot stand in one is left out of its value."""
-    return "".join(f"{name}: {value.translate(_NO_LINE_ENDS)}\r\n" for name, value in headers).encode("latin-1", "replace")
+    return stream_head(_EVENTS_HEAD + common, connection, is_chunked=is_chunked)
 
 
 def total(total_s: float) -> str:
@@ -109,6 +59,5 @@ def error_answer(error: StayfastError, inbound: Inbound, common: bytes, request_
         lines.append(("www-authenticate", "Bearer"))
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         lines.append(("allow", ", ".join(allowed(inbound.path))))
-    return b"%b%b%bcontent-length: %d\r\n%b\r\n%b" % (
-        status_line(status), header_lines(lines), common, len(body), connection_line(inbound, keep_alive=keep_alive),
-        b"" if inbound.method == "HEAD" else body)
+    return whole_response(status_line(status) + header_lines(lines) + common, body,
+                          connection_line(inbound, keep_alive=keep_alive), has_body=inbound.method != "HEAD")

@@ -8,12 +8,17 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
-import httptools
 import msgspec
 
 from stayfast.core.clock import Clock
+from stayfast.core.errors import StayfastError
+from stayfast.http.server.connection import Connection as HttpConnection
+from stayfast.http.server.connection import HttpServer
+from stayfast.http.server.parser import HttpLimits
+from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line, whole_response
+from stayfast.http.server.tasks import Tasks
 from stayfast.lab.load.arrivals import Gamma
 from stayfast.lab.load.client import AskingConfig, HttpConfig, HttpTarget
 from stayfast.lab.load.exchange import Connection, Exchange
@@ -50,84 +55,55 @@ class Truth(msgspec.Struct, frozen=True, gc=False):
 
 
 class Server:
-    """Answers chat completions with the timing it is told."""
+    """Answers chat completions with the timing it is told: an application of `http.server`."""
+
+    request_type = HttpRequest
+    limits = HttpLimits()
 
     def __init__(self, timing: Timing, clock: Clock) -> None:
         self.timing = timing
         self.clock = clock
         self.truths: dict[str, Truth] = {}  # by the text of the last message
         self.url = ""
-        self._server: asyncio.Server | None = None
+        self.errors: list[BaseException] = []
+        self._http: HttpServer[HttpRequest] = HttpServer(self, clock, Tasks(self.errors.append))
 
     async def start(self) -> str:
         """Listen on loopback; returns the base URL, which is `url` from now on."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: _Served(self), "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        await self._http.listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._http.addresses()[0][1]}/v1"
         return self.url
 
     def close(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
+        self._http.stop_listening()
 
+    def check_head(self, request: HttpRequest, *, is_draining: bool) -> None:
+        """None is refused by its head."""
 
-class _Served(asyncio.Protocol):
-    """One connection of the server."""
+    async def handle(self, connection: HttpConnection[HttpRequest], request: HttpRequest) -> None:
+        """Write the pieces, and note when."""
+        timing, write, now = self.timing, connection.write, self.clock.now
+        key: str = msgspec.json.decode(request.body)["messages"][-1]["content"]
+        if timing.ttft_s:
+            await asyncio.sleep(timing.ttft_s)
+        write(_HEAD + frame(_ROLE))
+        first_at = at = now()
+        write(frame(_PIECE))
+        for _ in range(timing.n_pieces - 1):
+            await asyncio.sleep(timing.gap_s)
+            at = now()
+            write(frame(_PIECE))
+        self.truths[key] = Truth(first_at, at)
+        write(frame(_LAST % timing.n_pieces) + LAST_CHUNK)
+        connection.finish(request)
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._parser = httptools.HttpRequestParser(self)
-        self._body = b""
-        self._transport: asyncio.Transport | None = None
-        self._first_at = 0.0
+    def render_error(self, request: HttpRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
+        """A plain text: the client counts it as a failed sample."""
+        return whole_response(status_line(error.status), error.message.encode(), connection_line(request, keep_alive=False))
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_body(self, data: bytes) -> None:
-        """httptools: a part of the request."""
-        self._body += data
-
-    def on_message_complete(self) -> None:
-        """httptools: the request is whole."""
-        said: dict[str, Any] = msgspec.json.decode(self._body)
-        self._body = b""
-        key: str = said["messages"][-1]["content"]
-        if self._server.timing.ttft_s:
-            asyncio.get_running_loop().call_later(self._server.timing.ttft_s, self._begin, key)
-        else:
-            self._begin(key)
-
-    def _begin(self, key: str) -> None:
-        self._write(_HEAD + _chunk(_ROLE))
-        self._first_at = self._server.clock.now()
-        self._piece(key, 1)
-
-    def _piece(self, key: str, n: int) -> None:
-        timing = self._server.timing
-        at = self._server.clock.now()
-        self._write(_chunk(_PIECE))
-        if n == timing.n_pieces:
-            self._server.truths[key] = Truth(self._first_at, at)
-            self._write(_chunk(_LAST % n) + b"0\r\n\r\n")
-        elif timing.gap_s:
-            asyncio.get_running_loop().call_later(timing.gap_s, self._piece, key, n + 1)
-        else:
-            asyncio.get_running_loop().call_soon(self._piece, key, n + 1)
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
+    def note_refusal(self, request: HttpRequest, error: StayfastError) -> None:
+        """Nothing is counted here."""
 
 
 class Compared:
@@ -190,6 +166,8 @@ async def _against(timing: Timing, plan: Plan, clock: Clock) -> tuple[Compared, 
         results = await perform(plan, [(Subject("selftest", url, "chat", "m"), target)], clock, Origin())
     finally:
         server.close()
+    if server.errors:
+        raise server.errors[0]
     return target, results[0]
 
 
@@ -217,7 +195,7 @@ def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
     done = asyncio.get_running_loop().create_future()
     connection.send(b"", Exchange(ChatReader(), streams=True, gaps=Gaps(), zero_at=clock.now(), done=done))
     connection.data_received(_HEAD)
-    chunk = _chunk(_PIECE)
+    chunk = frame(_PIECE)
     began_at = clock.now()
     for _ in range(n_chunks):
         connection.data_received(chunk)

@@ -1,18 +1,29 @@
 """The story of one request: ask the provider, write what it says as it says it, break off as it breaks off."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from stayfast.core.clock import Clock
-from stayfast.lab.sim_server.connection import Connection
+from stayfast.http.server.connection import Connection
+from stayfast.http.server.response import (
+    LAST_CHUNK,
+    DateLine,
+    connection_line,
+    frame,
+    header_lines,
+    status_line,
+    stream_head,
+    whole_response,
+)
 from stayfast.lab.sim_server.grades import Grades
-from stayfast.lab.sim_server.http import CLOSE, LAST_CHUNK, DateLine, frame, head, whole
-from stayfast.lab.sim_server.reader import Inbound
 from stayfast.lab.sim_server.record import LEFT, WHOLE, Record, Records
+from stayfast.lab.sim_server.request import SimRequest
 from stayfast.lab.simulated import Answering, Ask, Broke, Head, Provider
 
-_CHUNKED = b"transfer-encoding: chunked\r\n"
+Headers = Iterable[tuple[str, str]]
+_FRAMING = frozenset(("connection", "content-length", "date", "transfer-encoding"))  # which are the server's to set
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +39,14 @@ class Desk:
 class Answer:
     """One answer on its way to its client. One Task runs it."""
 
-    __slots__ = ("_ask", "_asked_at", "_connection", "_desk", "_inbound", "_provider", "_record")
+    __slots__ = ("_ask", "_asked_at", "_connection", "_desk", "_provider", "_record", "_request")
 
-    def __init__(self, provider: Provider, ask: Ask, connection: Connection, inbound: Inbound, desk: Desk) -> None:
+    def __init__(self, provider: Provider, ask: Ask, connection: Connection[SimRequest], request: SimRequest,
+                 desk: Desk) -> None:
         self._provider = provider
         self._ask = ask
         self._connection = connection
-        self._inbound = inbound
+        self._request = request
         self._desk = desk
         self._asked_at = desk.clock.now()
         self._record = Record(desk.records.next_number(), provider.name, ask.api.value, ask.model, ask.stream,
@@ -44,14 +56,14 @@ class Answer:
         """From the question to the last byte, or to the client's leaving, which cancels this."""
         record, desk = self._record, self._desk
         desk.records.keep(record)
-        desk.grades.note_request(self._inbound.key, self._inbound.body, self._asked_at)
+        desk.grades.note_request(self._request.key, self._request.body, self._asked_at)
         answering = self._provider.ask(self._ask)
         answering.on_end = partial(_note_unread, record, answering)
         try:
             said = await answering.begin()
             record.status = said.status
             record.first_byte_s = desk.clock.now() - self._asked_at
-            desk.grades.note_answer(self._inbound.key, self._inbound.body, desk.clock.now(), said)
+            desk.grades.note_answer(self._request.key, self._request.body, desk.clock.now(), said)
             await self._say(said, answering)
             record.ended = WHOLE
         except Broke as broke:
@@ -62,21 +74,23 @@ class Answer:
             raise
         finally:
             self._let_go(answering)
-        self._connection.finish(self._inbound)
+        self._connection.finish(self._request)
 
     async def _say(self, said: Head, answering: Answering) -> None:
         if said.body is None:
             await self._stream(said, answering)
-        else:
-            self._connection.write(whole(said.status, said.headers, said.body, self._desk.dates.line(),
-                                         keep_alive=self._inbound.keep_alive))
+            return
+        lines = head_lines(said.status, said.headers, self._desk.dates)
+        self._connection.write(whole_response(lines, said.body, connection_line(self._request,
+                                                                                keep_alive=self._request.keep_alive)))
 
     async def _stream(self, said: Head, answering: Answering) -> None:
-        connection, inbound, record = self._connection, self._inbound, self._record
+        connection, request, record = self._connection, self._request, self._record
         write, following = connection.write, answering.next
-        is_chunked = not inbound.is_http_10
-        framing = (_CHUNKED if is_chunked else b"") + (b"" if inbound.keep_alive else CLOSE)
-        write(head(said.status, said.headers, self._desk.dates.line(), framing))
+        is_chunked = not request.is_http_10
+        request.keep_alive = request.keep_alive and is_chunked
+        write(stream_head(head_lines(said.status, said.headers, self._desk.dates),
+                          connection_line(request, keep_alive=request.keep_alive), is_chunked=is_chunked))
         while (data := await following()) is not None:
             if not record.n_chunks:
                 record.first_chunk_s = self._desk.clock.now() - self._asked_at
@@ -101,3 +115,9 @@ class Answer:
 
 def _note_unread(record: Record, answering: Answering) -> None:
     record.n_tokens_unread = answering.n_unread
+
+
+def head_lines(status: int, headers: Headers, dates: DateLine) -> bytes:
+    """Status line and headers of an answer, but for those that frame its body."""
+    fields = header_lines([pair for pair in headers if pair[0] not in _FRAMING])
+    return status_line(status, b"Overloaded") + fields + dates.line()  # 529 is Anthropic's own

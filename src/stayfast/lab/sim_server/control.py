@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from stayfast.core.errors import Rejected
 from stayfast.lab.sim_server.answer import Desk
-from stayfast.lab.sim_server.reader import Inbound
+from stayfast.lab.sim_server.request import SimRequest
 from stayfast.lab.simulated import FaultRule, Provider, ProviderConfig, Weather
 from stayfast.wire.dialect import missing
 from stayfast.wire.json_input import check, typed
@@ -49,34 +49,33 @@ class Control:
         self._providers = providers
         self.configs = configs
         self._desk = desk
-        self._acts: dict[bytes, dict[bytes, Callable[[Inbound], object]]] = {
-            b"/_sim/counts": {b"GET": lambda _: self.counts()},
-            b"/_sim/requests": {b"GET": self._requests},
-            b"/_sim/config": {b"GET": lambda _: {"providers": self.configs}},
-            b"/_sim/reset": {b"POST": lambda _: self._reset()},
-            b"/_sim/faults": {b"POST": self._add_fault, b"DELETE": lambda _: self._clear_faults()},
-            b"/_sim/regime": {b"POST": self._set_regime},
+        self._acts: dict[str, dict[str, Callable[[SimRequest], object]]] = {
+            "/_sim/counts": {"GET": lambda _: self.counts()},
+            "/_sim/requests": {"GET": self._requests},
+            "/_sim/config": {"GET": lambda _: {"providers": self.configs}},
+            "/_sim/reset": {"POST": lambda _: self._reset()},
+            "/_sim/faults": {"POST": self._add_fault, "DELETE": lambda _: self._clear_faults()},
+            "/_sim/regime": {"POST": self._set_regime},
         }
 
-    def answer(self, inbound: Inbound) -> bytes:
+    def answer(self, request: SimRequest) -> bytes:
         """The body of the answer. Raises Rejected."""
-        path = inbound.target.partition(b"?")[0]
-        acts = self._acts.get(path)
+        acts = self._acts.get(request.path)
         if acts is None:
-            known = ", ".join(place.decode() for place in self._acts)
+            known = ", ".join(self._acts)
             raise Rejected(f"There is no such control endpoint: there are {known}.", status=404, code="not_found")
-        act = acts.get(inbound.method)
+        act = acts.get(request.method)
         if act is None:
-            raise Rejected(f"This path takes {b' or '.join(acts).decode()}.", status=405, code="method_not_allowed")
-        return msgspec.json.encode(act(inbound))
+            raise Rejected(f"This path takes {' or '.join(acts)}.", status=405, code="method_not_allowed")
+        return msgspec.json.encode(act(request))
 
     def counts(self) -> dict[str, Any]:
         """What each provider was asked, what was thrown away, and how clients took refusals."""
         return {"providers": {name: provider.counts for name, provider in self._providers.items()},
                 "clients": self._desk.grades.told()}
 
-    def _requests(self, inbound: Inbound) -> object:
-        said = inbound.target.partition(b"?")[2].removeprefix(b"n=") or b"%d" % N_TOLD
+    def _requests(self, request: SimRequest) -> object:
+        said = request.query.removeprefix(b"n=") or b"%d" % N_TOLD
         if not (said.isdigit() and len(said) < 10):
             raise Rejected("n must be a whole number", code="invalid_type", param="n")
         return {"requests": list(self._desk.records.last(int(said)))}
@@ -88,15 +87,15 @@ class Control:
         self._desk.grades.clear()
         return {"providers": list(self._providers)}
 
-    def _add_fault(self, inbound: Inbound) -> object:
-        check(inbound.body, MAX_DEPTH)
-        said = typed(_ANY, inbound.body)
+    def _add_fault(self, request: SimRequest) -> object:
+        check(request.body, MAX_DEPTH)
+        said = typed(_ANY, request.body)
         if "kind" not in said:
             raise missing("kind")
         for name in said.keys() - {"provider", *_RULE_FIELDS}:
             raise Rejected(f"{name[:100]!r} is no field of a fault: there are {', '.join(_RULE_FIELDS)}",
                            code="unknown_field", param=name[:100])
-        rule = typed(_RULE, inbound.body)
+        rule = typed(_RULE, request.body)
         meant = self._meant(said.get("provider"))
         for provider in meant.values():
             provider.inject(rule)
@@ -107,9 +106,9 @@ class Control:
             provider.clear()
         return {"providers": list(self._providers)}
 
-    def _set_regime(self, inbound: Inbound) -> object:
-        check(inbound.body, MAX_DEPTH)
-        order = typed(_REGIME, inbound.body)
+    def _set_regime(self, request: SimRequest) -> object:
+        check(request.body, MAX_DEPTH)
+        order = typed(_REGIME, request.body)
         meant = self._meant(order.provider)
         for provider in meant.values():
             provider.set_regime(order.regime)

@@ -14,12 +14,12 @@ import uvloop
 
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
+from stayfast.http.server.connection import Connection
 from stayfast.lab.harness.hedging_runs import HEAVY_TAIL
 from stayfast.lab.sim_server.answer import Answer
 from stayfast.lab.sim_server.config import ListenConfig
-from stayfast.lab.sim_server.connection import Connection
-from stayfast.lab.sim_server.listener import Listener, signalled
-from stayfast.lab.sim_server.reader import Inbound
+from stayfast.lab.sim_server.request import SimRequest
+from stayfast.lab.sim_server.signals import signalled
 from stayfast.lab.sim_server.site import Site
 from stayfast.lab.simulated import Answering, Ask, Gaps, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
 from stayfast.lab.workloads.support_desk import BELOW, answer_of
@@ -74,11 +74,12 @@ class _DeskSite(Site):
                          SystemClock(), _report)
         self._articles = articles
 
-    def _ask(self, connection: Connection, inbound: Inbound, name: str, api: Api) -> Coroutine[Any, Any, None]:
+    def _ask(self, connection: Connection[SimRequest], request: SimRequest, name: str,
+             api: Api) -> Coroutine[Any, Any, None]:
         its = self._providers[name]
-        ask = ask_of(decode(api, inbound.body), cache_rules=its.cache_rules)
-        answer = answer_of(self._articles[question_in(inbound.body)])
-        return Answer(its, msgspec.structs.replace(ask, value=answer), connection, inbound, self._desk).run()
+        ask = ask_of(decode(api, request.body), cache_rules=its.cache_rules)
+        answer = answer_of(self._articles[question_in(request.body)])
+        return Answer(its, msgspec.structs.replace(ask, value=answer), connection, request, self._desk).run()
 
 
 def _report(error: BaseException) -> None:
@@ -86,12 +87,12 @@ def _report(error: BaseException) -> None:
 
 
 async def _serve(articles: Mapping[str, int], seed: int) -> None:
-    listener = Listener(_DeskSite(articles, seed))
+    site = _DeskSite(articles, seed)
     with signalled() as has_come:
-        sys.stdout.write(f"http://127.0.0.1:{await listener.listen()}\n")
+        sys.stdout.write(f"http://127.0.0.1:{await site.listen()}\n")
         sys.stdout.flush()
         await has_come.wait()
-    listener.close()
+    site.close()
 
 
 if __name__ == "__main__":

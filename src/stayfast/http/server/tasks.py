@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Tasks:
-    """Running Tasks of one loop. `on_error(error)` hears of every exception but cancellation; it must not raise."""
+    """Running Tasks of one loop. `on_error(error)` gets every exception but cancellation; it must not raise."""
 
     __slots__ = ("_on_error", "_running", "loop")
 

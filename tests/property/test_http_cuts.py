@@ -1,4 +1,4 @@
-"""Whether a head is known changes nothing: any bytes, cut anywhere, give what the parser alone gives."""
+"""Near misses and attempts to smuggle: cut anywhere, any bytes give the requests that they give in one read."""
 
 from itertools import pairwise
 
@@ -6,19 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stayfast.core.clock import SystemClock
 from stayfast.core.errors import StayfastError
-from stayfast.server.auth import digest
-from stayfast.server.backend import Current
+from stayfast.http.server.parser import RequestParser
 from stayfast.server.config import ServerConfig
-from stayfast.server.heads import Heads
 from stayfast.server.inbound import Inbound
-from stayfast.server.reader import IDLE, Reader
-from stayfast.server.routes import admit
-from tests.server.fakes import FakeBackend
 
 _KEY, _OTHER_KEY = "sf-0123456789abcdef", "sf-fedcba9876543210"
-_OLD = FakeBackend(ServerConfig(keys={"a": digest(_KEY), "b": digest(_OTHER_KEY)}))
-_NEW = FakeBackend(ServerConfig(keys={"c": digest(_OTHER_KEY)}, max_headers=8, max_body_bytes=1024, max_head_bytes=1024))
 _HEADS = (
     f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {_KEY}\r\nContent-Length: @\r\n\r\n",
     f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {_OTHER_KEY}\r\nContent-Length: @\r\n\r\n",
@@ -67,39 +61,25 @@ _WRONG_LENGTH = st.builds(lambda head, body, n: head.replace("@", str(max(0, len
 _SPOILED = st.builds(_spoiled, _GOOD, st.integers(0, 400),
                      st.sampled_from([b"", b" ", b"\r\n", b"\n", b"\0", b":", b"1", b"\xff", b"a"]), st.integers(0, 2))
 _REQUESTS = st.lists(st.one_of(_GOOD, _GOOD, _GOOD, _NEAR, _WRONG_LENGTH, _SPOILED), min_size=1, max_size=8)
-_CONNECTIONS = st.lists(st.tuples(_REQUESTS, st.lists(st.integers(0, 5000), max_size=3), st.booleans(), st.booleans(),
-                                  st.booleans()), min_size=1, max_size=5)
 
 
-class Ticking:
-    """A clock that moves one second with each look."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def now(self) -> float:
-        self.at += 1
-        return self.at
-
-    def wall(self) -> float:
-        return self.at
-
-    def cpu(self) -> float:
-        """None."""
-        return 0.0
+def parsed(parts: list[bytes]) -> list[tuple[object, ...]]:
+    """All there is to know of the requests in these reads, but for when they came."""
+    parser = RequestParser(Inbound, ServerConfig().http_limits(), SystemClock(), _let_in)
+    for part in parts:
+        parser.feed(part)
+    return [_told(inbound) for inbound in parser.ready]
 
 
-def told(inbound: Inbound) -> tuple[object, ...]:
-    """All there is to know of a request."""
-    slots = [getattr(inbound, name) for name in Inbound.__slots__ if name != "refusal"]
+def _let_in(inbound: Inbound) -> StayfastError | None:
+    return None
+
+
+def _told(inbound: Inbound) -> tuple[object, ...]:
     error = inbound.refusal
-    return (*slots, None if error is None else (type(error), str(error), error.status, error.code))
-
-
-def state(reader: Reader) -> tuple[object, ...]:
-    """What its connection sees of a reader."""
-    due_at = reader.due_at() if reader.phase != IDLE else None
-    return reader.phase, reader.is_over, reader.owes_continue, due_at, [told(inbound) for inbound in reader.ready]
+    path = inbound.path if not inbound.is_broken else ""  # of a broken one: as much as was parsed
+    return (inbound.method, path, inbound.query, inbound.fields, inbound.body, inbound.keep_alive,
+            inbound.is_http_10, inbound.is_broken, None if error is None else (type(error), error.status, error.code))
 
 
 def reads(requests: list[bytes], cuts: list[int], *, is_whole: bool, is_split: bool) -> list[bytes]:
@@ -116,57 +96,24 @@ def reads(requests: list[bytes], cuts: list[int], *, is_whole: bool, is_split: b
     return [data[start:end] for start, end in pairwise(sorted(edges)) if end > start]
 
 
-def pair(current: Current, heads: Heads) -> tuple[Reader, Reader]:
-    """A reader that knows `heads`, and one that knows none."""
-    blind = Heads(current)
-    blind.close()
-
-    def gate(inbound: Inbound) -> StayfastError | None:
-        return admit(inbound, current, is_draining=not heads.is_open)
-
-    return Reader(current.config, Ticking(), gate, heads), Reader(current.config, Ticking(), gate, blind)
-
-
-@settings(max_examples=1500, deadline=None)
-@given(_CONNECTIONS, st.integers(0, 30), st.integers(20, 60))
-def test_what_is_known_changes_nothing(connections: list[tuple[list[bytes], list[int], bool, bool, bool]], reload_at: int,
-                                       drain_at: int) -> None:
-    """Good requests, near misses and attempts to smuggle, over several connections, with a reload and a drain between."""
-    current = Current(_OLD)
-    heads = Heads(current)
-    n_reads = 0
-    for requests, cuts, is_whole, is_split, is_taken in connections:
-        knowing, blind = pair(current, heads)
-        for data in reads(requests, cuts, is_whole=is_whole, is_split=is_split):
-            n_reads += 1
-            if n_reads == reload_at:
-                current.swap(_NEW)
-            if n_reads == drain_at:
-                heads.close()
-            knowing.feed(data)
-            blind.feed(data)
-            assert state(knowing) == state(blind)
-            if is_taken:
-                knowing.ready.clear()
-                blind.ready.clear()
+@settings(max_examples=1000, deadline=None)
+@given(_REQUESTS, st.lists(st.integers(0, 5000), max_size=3), st.booleans(), st.booleans())
+def test_how_it_is_cut_changes_nothing(requests: list[bytes], cuts: list[int], is_whole: bool, is_split: bool) -> None:
+    """Good requests, near misses and attempts to smuggle."""
+    parts = reads(requests, cuts, is_whole=is_whole, is_split=is_split)
+    assert parsed(parts) == parsed([b"".join(requests)])
 
 
 @pytest.mark.parametrize("head", _HEADS)
 @pytest.mark.parametrize("change", _STRANGE)
-def test_each_near_miss_after_a_head_that_is_known(head: str, change: tuple[str, str]) -> None:
-    """With every length of a body around the one that is said, in one read and in two, on two connections."""
+def test_each_near_miss_beside_good_requests(head: str, change: tuple[str, str]) -> None:
+    """With every length of a body around the one that is said: in one read, in a read for each request, and in two."""
     body = b"0123456789" * 3
     for n_said in (1, 9, 10, 29, 30, 31, 100):
+        good = head.replace("@", "12").encode() + b"x" * 12
+        near = _changed(head, change).replace("@", str(n_said)).encode() + body
+        requests = [good, good, near, near, good]
+        whole = parsed([b"".join(requests)])
+        assert [told[4:6] for told in whole[:2]] == [(b"x" * 12, True)] * 2
         for is_split in (False, True):
-            current = Current(_OLD)
-            heads = Heads(current)
-            good = head.replace("@", "12").encode() + b"x" * 12
-            near = _changed(head, change).replace("@", str(n_said)).encode() + body
-            for _ in range(2):
-                knowing, blind = pair(current, heads)
-                for data in reads([good, good, near, near, good], [], is_whole=True, is_split=is_split):
-                    knowing.feed(data)
-                    blind.feed(data)
-                    assert state(knowing) == state(blind)
-                    knowing.ready.clear()
-                    blind.ready.clear()
+            assert parsed(reads(requests, [], is_whole=True, is_split=is_split)) == whole

@@ -7,62 +7,72 @@ smuggled, so it is answered with 400 and the connection is closed.
 Reading goes on while a request is answered (that is how the client's leaving is seen), so several can be ready.
 What is sent cannot grow memory: `_n_quiet` counts the bytes of a request since its last body byte, so trailers and chunk
 extensions are bounded like a head, and a body that is refused already is read only as far as `SWALLOWED_BYTES`.
-
-A request that begins its read with a head known to `heads` does not come to the parser, which is between two requests then.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import httptools
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
-from stayfast.core.types import Stage
-from stayfast.server.config import ServerConfig
-from stayfast.server.heads import Head, Heads
-from stayfast.server.inbound import Inbound, is_http_10, read_fields, says_more, split_target
-from stayfast.wire.patience import patience_s
+from stayfast.core.errors import Rejected, StayfastError
+from stayfast.http.server.request import HttpRequest, is_http_10, read_fields, split_target
 
 IDLE, HEAD, BODY = 0, 1, 2
-MAX_PIPELINED = 64  # requests ready on one connection; the one after it is the last
+MAX_PIPELINED = 64
+READ_AHEAD_BYTES = 64 * 1024
 SWALLOWED_BYTES = 256 * 1024  # of a refused body; a longer one costs the connection
 SLOWEST_BODY_BYTES_S = 16 * 1024  # a body may take body_timeout_s and as long as this rate needs
-_TRIED, _IN_TURN = 4, 64  # of so many heads that are not known, one after the other, so many are looked up and learned
+
+R = TypeVar("R", bound=HttpRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a connection accepts, and how long it waits. Sizes in bytes, durations in seconds."""
+
+    max_body_bytes: int = 32 << 20  # 413 above it
+    max_head_bytes: int = 64 * 1024  # request line and headers, 431 above it
+    max_headers: int = 100
+    max_connections: int = 10_000
+    max_pipelined: int = MAX_PIPELINED  # requests ready on one connection; the one after it is the last
+    read_ahead_bytes: int = READ_AHEAD_BYTES  # taken in while a request is answered; above it the connection takes no more
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0  # from the request's first byte, besides what a body takes at 16 KiB/s
+    idle_timeout_s: float = 75.0
+    write_stall_s: float = 60.0  # a client that takes nothing for so long is cut off
 
 
 class _Stop(Exception):  # no error: how a callback ends the parser's run
     """What to answer stands in the last request of `ready`."""
 
 
-class Reader:
-    """One connection's requests, in the order they came. `gate` says what to refuse once a head is in; `heads` may hold only
-    what the same gate let in.
+class RequestParser(Generic[R]):
+    """One connection's requests, in the order they came. `check_head` says what to refuse once a head is in.
 
     `ready` holds whole requests, and refusals in their place. After `is_over` nothing more will come: the client said
     `connection: close`, or sent what cannot be trusted.
     """
 
-    __slots__ = ("_began_at", "_body", "_clock", "_config", "_gate", "_head", "_heads", "_inbound", "_n_body", "_n_fed",
-                 "_n_first", "_n_head", "_n_left", "_n_quiet", "_n_unknown", "_parser", "_patience_s", "_raw", "_replay",
-                 "_target", "is_over", "owes_continue", "phase", "ready")
+    __slots__ = ("_began_at", "_body", "_check_head", "_clock", "_limits", "_n_body", "_n_fed", "_n_first", "_n_head",
+                 "_n_quiet", "_parser", "_raw", "_replay", "_request", "_request_type", "_target", "is_over",
+                 "owes_continue", "phase", "ready")
 
-    def __init__(self, config: ServerConfig, clock: Clock, gate: Callable[[Inbound], StayfastError | None],
-                 heads: Heads) -> None:
-        self._config = config
+    def __init__(self, request_type: type[R], limits: HttpLimits, clock: Clock,
+                 check_head: Callable[[R], StayfastError | None]) -> None:
+        self._request_type = request_type
+        self._limits = limits
         self._clock = clock
-        self._gate = gate
-        self._heads = heads
-        self._head: Head | None = None  # the known one that came last
-        self._n_unknown = 0  # heads that came since
+        self._check_head = check_head
         self._parser = httptools.HttpRequestParser(self)
-        self.ready: deque[Inbound] = deque()
+        self.ready: deque[R] = deque()
         self.is_over = False
         self.owes_continue = False  # the client waits for 100 before it sends the body
         self.phase = IDLE
         self._began_at = 0.0
-        self._inbound = Inbound(0.0)
+        self._request = request_type(0.0)
         self._target = b""
         self._raw: list[tuple[bytes, bytes]] = []
         self._body: bytes | bytearray = b""
@@ -70,9 +80,7 @@ class Reader:
         self._n_head = 0  # bytes read for this request, without the read that it shares with the one before
         self._n_first = 0  # bytes of this read, until a request begins in it
         self._n_body = 0
-        self._n_left = 0  # of the body of a request whose head was known
         self._n_quiet = 0
-        self._patience_s = math.inf  # how long the client of this request waits, where its head says so
         self._replay: bytes | None = None
 
     def feed(self, data: bytes) -> None:
@@ -80,75 +88,11 @@ class Reader:
         n_bytes = len(data)
         if self.phase == IDLE:
             self._n_fed = self._n_first = n_bytes
-            if not self.ready and not self.is_over and self._heads.is_open:
-                if not self._take(data):
-                    self._parse(data)
-                    if self._n_unknown % _IN_TURN <= _TRIED:
-                        self._learn(data)
-                return
         else:
             self._n_fed += n_bytes
             self._n_head += n_bytes
             self._n_quiet += n_bytes
             self._n_first = 0
-            if self._n_left and not (data := self._go_on(data)):
-                return
-        self._parse(data)
-
-    def _take(self, data: bytes) -> bool:
-        """Take a request whose head is known, and what there is of its body. Whether `data` is no more and no less."""
-        heads, config, head = self._heads, self._config, self._head
-        keys = heads.current.keys
-        if head is None or (found := head.read(data, keys)) is None:
-            self._n_unknown += 1
-            if self._n_unknown % _IN_TURN > _TRIED:
-                return False
-            self._head = head = heads.find(data)
-            if head is None or (found := head.read(data, keys)) is None:
-                return False
-        end, n_body, fields = found
-        n_there = len(data) - end
-        if (n_there > n_body or n_body > config.max_body_bytes or end > config.max_head_bytes
-                or head.n_headers > config.max_headers):
-            return False
-        self._n_unknown = 0
-        self._inbound = inbound = Inbound(self._clock.now())
-        inbound.method = "POST"
-        inbound.path, inbound.query, inbound.fields = head.path, head.query, fields
-        inbound.api, inbound.tenant = head.api, head.tenant
-        if n_there == n_body:
-            inbound.body = data[end:]
-            inbound.keep_alive = True
-            self.ready.append(inbound)
-        else:
-            self.phase = BODY
-            self._began_at = inbound.accepted_at
-            self._patience_s = head.patience_s
-            self._n_left, self._n_body, self._n_quiet = n_body - n_there, n_there, 0
-            self._body = data[end:]
-        return True
-
-    def _go_on(self, data: bytes) -> bytes:
-        """Take what there is of the body of a request whose head was known; returns what follows it."""
-        part = data[:self._n_left]
-        self._n_left -= len(part)
-        self.on_body(part)
-        if not self._n_left:
-            self._complete()
-            self._inbound.keep_alive = True
-        return data[len(part):]
-
-    def _learn(self, data: bytes) -> None:
-        """Have the head that `data` began with known from here on, if it is a plain one."""
-        inbound = self._inbound
-        fields = inbound.fields
-        if (self.is_over or inbound.api is None or inbound.refusal is not None or inbound.is_http_10
-                or b"transfer-encoding" in fields or b"expect" in fields):
-            return
-        if inbound.keep_alive if self.phase == IDLE else self._parser.should_keep_alive():
-            self._head = self._heads.learn(data, inbound, self._patience_s)
-
-    def _parse(self, data: bytes) -> None:
         while not self.is_over:
             try:
                 self._parser.feed_data(data)
@@ -160,22 +104,24 @@ class Reader:
             except httptools.HttpParserError as error:
                 if not self.is_over:
                     self._break_off(_not_http(data, error))
-            self._check_size()
+            if self.phase != IDLE:
+                self._check_size()
             return
 
     def _check_size(self) -> None:
-        config = self._config
+        limits = self._limits
         if self.phase == HEAD:
-            if self._n_head > config.max_head_bytes:
+            if self._n_head > limits.max_head_bytes:
                 self._break_off(self._head_too_large())
-        elif self.phase == BODY and (len(self._raw) > config.max_headers or self._n_quiet > config.max_head_bytes):
+        elif len(self._raw) > limits.max_headers or self._n_quiet > limits.max_head_bytes:
             self._break_off(self._head_too_large())
 
     def due_at(self) -> float:
         """By when the request that has begun must be in. Meaningless when idle."""
         if self.phase == HEAD:
-            return self._began_at + self._config.head_timeout_s
-        return self._began_at + min(self._config.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S, self._patience_s)
+            return self._began_at + self._limits.head_timeout_s
+        limit_s = self._limits.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S
+        return self._began_at + min(limit_s, self._request.deadline_s)
 
     def restart_wait(self, now: float) -> None:
         """Count the client's time from here: until now nobody was waiting for it."""
@@ -183,11 +129,11 @@ class Reader:
 
     def time_out(self) -> None:
         """Give up on the request that has begun."""
-        if self.phase == BODY and self._patience_s <= self._clock.now() - self._began_at:
-            self._break_off(DeadlineExceeded(Stage.ADMIT, "total_s", self._patience_s))
+        if self.phase == BODY and self._request.deadline_s <= self._clock.now() - self._began_at:
+            self._break_off(self._request.deadline_error())
             return
         part = "head" if self.phase == HEAD else "body"
-        limit_s = self._config.head_timeout_s if self.phase == HEAD else self._config.body_timeout_s
+        limit_s = self._limits.head_timeout_s if self.phase == HEAD else self._limits.body_timeout_s
         self._break_off(Rejected(f"The request's {part} did not arrive in time ({limit_s:g} s).", status=408,
                                  code="request_timeout"))
 
@@ -199,7 +145,7 @@ class Reader:
     def on_message_begin(self) -> None:
         """The parser saw the first byte of a request."""
         self._began_at = began_at = self._clock.now()
-        self._inbound = Inbound(began_at)
+        self._request = self._request_type(began_at)
         self._n_head, self._n_first = self._n_first, 0
         self.phase = HEAD
 
@@ -213,11 +159,11 @@ class Reader:
 
     def on_headers_complete(self) -> None:
         """The parser has the head: everything that can be refused without the body is refused here."""
-        inbound, parser, config = self._inbound, self._parser, self._config
-        raw, self._raw = self._raw, []  # what comes after are trailers
+        request, parser, limits = self._request, self._parser, self._limits
+        raw, self._raw = self._raw, []  # what comes afterwards are trailers
         target, self._target = self._target, b""
         method = parser.get_method()
-        inbound.method = "POST" if method == b"POST" else method.decode()
+        request.method = "POST" if method == b"POST" else method.decode()
         version = parser.get_http_version()
         if parser.should_upgrade():
             if method == b"CONNECT":
@@ -225,40 +171,38 @@ class Reader:
             self._replay = _plain_head(method, target, version, raw)
             return
         try:
-            inbound.path, inbound.query = split_target(target)
-            if len(raw) > config.max_headers or (self._n_fed > config.max_head_bytes < _weight(target, raw)):
+            request.path, request.query = split_target(target)
+            if len(raw) > limits.max_headers or (self._n_fed > limits.max_head_bytes < _weight(target, raw)):
                 self._stop(self._head_too_large())
             if version != "1.1":
-                inbound.is_http_10 = is_http_10(version)
-            inbound.fields = fields = read_fields(raw, is_http_10=inbound.is_http_10)
+                request.is_http_10 = is_http_10(version)
+            request.fields = fields = read_fields(raw, self._request_type, is_http_10=request.is_http_10)
         except Rejected as error:
             self._stop(error)
         self.phase = BODY
         self._n_body = self._n_quiet = 0
-        self._patience_s = _patience_s(fields) if says_more(fields) else math.inf
         n_body = int(fields.pop(b"content-length", b"0"))
-        if n_body > config.max_body_bytes:
+        if n_body > limits.max_body_bytes:
             self._stop(self._body_too_large())
-        inbound.refusal = self._gate(inbound)
-        if inbound.api is None:
-            inbound.raw_headers = raw
+        request.raw_headers = raw
+        request.refusal = self._check_head(request)
         if b"expect" in fields:
-            self._expect(inbound, has_body=n_body > 0 or b"transfer-encoding" in fields)
+            self._expect(request, has_body=n_body > 0 or b"transfer-encoding" in fields)
 
-    def _expect(self, inbound: Inbound, *, has_body: bool) -> None:
-        if inbound.is_http_10 or not has_body:
+    def _expect(self, request: R, *, has_body: bool) -> None:
+        if request.is_http_10 or not has_body:
             return
-        if inbound.refusal is not None:
-            self._stop(inbound.refusal)  # the body may or may not come: only a close is unambiguous
+        if request.refusal is not None:
+            self._stop(request.refusal)  # the body may or may not come: only a close is unambiguous
         self.owes_continue = True
 
     def on_body(self, part: bytes) -> None:
         """The parser has a part of the body."""
         self._n_quiet = 0
         self._n_body += len(part)
-        if self._n_body > self._config.max_body_bytes:
+        if self._n_body > self._limits.max_body_bytes:
             self._stop(self._body_too_large())
-        refusal = self._inbound.refusal
+        refusal = self._request.refusal
         if refusal is not None:
             if self._n_body > SWALLOWED_BYTES:
                 self._stop(refusal)
@@ -276,20 +220,17 @@ class Reader:
         if self._raw:
             self._raw = []
         self.owes_continue = False
-        self._complete()
-        if self._parser.should_keep_alive() and len(self.ready) <= MAX_PIPELINED:
-            self._inbound.keep_alive = True
+        request, body = self._request, self._body
+        if body:
+            request.body = bytes(body)  # bytes stay as they are
+            self._body = b""
+        self.phase = IDLE
+        self.ready.append(request)
+        if self._parser.should_keep_alive() and len(self.ready) <= self._limits.max_pipelined:
+            request.keep_alive = True
         else:
             self.is_over = True
             raise _Stop
-
-    def _complete(self) -> None:
-        inbound, body = self._inbound, self._body
-        if body:
-            inbound.body = bytes(body)  # bytes stay as they are
-            self._body = b""
-        self.phase = IDLE
-        self.ready.append(inbound)
 
     def _without_upgrade(self) -> bytes:
         """The head again, as it is without its offer, for a parser that has not seen it."""
@@ -303,28 +244,27 @@ class Reader:
         raise _Stop
 
     def _break_off(self, error: StayfastError) -> None:
-        inbound = self._inbound
+        request = self._request
         if self.phase == IDLE:  # the bytes are not even the start of a request
-            inbound = Inbound(self._clock.now())
-        elif not inbound.path:
-            inbound.path = _readable(self._target)
-        inbound.refusal = error
-        inbound.is_broken = True
-        inbound.keep_alive = False
+            request = self._request_type(self._clock.now())
+        elif not request.path:
+            request.path = _readable(self._target)
+        request.refusal = error
+        request.is_broken = True
+        request.keep_alive = False
         self._body, self._raw, self._target = b"", [], b""
-        self._n_left = 0
         self.owes_continue = False
         self.is_over = True
         self.phase = IDLE
-        self.ready.append(inbound)
+        self.ready.append(request)
 
     def _head_too_large(self) -> Rejected:
-        config = self._config
-        return Rejected(f"The request's head is larger than {config.max_head_bytes} bytes or {config.max_headers} headers.",
+        limits = self._limits
+        return Rejected(f"The request's head is larger than {limits.max_head_bytes} bytes or {limits.max_headers} headers.",
                         status=431, code="head_too_large")
 
     def _body_too_large(self) -> Rejected:
-        return Rejected(f"The request's body is larger than {self._config.max_body_bytes} bytes.", status=413,
+        return Rejected(f"The request's body is larger than {self._limits.max_body_bytes} bytes.", status=413,
                         code="body_too_large")
 
 
@@ -344,15 +284,6 @@ def _plain_head(method: bytes, target: bytes, version: str, raw: list[tuple[byte
 def _weight(target: bytes, raw: list[tuple[bytes, bytes]]) -> int:
     """Bytes of a head, as they were sent."""
     return len(target) + sum(len(name) + len(value) + 4 for name, value in raw)
-
-
-def _patience_s(fields: dict[bytes, bytes]) -> float:
-    """How long the client waits for its answer; who says it wrongly is told when the body is in."""
-    try:
-        said_s = patience_s(fields)
-    except Rejected:
-        return math.inf
-    return math.inf if said_s is None else said_s
 
 
 def _not_http(data: bytes, error: httptools.HttpParserError) -> Rejected:

@@ -1,0 +1,117 @@
+"""An answer written by a plain ASGI application (spec 3.0): for endpoints where comfort counts and microseconds do not.
+
+The body is whole before the application starts. It runs in its request's Task, so a client that leaves cancels it; an
+application that waits for `http.disconnect` instead waits until then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Generic, cast
+from urllib.parse import unquote
+
+from stayfast.http.server.connection import Connection
+from stayfast.http.server.parser import R
+from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line
+
+Scope = dict[str, Any]  # ASGI's own words; it gives no closer types
+Message = dict[str, Any]
+AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+_FRAMING = frozenset((b"connection", b"transfer-encoding"))
+_BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
+
+
+def scope_of(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str, Any]) -> Scope:
+    """ASGI's scope of one request."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.0" if request.is_http_10 else "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": unquote(request.path),
+        "raw_path": request.path.encode(),
+        "query_string": request.query,
+        "root_path": "",
+        "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        "client": peer,
+        "server": None,
+        "state": state,
+    }
+
+
+class AsgiResponse(Generic[R]):
+    """One answer of an ASGI application being written. Owned by its Task.
+
+    `own_lines` makes the header lines of the server itself, when the head is made; the application's own headers of the
+    names in `reserved` are left out.
+    """
+
+    __slots__ = ("_connection", "_has_body", "_head", "_is_chunked", "_is_read", "_is_sized", "_own_lines", "_request",
+                 "_reserved", "has_begun", "is_whole")
+
+    def __init__(self, connection: Connection[R], request: R, own_lines: Callable[[], bytes],
+                 reserved: frozenset[bytes]) -> None:
+        self._connection = connection
+        self._request = request
+        self._own_lines = own_lines
+        self._reserved = reserved | _FRAMING
+        self._head: bytes | None = None  # held back until the first part of the body tells how it ends
+        self._has_body = request.method != "HEAD"
+        self._is_chunked = False
+        self._is_sized = False  # the application said how long it is
+        self._is_read = False
+        self.has_begun = False
+        self.is_whole = False
+
+    async def receive(self) -> Message:
+        """The whole body once; after it nothing but the client's leaving, which cancels the Task."""
+        if self._is_read:
+            await asyncio.get_running_loop().create_future()
+        self._is_read = True
+        return {"type": "http.request", "body": self._request.body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        """Write a part of the answer, when the client keeps up."""
+        if message["type"] == "http.response.start":
+            self._start(message)
+            return
+        body = cast("bytes", message.get("body", b""))
+        is_last = not message.get("more_body", False)
+        if self.is_whole or (self._head is None and not self.has_begun):
+            raise RuntimeError("an ASGI application sent a body before its start, or after its end")
+        self._write(body if self._has_body else b"", len(body), is_last=is_last)
+        if not is_last:
+            await self._connection.drained()
+
+    def _start(self, message: Message) -> None:
+        status = message["status"]
+        lines = [b"%b: %b\r\n" % (name, value) for name, value in message.get("headers", ())
+                 if name.lower() not in self._reserved]
+        self._head = b"".join((status_line(status), *lines, self._own_lines()))
+        self._has_body = self._has_body and status not in _BODILESS
+        self._is_sized = status in _BODILESS or any(line.lower().startswith(b"content-length:") for line in lines)
+
+    def _write(self, body: bytes, n_body: int, *, is_last: bool) -> None:
+        connection, request = self._connection, self._request
+        out = b""
+        if self._head is not None:
+            head, self._head = self._head, None
+            keep_alive = connection.will_stay(request)
+            if not self._is_sized:
+                if is_last:
+                    head += b"content-length: %d\r\n" % n_body
+                elif request.is_http_10:
+                    request.keep_alive = keep_alive = False
+                else:
+                    self._is_chunked = True
+                    head += b"transfer-encoding: chunked\r\n"
+            out = head + connection_line(request, keep_alive=keep_alive) + b"\r\n"
+            self.has_begun = True
+        out += frame(body) if self._is_chunked and body else body
+        if is_last:
+            self.is_whole = True
+            if self._is_chunked and self._has_body:
+                out += LAST_CHUNK
+        connection.write(out)

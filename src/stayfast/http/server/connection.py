@@ -1,0 +1,385 @@
+"""One client's connection: bytes to the parser, requests to Tasks one after the other, and every wait bounded.
+
+Reading never stops while a request is answered, because the end of reading is how the client's leaving shows: the
+request's Task is cancelled in the same turn of the loop. Of what a client sends far ahead, the requests that are whole are
+answered and the rest is dropped. One timer serves all time-outs. It is never moved later, only found to be early when it
+fires, so that a request on a warm connection touches no timer.
+"""
+
+import asyncio
+import math
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, cast
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Rejected, Shed, StayfastError
+from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
+from stayfast.http.server.response import CONTINUE
+from stayfast.http.server.tasks import Tasks
+from stayfast.http.server.timer import LazyTimer
+
+BACKLOG = 4096
+HIGH_WATER_BYTES = 128 * 1024  # unsent bytes above which nothing more is pulled from where an answer comes from
+LOW_WATER_BYTES = 32 * 1024
+LINGER_S = 2.0  # how long bytes are still taken after a refusal, so that a reset does not overtake it
+_NO_LINGER = struct.pack("ii", 1, 0)  # closing sends RST
+
+
+class App(Protocol[R]):
+    """What a server serves. Called on the loop; only `handle` may raise."""
+
+    @property
+    def request_type(self) -> type[R]:
+        """What requests are parsed into."""
+        ...
+
+    @property
+    def limits(self) -> HttpLimits:
+        """Those in force; a connection's parser keeps the ones that it began with."""
+        ...
+
+    def check_head(self, request: R, *, is_draining: bool) -> StayfastError | None:
+        """Why a request is refused before its body is read; None for one that is to be handled."""
+        ...
+
+    def handle(self, connection: "Connection[R]", request: R) -> Coroutine[Any, Any, None]:
+        """Answer one request. Runs in a Task of its own, which is cancelled when the client leaves.
+
+        It ends with `connection.finish` after a whole answer, else with `close`, `reset` or `abort`.
+        """
+        ...
+
+    def render_error(self, request: R, error: StayfastError, *, keep_alive: bool) -> bytes:
+        """A whole error answer."""
+        ...
+
+    def note_refusal(self, request: R, error: StayfastError) -> None:
+        """A request was refused that never came to `handle`."""
+        ...
+
+
+class HttpServer(Generic[R]):
+    """A listener and its connections. One loop's; make it inside the loop."""
+
+    __slots__ = ("_listener", "app", "clock", "connections", "is_draining", "is_empty", "tasks")
+
+    def __init__(self, app: App[R], clock: Clock, tasks: Tasks) -> None:
+        self.app = app
+        self.clock = clock
+        self.tasks = tasks
+        self.connections: set[Connection[R]] = set()
+        self.is_draining = False
+        self.is_empty = asyncio.Event()  # the last connection has gone; to be cleared before it is awaited
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int, *, sock: socket.socket | None = None, reuse_port: bool = False) -> None:
+        """Take connections, on `sock` if it is given (bound already). Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if sock is not None:
+            self._listener = await loop.create_server(self.connect, sock=sock, backlog=BACKLOG)
+        else:
+            self._listener = await loop.create_server(self.connect, host, port, backlog=BACKLOG,
+                                                      reuse_port=reuse_port or None)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+        return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
+
+    def connect(self) -> "Connection[R]":
+        """The protocol of a new connection."""
+        return Connection(self)
+
+    def leave(self, connection: "Connection[R]") -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self.is_empty.set()
+
+    def drain(self) -> None:
+        """Keep no connection open after its next answer; the head check is told so."""
+        self.is_draining = True
+
+    def stop_listening(self) -> None:
+        """Take no new connections."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def abort(self) -> None:
+        """Close all connections at once and cancel what runs."""
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    def check_head(self, request: R) -> StayfastError | None:
+        """What to refuse of a request whose head is in."""
+        return self.app.check_head(request, is_draining=self.is_draining)
+
+    def __repr__(self) -> str:
+        state = "draining" if self.is_draining else "open"
+        return f"<HttpServer {state}: {len(self.connections)} connections, {len(self.tasks)} requests>"
+
+
+class Connection(asyncio.Protocol, Generic[R]):
+    """One connection. Its methods are the loop's to call, but for those that an answer uses to write itself."""
+
+    __slots__ = ("_closing_at", "_idle_since", "_is_lingering", "_is_lost", "_keepalive", "_keepalive_at",
+                 "_keepalive_every_s", "_n_ahead", "_n_unsent", "_parser", "_server", "_stalled_since", "_task", "_timer",
+                 "_transport", "_waiter", "is_full", "verdict", "write")
+
+    def __init__(self, server: HttpServer[R]) -> None:
+        app = server.app
+        self._server = server
+        self._parser = RequestParser(app.request_type, app.limits, server.clock, server.check_head)
+        self._timer = LazyTimer(self._tick)
+        self._transport: asyncio.Transport
+        self._task: asyncio.Task[None] | None = None
+        self._keepalive: Callable[[], None] | None = None
+        self._keepalive_at = math.inf
+        self._keepalive_every_s = math.inf
+        self._idle_since = 0.0
+        self._n_ahead = 0
+        self._is_lost = False
+        self._is_lingering = False
+        self._closing_at = math.inf
+        self._waiter: asyncio.Future[None] | None = None
+        self._stalled_since = 0.0
+        self._n_unsent = 0
+        self.verdict: StayfastError | None = None  # why the running answer was cut short; None: its client left
+        self.is_full = False  # the client does not keep up: await `drained` before writing more
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.write: Callable[[bytes], None] = self._transport.write
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
+        server = self._server
+        limits = server.app.limits
+        self._idle_since = server.clock.now()
+        if len(server.connections) >= limits.max_connections:
+            request = server.app.request_type(self._idle_since)
+            request.is_broken = True
+            self._refuse(request, Shed("Too many connections.", code="too_many_connections", retry_after_s=1.0))
+        else:
+            server.connections.add(self)
+            self._timer.set_by(self._idle_since + limits.idle_timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent bytes."""
+        if self._is_lingering or self._is_lost:
+            return
+        parser = self._parser
+        parser.feed(data)
+        if self._task is not None or self.is_full:
+            self._n_ahead += len(data)
+            limit = self._server.app.limits.read_ahead_bytes
+            if self._n_ahead > limit:
+                parser.stop(Rejected(f"More than {limit} bytes came while an answer was under way: wait for it, or use "
+                                     "another connection.", code="too_far_ahead"))
+            return
+        self._advance()
+        if parser.phase != IDLE and self._task is None:
+            self._timer.set_by(parser.due_at())
+
+    def eof_received(self) -> None:
+        """The client will send nothing more: it has left. What is half done ends here."""
+        if self._task is not None or self._is_lingering:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._is_lost = True
+        self._server.leave(self)
+        self._timer.cancel()
+        self._cancel()
+
+    def pause_writing(self) -> None:
+        """More is unsent than should be."""
+        self.is_full = True
+        self._stalled_since = self._server.clock.now()
+        self._n_unsent = self._transport.get_write_buffer_size()
+        self._timer.set_by(self._stalled_since + self._server.app.limits.write_stall_s)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self.is_full = False
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        elif self._task is None:
+            self._advance()
+
+    # What an answer calls. `write` is the transport's own.
+
+    async def drained(self) -> None:
+        """Return once the client has caught up. One waiter: the request's Task."""
+        if self.is_full:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def will_stay(self, request: R) -> bool:
+        """Whether the connection stays open after this request."""
+        return request.keep_alive and not self._server.is_draining
+
+    def peer(self) -> tuple[str, int] | None:
+        """The client's address, where it has one."""
+        name = self._transport.get_extra_info("peername")
+        return (name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else None
+
+    def start_keepalive(self, send: Callable[[], None], first_at: float, every_s: float) -> None:
+        """Call `send` at `first_at` and then each `every_s`, until `stop_keepalive`."""
+        self._keepalive = send
+        self._keepalive_every_s = every_s
+        self._keepalive_at = first_at
+        self._timer.set_by(first_at)
+
+    def stop_keepalive(self) -> None:
+        """The answer has begun to come."""
+        self._keepalive = None
+        self._keepalive_at = math.inf
+
+    def report(self, error: BaseException) -> None:
+        """An exception that was not expected, which the client gets no more of than a 500."""
+        self._server.tasks.report(error)
+
+    def respond_error(self, request: R, error: StayfastError) -> None:
+        """Answer with an error, where no answer has begun."""
+        self.write(self._server.app.render_error(request, error, keep_alive=self.will_stay(request)))
+        self.finish(request)
+
+    def finish(self, request: R) -> None:
+        """The answer is written: go on with the next request, wait for one, or close."""
+        self._task = None
+        if self._is_lost or self._closing_at < math.inf:
+            return
+        if not self.will_stay(request):
+            self.close()
+            return
+        parser, server = self._parser, self._server
+        self._idle_since = now = server.clock.now()
+        if parser.phase != IDLE:
+            parser.restart_wait(now)
+            self._timer.set_by(parser.due_at())
+        else:
+            self._timer.set_by(now + server.app.limits.idle_timeout_s)
+        if parser.ready or parser.owes_continue:
+            self._advance()
+
+    def close(self) -> None:
+        """Close once everything written has been sent; for an answer cut short as for one that is whole."""
+        self.stop_keepalive()
+        self._task = None
+        self._closing_at = self._server.clock.now() + self._server.app.limits.write_stall_s
+        self._timer.set_by(self._closing_at)
+        self._transport.close()
+
+    def reset(self) -> None:
+        """Close at once with RST in place of FIN, and drop what is unsent: for an answer that breaks off."""
+        self.stop_keepalive()
+        self._task = None
+        self._closing_at = self._server.clock.now()
+        if not self._transport.is_closing():
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self._transport.abort()
+
+    def abort(self) -> None:
+        """Close at once, drop what is unsent and cancel what runs."""
+        self._cancel()
+        self._transport.abort()
+
+    def cut_short(self, why: StayfastError) -> None:
+        """End what runs here with an error that its client is told of."""
+        if self._task is None:
+            self.abort()
+        else:
+            self.verdict = why
+            self._task.cancel(why)  # so that the handler knows that its client has not left
+
+    def close_if_idle(self) -> None:
+        """Close a connection on which nothing is under way."""
+        if self._task is None and self._parser.phase == IDLE and not self._is_lingering:
+            self.close()
+
+    # Its own affairs.
+
+    def _cancel(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+
+    def _advance(self) -> None:
+        """Answer what is ready, one request at a time."""
+        parser, server = self._parser, self._server
+        ready = parser.ready
+        while ready and self._task is None and not self.is_full and self._closing_at == math.inf:
+            request = ready.popleft()
+            if request.refusal is not None:
+                self._refuse(request, request.refusal)
+            else:
+                self._n_ahead = 0
+                self._task = server.tasks.spawn(server.app.handle(self, request))
+        if parser.owes_continue and self._task is None and not self.is_full:
+            parser.owes_continue = False
+            self.write(CONTINUE)
+
+    def _refuse(self, request: R, error: StayfastError) -> None:
+        app = self._server.app
+        self.write(app.render_error(request, error, keep_alive=self.will_stay(request)))
+        app.note_refusal(request, error)
+        if request.is_broken:
+            self._linger()
+        else:
+            self.finish(request)
+
+    def _linger(self) -> None:
+        """Close our side, and take what still comes for a while: a reset would wipe out the refusal unread."""
+        self._is_lingering = True
+        self._closing_at = self._server.clock.now() + LINGER_S
+        self._timer.set_by(self._closing_at)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _tick(self) -> float:
+        """Act on what is overdue; returns when to look again."""
+        now, limits = self._server.clock.now(), self._server.app.limits
+        due_at = min(self._closing_at, self._stall_at(now, limits.write_stall_s))
+        if due_at <= now:
+            self.abort()
+            return math.inf
+        if self._closing_at < math.inf:
+            return due_at
+        if self._task is not None:
+            if self._keepalive is not None and self._keepalive_at <= now:
+                self._keepalive_at = now + self._keepalive_every_s
+                self._keepalive()
+            return min(due_at, self._keepalive_at)
+        return min(due_at, self._wait_for_request(now, limits.idle_timeout_s))
+
+    def _stall_at(self, now: float, limit_s: float) -> float:
+        """When a client that takes nothing is given up."""
+        if not self.is_full:
+            return math.inf
+        n_unsent = self._transport.get_write_buffer_size()
+        if n_unsent < self._n_unsent:
+            self._stalled_since = now
+        self._n_unsent = n_unsent
+        return self._stalled_since + limit_s
+
+    def _wait_for_request(self, now: float, idle_s: float) -> float:
+        parser = self._parser
+        if parser.phase == IDLE:
+            if self._idle_since + idle_s <= now:
+                self.close()
+            return self._idle_since + idle_s
+        if parser.due_at() <= now:
+            parser.time_out()
+            self._advance()
+        return parser.due_at()
+
+    def __repr__(self) -> str:
+        state = "answering" if self._task is not None else ("waiting", "in a head", "in a body")[self._parser.phase]
+        return f"<Connection {state}, {len(self._parser.ready)} ready>"

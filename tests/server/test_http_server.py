@@ -1,0 +1,201 @@
+"""The HTTP server by itself, under an application that is no gateway."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import uvloop
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.errors import Rejected, StayfastError
+from stayfast.http.server.connection import Connection, HttpServer
+from stayfast.http.server.parser import HttpLimits
+from stayfast.http.server.request import FRAMING_HEADERS, HttpRequest
+from stayfast.http.server.response import connection_line, status_line, whole_response
+from stayfast.http.server.tasks import Tasks
+from stayfast.http.server.timer import LazyTimer
+from stayfast.testing import SimLoop, run
+from tests.server.fakes import Client, eventually, get, post
+
+pytestmark = pytest.mark.sockets
+
+
+class NamedRequest(HttpRequest):
+    """A request with a name in its head."""
+
+    READ_HEADERS = frozenset((b"x-name",))
+
+    __slots__ = ()
+
+
+class Echo:
+    """Answers with the body, after what the path says."""
+
+    request_type = NamedRequest
+    limits = HttpLimits(max_body_bytes=1000, idle_timeout_s=0.2, max_connections=3)
+
+    def __init__(self) -> None:
+        self.refused: list[StayfastError] = []
+        self.n_cancelled = 0
+
+    def check_head(self, request: NamedRequest, *, is_draining: bool) -> StayfastError | None:
+        if b"x-name" not in request.fields:
+            return Rejected("Who is asking?", status=401)
+        if request.path == "/quick":
+            request.deadline_s = 0.05
+        return Rejected("Too late.", status=410) if is_draining else None
+
+    async def handle(self, connection: Connection[NamedRequest], request: NamedRequest) -> None:
+        if request.path == "/reset":
+            connection.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+            await asyncio.sleep(0.01)
+            connection.reset()
+            connection.finish(request)
+            return
+        if request.path == "/wait":
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                self.n_cancelled += 1
+                raise
+        line = connection_line(request, keep_alive=connection.will_stay(request))
+        connection.write(whole_response(status_line(200), request.fields[b"x-name"] + request.body, line))
+        connection.finish(request)
+
+    def render_error(self, request: NamedRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
+        line = connection_line(request, keep_alive=keep_alive)
+        return whole_response(status_line(error.status), error.message.encode(), line)
+
+    def note_refusal(self, request: NamedRequest, error: StayfastError) -> None:
+        self.refused.append(error)
+
+
+@dataclass
+class Running:
+    """A server under test."""
+
+    echo: Echo
+    server: HttpServer[NamedRequest]
+    clients: list[Client] = field(default_factory=list)
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection(*self.server.addresses()[0]))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def echoing() -> AsyncIterator[Running]:
+    """A listener on a free port; unexpected exceptions fail the test."""
+    echo, errors = Echo(), list[BaseException]()
+    server: HttpServer[NamedRequest] = HttpServer(echo, SystemClock(), Tasks(errors.append))
+    await server.listen("127.0.0.1", 0)
+    running = Running(echo, server)
+    yield running
+    for client in running.clients:
+        client.reset()
+    server.stop_listening()
+    server.abort()
+    await server.tasks.wait(5)
+    assert errors == []
+
+
+def test_handler_head_check_and_error_renderer_are_the_applications() -> None:
+    """An answer, a refusal by the head that keeps the connection, and a broken request that does not."""
+
+    async def main() -> None:
+        async with echoing() as running:
+            client = await running.connect()
+            client.send(post(b" hi", "/", "x-name: ann") + post(b"", "/"))
+            assert (await client.answer())[::2] == (200, b"ann hi")
+            assert (await client.answer())[::2] == (401, b"Who is asking?")
+            client.send(post(b"", "/", "x-name: a", "x-name: b"))
+            status, headers, body = await client.answer()
+            assert (status, headers["connection"], body) == (400, "close", b"The header x-name is given twice.")
+            assert await client.rest() == b""
+            assert [error.status for error in running.echo.refused] == [401, 400]
+
+    uvloop.run(main())
+
+
+def test_a_deadline_that_the_head_check_sets_bounds_the_body() -> None:
+    """408 by default; a request type may say otherwise."""
+
+    async def main() -> None:
+        async with echoing() as running:
+            client = await running.connect()
+            client.send(post(b"whole", "/quick", "x-name: a")[:-1])
+            assert (await client.answer())[0] == 408
+
+    uvloop.run(main())
+
+
+def test_an_answer_may_be_reset() -> None:
+    """Half of it, then RST; what `finish` then does is nothing."""
+
+    async def main() -> None:
+        async with echoing() as running:
+            client = await running.connect()
+            client.send(post(b"", "/reset", "x-name: a"))
+            assert (await client.until(b"half")).endswith(b"half")
+            with pytest.raises(ConnectionResetError):
+                await client.rest()
+            await eventually(lambda: not running.server.connections)
+
+    uvloop.run(main())
+
+
+def test_leaving_cancels_and_limits_hold() -> None:
+    """A client that leaves, one that says nothing, one too many, and a drain."""
+
+    async def main() -> None:
+        async with echoing() as running:
+            echo, server = running.echo, running.server
+            leaving, silent, late = [await running.connect() for _ in range(3)]
+            leaving.send(post(b"", "/wait", "x-name: a"))
+            await eventually(lambda: len(server.tasks) == 1)
+            crowd = await running.connect()
+            assert (await crowd.answer())[0] == 503
+            leaving.leave()
+            await eventually(lambda: echo.n_cancelled == 1)
+            server.drain()
+            late.send(get("/", "x-name: a"))
+            status, headers, _ = await late.answer()
+            assert (status, headers["connection"]) == (410, "close")
+            assert await silent.rest() == b""
+            await eventually(lambda: not server.connections)
+
+    uvloop.run(main())
+
+
+def test_no_request_type_can_leave_out_what_frames_a_request() -> None:
+    """Whatever headers it keeps: content-length given twice is refused in any case."""
+    assert FRAMING_HEADERS < NamedRequest.READ_HEADERS
+    assert b"connection" in NamedRequest.LIST_HEADERS
+
+
+def test_a_lazy_timer_moves_earlier_only() -> None:
+    """When it fires early it looks again; nothing wakes it once it is cancelled."""
+
+    async def main(loop: SimLoop) -> list[float]:
+        began_at = loop.time()
+        looks: list[float] = []
+        due_at = began_at + 5
+
+        def check() -> float:
+            looks.append(loop.time() - began_at)
+            return due_at if loop.time() < due_at else began_at + 20
+
+        timer = LazyTimer(check)
+        timer.set_by(began_at + 3)
+        timer.set_by(began_at + 2)
+        timer.set_by(began_at + 4)
+        await asyncio.sleep(10)
+        timer.cancel()
+        timer.set_by(began_at + 11)
+        await asyncio.sleep(20)
+        return looks
+
+    assert run(main) == pytest.approx([2, 5])
