@@ -28,17 +28,3 @@ class SystemClock:
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
     cpu = staticmethod(time.process_time)
-
-
-class Turn:
-    """A turn of the event loop as its clock tells it, which stands still in one and has no more than whole milliseconds."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self) -> None:
-        self._at = -1.0
-
-    def is_first(self, at: float) -> bool:
-        """Whether nobody has asked this yet in the turn `at`, the loop's `time()`."""
-        was, self._at = self._at, at
-        return was != at

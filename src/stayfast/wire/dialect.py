@@ -47,15 +47,15 @@ def object_in(body: bytes) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def text_in(value: object) -> str:
+def text_or_empty(value: object) -> str:
     """The value, where it is text, else nothing: compatible servers put other types where OpenAI puts text."""
     return value if isinstance(value, str) else ""
 
 
-def begin_of(answer_id: object, model: object, created_at: object) -> Begin:
+def read_begin(answer_id: object, model: object, created_at: object) -> Begin:
     """The beginning of an answer of OpenAI's protocols."""
     is_instant = isinstance(created_at, int | float) and 0 <= created_at < 2**53
-    return Begin(text_in(answer_id), text_in(model), int(created_at) if is_instant else None)  # type: ignore[call-overload]  # checked above
+    return Begin(text_or_empty(answer_id), text_or_empty(model), int(created_at) if is_instant else None)  # type: ignore[call-overload]  # checked above
 
 
 def required(value: T | None, path: str) -> T:
@@ -77,7 +77,7 @@ def unsayable(param: str, target: str, why: str = "") -> Rejected:
                     param=param)
 
 
-def without_none(fields: Mapping[str, Any]) -> Json:
+def drop_none(fields: Mapping[str, Any]) -> Json:
     """The fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -88,7 +88,7 @@ def is_given(raw: Raw, *, or_empty: bool = True) -> bool:
     return data not in (b"", b"null") and not (or_empty and data == b"[]")
 
 
-def names_in_use(in_use: Mapping[str, bool]) -> tuple[str, ...]:
+def list_used(in_use: Mapping[str, bool]) -> tuple[str, ...]:
     """The names of those that are."""
     return tuple(name for name, is_used in in_use.items() if is_used)
 
@@ -101,14 +101,14 @@ def append_message(messages: list[Message], message: Message) -> None:
         messages.append(message)
 
 
-def parts_of(content: str | Sequence[Any], path: str, read: Callable[[Any, str], T]) -> tuple[Text | T, ...]:
+def read_parts(content: str | Sequence[Any], path: str, read: Callable[[Any, str], T]) -> tuple[Text | T, ...]:
     """The parts of a content, each by `read` with its path. A plain text is one part."""
     if isinstance(content, str):
         return (Text(content),)
     return tuple(read(part, f"{path}[{at}]") for at, part in enumerate(content))
 
 
-def instructions_in(parts: Iterable[object], path: str) -> str:
+def join_instructions(parts: Iterable[object], path: str) -> str:
     """The text of instructions. Raises Rejected where a part is something else."""
     texts = []
     for at, part in enumerate(parts):
@@ -128,7 +128,7 @@ def image_of(url: str, detail: str | None) -> Image:
     return Image(url=url, detail=detail)
 
 
-def tool_choice_of(choice: object, name: str | None) -> ToolChoice | None:
+def read_tool_choice(choice: object, name: str | None) -> ToolChoice | None:
     """A choice of tools as OpenAI's protocols have it. `name`: the one function that it asks for."""
     match choice:
         case None:
@@ -140,7 +140,7 @@ def tool_choice_of(choice: object, name: str | None) -> ToolChoice | None:
     return ToolChoice("named", name)
 
 
-def output_format_of(kind: str, wanted: NamedSchema | None, at: str, path: str) -> OutputFormat | None:
+def read_output_format(kind: str, wanted: NamedSchema | None, at: str, path: str) -> OutputFormat | None:
     """A format as OpenAI's protocols have it: its kind stands at `at`, its schema, `wanted`, at `path`."""
     if kind == "text":
         return None
@@ -152,7 +152,7 @@ def output_format_of(kind: str, wanted: NamedSchema | None, at: str, path: str) 
     return OutputFormat(required(wanted.schema, f"{path}.schema"), wanted.name, wanted.description, wanted.strict)
 
 
-def schema_fields(wanted: OutputFormat) -> Json:
+def encode_schema(wanted: OutputFormat) -> Json:
     """A format's schema as OpenAI's protocols have it."""
     return {"name": wanted.name or "answer", "schema": wanted.schema,
-            **without_none({"description": wanted.description, "strict": wanted.strict})}
+            **drop_none({"description": wanted.description, "strict": wanted.strict})}

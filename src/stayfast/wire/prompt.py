@@ -3,7 +3,7 @@
 **Order.** A cache of prefixes knows a prompt by its beginning, so one block that differs makes all that follows new. The
 blocks are the tools, then the instructions, then each message's parts. Tools that come out of a set, or of servers that
 answer in any order, make the same prompt a new one each time; so do a date or an id above ten thousand words that never
-change. `order` puts tools by name and instructions that move with the hour last. Whole blocks are moved; no text is touched.
+change. So tools go by name, and instructions that move with the hour last. Whole blocks are moved; no text is touched.
 
 **Marks.** A mark says "remember all up to here": `cache_control` on any block of Anthropic's, `prompt_cache_breakpoint` on a
 part of what somebody says to OpenAI's models (never on tools, nor on what the model said itself). Values keep their bytes:
@@ -148,7 +148,7 @@ def _is_said(raw: Raw) -> bool:
     return bytes(raw) not in (b"null", b'""')
 
 
-class Ordered(Struct, frozen=True, gc=False):
+class OrderedPrompt(Struct, frozen=True, gc=False):
     """A body whose blocks are in their order. `head`: tools and instructions, which requests of one kind begin with.
     `first`: the message after them, with which one conversation begins. `tools`: their names, sorted.
     """
@@ -159,36 +159,36 @@ class Ordered(Struct, frozen=True, gc=False):
     tools: tuple[str, ...]
 
 
-def order(body: bytes, api: Api, *, sorts_tools: bool, moves_volatile: bool) -> Ordered:
+def order_blocks(body: bytes, api: Api, *, sorts_tools: bool, moves_volatile: bool) -> OrderedPrompt:
     """The body with its tools by name and, where that is wished, whole blocks of instructions that hold a date, a UUID or a
     timestamp behind those that do not; the very same bytes where nothing moves. Raises ValueError for what cannot be read.
     """
-    said: dict[str, Raw] = _OBJECT.decode(body)
-    is_changed = _sort(said, "tools", _tool_name) if sorts_tools else False
+    members: dict[str, Raw] = _OBJECT.decode(body)
+    is_changed = _sort(members, "tools", _tool_name) if sorts_tools else False
     if moves_volatile and api is Api.MESSAGES:
-        is_changed |= _sort(said, "system", _is_of_the_hour)
+        is_changed |= _sort(members, "system", _is_of_the_hour)
     elif moves_volatile and api is Api.CHAT:
-        is_changed |= _sort(said, "messages", _is_of_the_hour, n_leading=_n_leading(_list(said.get("messages"))))
-    messages = _list(said.get(_NAMES[api]))
-    n_leading = _n_leading(messages) if api is not Api.MESSAGES else 0
-    head = [bytes(said[name]) for name in ("tools", "system", "instructions") if name in said]
+        is_changed |= _sort(members, "messages", _is_of_the_hour, n_leading=_count_leading(_list(members.get("messages"))))
+    messages = _list(members.get(_NAMES[api]))
+    n_leading = _count_leading(messages) if api is not Api.MESSAGES else 0
+    head = [bytes(members[name]) for name in ("tools", "system", "instructions") if name in members]
     head += map(bytes, messages[:n_leading])
-    first = bytes(messages[n_leading]) if n_leading < len(messages) else bytes(said.get("input", b""))
-    names = sorted(map(_tool_name, _list(said.get("tools"))))
-    return Ordered(_encode(said) if is_changed else body, b"".join(head), first, tuple(names))
+    first = bytes(messages[n_leading]) if n_leading < len(messages) else bytes(members.get("input", b""))
+    names = sorted(map(_tool_name, _list(members.get("tools"))))
+    return OrderedPrompt(_encode(members) if is_changed else body, b"".join(head), first, tuple(names))
 
 
-def _sort(said: dict[str, Raw], name: str, key: Callable[[Raw], Any], *, n_leading: int | None = None) -> bool:
+def _sort(members: dict[str, Raw], name: str, key: Callable[[Raw], Any], *, n_leading: int | None = None) -> bool:
     """Put a member's list in order, or its first so many; returns whether something moved."""
-    before = _list(said.get(name))
+    before = _list(members.get(name))
     after = sorted(before[:n_leading], key=key)
     if all(one is other for one, other in zip(after, before, strict=False)):
         return False
-    said[name] = Raw(_encode([*after, *before[len(after):]]))
+    members[name] = Raw(_encode([*after, *before[len(after):]]))
     return True
 
 
-def _n_leading(messages: list[Raw]) -> int:
+def _count_leading(messages: list[Raw]) -> int:
     """How many messages are instructions, as they come before all others."""
     for n, message in enumerate(messages):
         role = _NAMED.decode(message).role

@@ -17,7 +17,7 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, History, Marked, PrefixConfig, Shape
 from stayfast.policy.prompt_cache.learned import KEY, Floor, Hot, Opening, Parts, Refusals, Scale
 from stayfast.policy.prompt_cache.rules import HOUR_S, PrefixRules, rules_of
-from stayfast.wire.prompt import LAID_OUT, Laid, has_marks, mark_of, order
+from stayfast.wire.prompt import LAID_OUT, Laid, has_marks, mark_of, order_blocks
 
 MAX_KINDS: Final = 64  # of prompts that are told apart: upstream, model, set of tools
 MAX_HEADS: Final = 256  # ways to begin, for keys
@@ -56,7 +56,8 @@ class Prefixing:
             return request, None
         config = self.config
         try:
-            ordered = order(request.body, request.api, sorts_tools=config.sorts_tools, moves_volatile=config.moves_volatile)
+            ordered = order_blocks(request.body, request.api, sorts_tools=config.sorts_tools,
+                                   moves_volatile=config.moves_volatile)
         except (ValueError, RecursionError):  # of a shape that only the upstream understands
             return request, None
         layout = Layout(self, ordered.head, ordered.first, ordered.tools)

@@ -24,7 +24,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
 from stayfast.wire.chat import schema
-from stayfast.wire.dialect import ANOTHER, Json, parts_of, required, unsayable, without_none
+from stayfast.wire.dialect import ANOTHER, Json, drop_none, read_parts, required, unsayable
 
 
 def conversation(said: schema.ChatRequest) -> Conversation:
@@ -73,7 +73,7 @@ def completions_conversation(said: schema.CompletionsRequest) -> Conversation:
         max_output_tokens=said.max_tokens if said.max_tokens is not None else 16,  # what the protocol says without one
         stop=_stop(said.stop),
         user=said.user,
-        native=dialect.names_in_use(in_use),
+        native=dialect.list_used(in_use),
     )
 
 
@@ -82,7 +82,7 @@ def _native(said: schema.ChatRequest) -> tuple[str, ...]:
               "modalities": any(kind != "text" for kind in said.modalities or ())}
     for name in ("audio", "functions", "function_call", "web_search_options"):
         in_use[name] = dialect.is_given(getattr(said, name), or_empty=False)
-    return dialect.names_in_use(in_use)
+    return dialect.list_used(in_use)
 
 
 def _message(message: Any, path: str) -> Message:
@@ -90,9 +90,9 @@ def _message(message: Any, path: str) -> Message:
         case schema.System() | schema.Developer():
             return Message("system", (Text(_text(message.content, f"{path}.content")),))
         case schema.User():
-            return Message("user", parts_of(message.content, f"{path}.content", _part))
+            return Message("user", read_parts(message.content, f"{path}.content", _part))
         case schema.ToolMessage():
-            parts = parts_of(message.content, f"{path}.content", _part)
+            parts = read_parts(message.content, f"{path}.content", _part)
             return Message("user", (ToolResult(message.tool_call_id, parts),))
         case schema.Assistant():
             return Message("assistant", _assistant(message, path))
@@ -107,7 +107,7 @@ def _assistant(message: schema.Assistant, path: str) -> tuple[Part, ...]:
     if message.reasoning_content:
         parts.append(Thinking(message.reasoning_content))
     if message.content:
-        parts += parts_of(message.content, f"{path}.content", _part)
+        parts += read_parts(message.content, f"{path}.content", _part)
     if message.refusal:
         parts.append(Text(message.refusal))
     for at, call in enumerate(message.tool_calls or ()):
@@ -131,7 +131,7 @@ def _part(part: schema.Part, path: str) -> Text | Image:
 
 
 def _text(content: schema.Content, path: str) -> str:
-    return dialect.instructions_in(parts_of(content, path, _part), path)
+    return dialect.join_instructions(read_parts(content, path, _part), path)
 
 
 def _tool(tool: schema.ToolDef, path: str) -> Tool:
@@ -143,13 +143,13 @@ def _tool(tool: schema.ToolDef, path: str) -> Tool:
 
 def _tool_choice(said: str | schema.NamedChoice | None) -> ToolChoice | None:
     named = said.function if isinstance(said, schema.NamedChoice) and said.type == "function" else None
-    return dialect.tool_choice_of(said, named.name if named is not None else None)
+    return dialect.read_tool_choice(said, named.name if named is not None else None)
 
 
 def _output_format(said: schema.ResponseFormat | None) -> OutputFormat | None:
     if said is None:
         return None
-    return dialect.output_format_of(said.type, said.json_schema, "response_format", "response_format.json_schema")
+    return dialect.read_output_format(said.type, said.json_schema, "response_format", "response_format.json_schema")
 
 
 def _sampling(said: schema.ChatRequest | schema.CompletionsRequest) -> Sampling:
@@ -193,7 +193,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "service_tier": asked.service_tier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
-    return said | without_none(optional)
+    return said | drop_none(optional)
 
 
 def _said_messages(asked: Conversation) -> list[Json]:
@@ -240,7 +240,7 @@ def _said_content(parts: list[Text | Image]) -> str | list[Json]:
 
 def _said_function(tool: Tool) -> Json:
     return {"name": tool.name,
-            **without_none({"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
+            **drop_none({"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
 
 
 def _said_choice(choice: ToolChoice) -> str | Json:
@@ -252,4 +252,4 @@ def _said_choice(choice: ToolChoice) -> str | Json:
 def _said_format(wanted: OutputFormat) -> Json:
     if wanted.schema is None:
         return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": dialect.schema_fields(wanted)}
+    return {"type": "json_schema", "json_schema": dialect.encode_schema(wanted)}

@@ -12,7 +12,7 @@ from msgspec import Struct
 from stayfast.core.types import Sight
 from stayfast.wire import usage
 from stayfast.wire.deltas import Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.dialect import begin_of, object_in
+from stayfast.wire.dialect import object_in, read_begin
 from stayfast.wire.errors import in_band, malformed, truncated
 
 
@@ -126,7 +126,7 @@ class ChatSource(Source):
         found: list[Delta] = []
         if not self._has_begun and (chunk.choices or chunk.id):
             self._has_begun = True
-            found.append(begin_of(chunk.id, chunk.model, chunk.created))
+            found.append(read_begin(chunk.id, chunk.model, chunk.created))
         for choice in chunk.choices or ():
             if choice.index != 0:
                 continue
@@ -174,7 +174,7 @@ class ChatSource(Source):
         """A finish reason for each choice that has none."""
         sight, chunk = self.sight, self._chunk
         sight.finish_reason = sight.finish_reason or "length"
-        begin = begin_of(sight.response_id, chunk.model, chunk.created)
+        begin = read_begin(sight.response_id, chunk.model, chunk.created)
         head = {"id": begin.id, "object": "chat.completion.chunk" if self._is_chat else "text_completion",
                 "created": begin.created_at or 0, "model": begin.model}
         empty: Json = {"delta": {}} if self._is_chat else {"text": ""}
@@ -200,7 +200,7 @@ class ChatSource(Source):
     def whole(self) -> list[Delta]:
         """The first choice of the whole answer just seen."""
         said = object_in(self._whole)
-        found: list[Delta] = [begin_of(said.get("id"), said.get("model"), said.get("created"))]
+        found: list[Delta] = [read_begin(said.get("id"), said.get("model"), said.get("created"))]
         if not said["choices"]:
             return found
         choice = said["choices"][0]

@@ -9,7 +9,7 @@ class _ChunkWriter:
     """What both kinds of chunks share: a head, and usage where the client asked for it."""
 
     __slots__ = ("_created_at", "_id", "_model", "_with_usage")
-    kind = ""
+    object_type = ""
 
     def __init__(self, request: Request, created_at: int) -> None:
         self._id = ""
@@ -30,14 +30,15 @@ class _ChunkWriter:
         return []  # in chat, what follows decides whether content is text or null
 
     def _envelope(self, choices: list[Json]) -> Json:
-        return {"id": self._id, "object": self.kind, "created": self._created_at, "model": self._model, "choices": choices}
+        return {"id": self._id, "object": self.object_type, "created": self._created_at, "model": self._model,
+                "choices": choices}
 
 
 class ChatWriter(_ChunkWriter):
     """Chat chunks: a role, content, a finish reason, and usage where the client asked for it."""
 
     __slots__ = ("_has_role",)
-    kind = "chat.completion.chunk"
+    object_type = "chat.completion.chunk"
 
     def __init__(self, request: Request, created_at: int) -> None:
         super().__init__(request, created_at)
@@ -75,7 +76,7 @@ class CompletionsWriter(_ChunkWriter):
     """Completions chunks: text and a finish reason; reasoning and tools have no words there and are left out."""
 
     __slots__ = ()
-    kind = "text_completion"
+    object_type = "text_completion"
 
     def events(self, delta: Delta) -> list[Json]:
         match delta:

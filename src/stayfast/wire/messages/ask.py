@@ -26,7 +26,7 @@ from stayfast.core.conversation import (
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import ANOTHER, Json, parts_of, required, unsayable, without_none
+from stayfast.wire.dialect import ANOTHER, Json, drop_none, read_parts, required, unsayable
 from stayfast.wire.messages import schema
 
 MAX_TEMPERATURE: Final = 1.0  # half of what the other protocols allow
@@ -47,7 +47,7 @@ def conversation(said: schema.MessagesRequest) -> Conversation:
         api=Api.MESSAGES,
         messages=tuple(Message(_role(message), _parts(message.content, f"messages[{at}].content"))
                        for at, message in enumerate(said.messages)),
-        system=() if not said.system else (dialect.instructions_in(_parts(said.system, "system"), "system"),),
+        system=() if not said.system else (dialect.join_instructions(_parts(said.system, "system"), "system"),),
         tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
@@ -67,7 +67,7 @@ def _role(message: schema.User | schema.Assistant | schema.System) -> Any:
 
 
 def _parts(content: str | list[schema.Block], path: str) -> tuple[Part, ...]:
-    return tuple(part for part in parts_of(content, path, _part) if part is not None)
+    return tuple(part for part in read_parts(content, path, _part) if part is not None)
 
 
 def _part(block: schema.Block, path: str) -> Part | None:
@@ -177,7 +177,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "thinking": _said_thinking(asked.effort),
         "output_config": _said_config(asked) or None,
     }
-    return said | without_none(optional)
+    return said | drop_none(optional)
 
 
 def _said_messages(asked: Conversation) -> list[Json]:
@@ -224,7 +224,7 @@ def _said_input(part: ToolUse) -> RawObject:
 def _said_tool(tool: Tool) -> Json:
     said: Json = {"name": tool.name,
                   "input_schema": tool.parameters or {"type": "object", "properties": {}}}
-    return said | without_none({"description": tool.description, "strict": tool.strict})
+    return said | drop_none({"description": tool.description, "strict": tool.strict})
 
 
 def _said_choice(asked: Conversation) -> Json | None:

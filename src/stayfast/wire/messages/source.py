@@ -8,7 +8,7 @@ from msgspec import Struct
 from stayfast.core.types import Sight, Usage
 from stayfast.wire import usage
 from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.dialect import object_in, text_in
+from stayfast.wire.dialect import object_in, text_or_empty
 from stayfast.wire.errors import in_band, malformed
 
 
@@ -100,7 +100,7 @@ class MessagesSource(Source):
         match event.type:
             case "message_start":
                 start = event.message or Start()
-                return [Begin(text_in(start.id), text_in(start.model), usage=self.sight.usage)]
+                return [Begin(text_or_empty(start.id), text_or_empty(start.model), usage=self.sight.usage)]
             case "content_block_start":
                 return self._begin_block(event.index, event.content_block)
             case "content_block_delta" if event.delta is not None:
@@ -117,13 +117,13 @@ class MessagesSource(Source):
             return []
         match block.get("type"):
             case "text":
-                return [TextDelta(text)] if (text := text_in(block.get("text"))) else []
+                return [TextDelta(text)] if (text := text_or_empty(block.get("text"))) else []
             case "thinking":
-                return [ThinkingDelta(text)] if (text := text_in(block.get("thinking"))) else []
+                return [ThinkingDelta(text)] if (text := text_or_empty(block.get("thinking"))) else []
             case "tool_use":
                 ordinal = self._calls[index] = self._n_calls
                 self._n_calls += 1
-                begin = ToolBegin(ordinal, text_in(block.get("id")), text_in(block.get("name")))
+                begin = ToolBegin(ordinal, text_or_empty(block.get("id")), text_or_empty(block.get("name")))
                 if block.get("input"):
                     return [begin, ToolDelta(ordinal, msgspec.json.encode(block["input"]).decode())]
                 self._silent.add(index)
@@ -133,12 +133,12 @@ class MessagesSource(Source):
     def _grow(self, index: int, delta: EventDelta) -> list[Delta]:
         match delta.type:
             case "text_delta":
-                return [TextDelta(text)] if (text := text_in(delta.text)) else []
+                return [TextDelta(text)] if (text := text_or_empty(delta.text)) else []
             case "thinking_delta":
-                return [ThinkingDelta(text)] if (text := text_in(delta.thinking)) else []
+                return [ThinkingDelta(text)] if (text := text_or_empty(delta.thinking)) else []
             case "signature_delta":
-                return [ThinkingDelta("", text_in(delta.signature))]
-            case "input_json_delta" if index in self._calls and (text := text_in(delta.partial_json)):
+                return [ThinkingDelta("", text_or_empty(delta.signature))]
+            case "input_json_delta" if index in self._calls and (text := text_or_empty(delta.partial_json)):
                 self._silent.discard(index)
                 return [ToolDelta(self._calls[index], text)]
         return []
@@ -162,23 +162,23 @@ class MessagesSource(Source):
             return self.fail(in_band(self._upstream, said))
         if not isinstance(said.get("content"), list):
             return self.fail(malformed(self._upstream, "an answer without content"))
-        self._complete(usage.from_anthropic(said.get("usage")), text_in(said.get("id")) or None,
-                       text_in(said.get("stop_reason")) or None)
+        self._complete(usage.from_anthropic(said.get("usage")), text_or_empty(said.get("id")) or None,
+                       text_or_empty(said.get("stop_reason")) or None)
         self._whole = said
         return None
 
     def whole(self) -> list[Delta]:
         said = self._whole
-        found: list[Delta] = [Begin(text_in(said.get("id")), text_in(said.get("model")), usage=self.sight.usage)]
+        found: list[Delta] = [Begin(text_or_empty(said.get("id")), text_or_empty(said.get("model")), usage=self.sight.usage)]
         for index, block in enumerate(said["content"]):
             found += self._begin_block(index, block)
             if index in self._silent:
                 found.append(ToolDelta(self._calls[index], "{}"))
             elif isinstance(block, dict) and block.get("type") == "thinking" and block.get("signature"):
-                found.append(ThinkingDelta("", text_in(block["signature"])))
-        found.append(_finish(text_in(said.get("stop_reason")), said.get("stop_sequence")))
+                found.append(ThinkingDelta("", text_or_empty(block["signature"])))
+        found.append(_finish(text_or_empty(said.get("stop_reason")), said.get("stop_sequence")))
         return found
 
 
 def _finish(reason: str, stop_sequence: object) -> Finish:
-    return Finish(_REASONS.get(reason, "stop"), text_in(stop_sequence) or None)
+    return Finish(_REASONS.get(reason, "stop"), text_or_empty(stop_sequence) or None)

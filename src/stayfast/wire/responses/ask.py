@@ -22,7 +22,7 @@ from stayfast.core.conversation import (
 )
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import ANOTHER, Json, missing, parts_of, required, unsayable, without_none
+from stayfast.wire.dialect import ANOTHER, Json, drop_none, missing, read_parts, required, unsayable
 from stayfast.wire.responses import schema
 
 _TEXTS: Final = ("input_text", "output_text", "text")
@@ -70,7 +70,7 @@ def _native(said: schema.ResponsesRequest) -> tuple[str, ...]:
               "previous_response_id": said.previous_response_id is not None, "top_logprobs": bool(said.top_logprobs)}
     for name in ("conversation", "prompt", "context_management"):
         in_use[name] = dialect.is_given(getattr(said, name))
-    return dialect.names_in_use(in_use)
+    return dialect.list_used(in_use)
 
 
 def _item(item: schema.Item, path: str) -> Message | None:
@@ -81,7 +81,7 @@ def _item(item: schema.Item, path: str) -> Message | None:
                 raise unsayable(f"{path}.role", ANOTHER, "use user, assistant, system or developer")
             if item.content is None:
                 raise missing(f"{path}.content")
-            return Message(role, parts_of(item.content, f"{path}.content", _part))  # type: ignore[arg-type]  # values of the table are roles
+            return Message(role, read_parts(item.content, f"{path}.content", _part))  # type: ignore[arg-type]  # values of the table are roles
         case "function_call":
             arguments = item.arguments if isinstance(item.arguments, str) else msgspec.json.encode(
                 item.arguments or {}).decode()
@@ -93,7 +93,7 @@ def _item(item: schema.Item, path: str) -> Message | None:
             if isinstance(item.output, dict):
                 raise unsayable(f"{path}.output", ANOTHER, "expected text or a list of parts")
             return Message("user", (ToolResult(required(item.call_id, f"{path}.call_id"),
-                                               parts_of(item.output, f"{path}.output", _part)),))
+                                               read_parts(item.output, f"{path}.output", _part)),))
         case "reasoning":
             return None
     raise unsayable(f"{path}.type", ANOTHER, "items of this type cannot be translated")
@@ -117,11 +117,11 @@ def _tool(tool: schema.ToolDef, path: str) -> Tool:
 
 def _tool_choice(said: str | schema.Choice | None) -> ToolChoice | None:
     name = said.name if isinstance(said, schema.Choice) and said.type == "function" else None
-    return dialect.tool_choice_of(said, name)
+    return dialect.read_tool_choice(said, name)
 
 
 def _output_format(said: schema.Format | None) -> OutputFormat | None:
-    return dialect.output_format_of(said.type, said, "text.format", "text.format") if said is not None else None
+    return dialect.read_output_format(said.type, said, "text.format", "text.format") if said is not None else None
 
 
 def body(asked: Conversation, model: str, *, stream: bool) -> Json:
@@ -153,7 +153,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "service_tier": asked.service_tier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
-    return said | without_none(optional)
+    return said | drop_none(optional)
 
 
 def _refuse(asked: Conversation) -> None:
@@ -218,4 +218,4 @@ def _said_choice(choice: ToolChoice | None) -> str | Json | None:
 def _said_format(wanted: OutputFormat) -> Json:
     if wanted.schema is None:
         return {"type": "json_object"}
-    return {"type": "json_schema", **dialect.schema_fields(wanted)}
+    return {"type": "json_schema", **dialect.encode_schema(wanted)}

@@ -11,7 +11,7 @@ from msgspec import Struct
 from stayfast.core.types import Sight
 from stayfast.wire import usage
 from stayfast.wire.deltas import Delta, Finish, Json, Reason, Source, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.dialect import begin_of, object_in, text_in
+from stayfast.wire.dialect import object_in, read_begin, text_or_empty
 from stayfast.wire.errors import in_band, malformed
 from stayfast.wire.responses.fold import SoFar
 
@@ -105,11 +105,11 @@ class ResponsesSource(Source):
         event = self._event
         kind = event.type
         if kind == "response.created" and event.response is not None:
-            return [begin_of(event.response.id, event.response.model, event.response.created_at)]
+            return [read_begin(event.response.id, event.response.model, event.response.created_at)]
         if kind in _TEXT:
-            return [TextDelta(text)] if (text := text_in(event.delta)) else []
+            return [TextDelta(text)] if (text := text_or_empty(event.delta)) else []
         if kind in _THINKING:
-            return [ThinkingDelta(text)] if (text := text_in(event.delta)) else []
+            return [ThinkingDelta(text)] if (text := text_or_empty(event.delta)) else []
         if kind == "response.output_item.added":
             return self._begin_item(event.output_index, event.item)
         if kind in ("response.function_call_arguments.delta", "response.function_call_arguments.done"):
@@ -122,15 +122,15 @@ class ResponsesSource(Source):
         if not isinstance(item, dict) or item.get("type") != "function_call":
             return []
         ordinal = self._calls[index] = len(self._calls)
-        return [ToolBegin(ordinal, text_in(item.get("call_id")), text_in(item.get("name")))]
+        return [ToolBegin(ordinal, text_or_empty(item.get("call_id")), text_or_empty(item.get("name")))]
 
     def _grow(self, event: ResponsesEvent) -> list[Delta]:
         index = event.output_index
         if index not in self._calls:
             return []
-        text = text_in(event.delta)
+        text = text_or_empty(event.delta)
         if event.type.endswith(".done") and index not in self._has_arguments:
-            text = text_in(event.arguments)
+            text = text_or_empty(event.arguments)
         if not text:
             return []
         self._has_arguments.add(index)
@@ -154,20 +154,20 @@ class ResponsesSource(Source):
             return self.fail(in_band(self._upstream, {"error": error if isinstance(error, dict) else {}}))
         if not isinstance(said.get("output"), list):
             return self.fail(malformed(self._upstream, "an answer without output"))
-        self._complete(usage.from_openai(said.get("usage")), text_in(said.get("id")) or None,
-                       _reason(text_in(said.get("status")) or "completed", _incomplete(said)))
+        self._complete(usage.from_openai(said.get("usage")), text_or_empty(said.get("id")) or None,
+                       _reason(text_or_empty(said.get("status")) or "completed", _incomplete(said)))
         self._whole = said
         return None
 
     def whole(self) -> list[Delta]:
         said = self._whole
-        found: list[Delta] = [begin_of(said.get("id"), said.get("model"), said.get("created_at"))]
+        found: list[Delta] = [read_begin(said.get("id"), said.get("model"), said.get("created_at"))]
         for index, item in enumerate(said["output"]):
             if not isinstance(item, dict):
                 continue
             found += self._begin_item(index, item)
             if index in self._calls:
-                found.append(ToolDelta(self._calls[index], text_in(item.get("arguments"))))
+                found.append(ToolDelta(self._calls[index], text_or_empty(item.get("arguments"))))
             found += [ThinkingDelta(text) for text in _texts(item, "reasoning", "summary", "content")]
             found += [TextDelta(text) for text in _texts(item, "message", "content")]
         found.append(Finish(self._finish(_incomplete(said))))
@@ -178,12 +178,12 @@ def _texts(item: Json, kind: str, *fields: str) -> list[str]:
     if item.get("type") != kind:
         return []
     parts = [part for field in fields for part in item.get(field) or () if isinstance(part, dict)]
-    return [text for part in parts if (text := text_in(part.get("text")) or text_in(part.get("refusal")))]
+    return [text for part in parts if (text := text_or_empty(part.get("text")) or text_or_empty(part.get("refusal")))]
 
 
 def _incomplete(said: Json) -> Incomplete | None:
     details = said.get("incomplete_details")
-    return Incomplete(text_in(details.get("reason")) or None) if isinstance(details, dict) else None
+    return Incomplete(text_or_empty(details.get("reason")) or None) if isinstance(details, dict) else None
 
 
 def _reason(status: str, incomplete: Incomplete | None) -> str:
