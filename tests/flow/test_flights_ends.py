@@ -1,0 +1,157 @@
+"""How a call that may be shared ends for its clients: cut by a time-out, too long, broken by a bug; and what facts say of it."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import StayfastError
+from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
+from stayfast.core.types import Outcome
+from stayfast.pipeline import coalesce
+from stayfast.testing import Say, Script, SimLoop, Wait, run
+from stayfast.upstreams.base import Call, Stream
+from tests.flow.cache_rig import HELLO, CacheRig
+from tests.flow.rig import chat, read, said
+
+STALLS: Script = [Say("a"), Wait(0.5), Say("b"), Wait(50.0), Say("c")]
+
+
+@pytest.mark.parametrize("n_clients", [1, 3])
+def test_idle_timeout_with_partial_ends_the_answer_in_its_protocol(n_clients: int) -> None:
+    """For all who read it; the attempt is a time-out once, and nothing is stored."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, STALLS, partial=True, timeouts=Timeouts(idle_s=3.0))
+
+        async def client() -> None:
+            reply = await rig.ask()
+            body = await read(reply)
+            assert said(body) == "ab"
+            assert b'"finish_reason":"length"' in body
+            assert reply.degraded == "partial"
+
+        await asyncio.gather(*[client() for _ in range(n_clients)])
+        assert loop.now() == pytest.approx(3.5)
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
+        assert [fact.status for fact in rig.sink.of(RequestDone)] == [200] * n_clients
+        assert rig.caching.store.n_entries == 0
+        rig.check_clean()
+
+    run(main)
+
+
+def test_cut_answer_holds_what_its_client_had_not_read() -> None:
+    """A client that read only the first token before its time was up: the call was ahead of it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, STALLS, partial=True)
+        reply = await rig.ask(total_s=2.0)
+        lead = await reply.next()
+        assert lead is not None
+        await asyncio.sleep(5.0)
+        rest = await read(reply)
+        assert said(lead.data + rest) == "ab"
+        assert b'"finish_reason":"length"' in rest
+        await asyncio.sleep(0)
+        rig.check_clean()
+
+    run(main)
+
+
+def test_deadline_in_mid_answer_is_a_timeout_of_the_attempt() -> None:
+    """Its only client has no more time: the attempt's fact says so."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, STALLS)
+        with pytest.raises(StayfastError) as late:
+            await rig.text(total_s=2.0)
+        assert late.value.code == "total_s_exceeded"
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert (attempt.outcome, attempt.fault, attempt.ended_at) == (Outcome.DROPPED, "timeout", 2.0)
+        await asyncio.sleep(0)
+        rig.check_clean()
+
+    run(main)
+
+
+def test_whole_answer_cut_at_the_deadline_is_partial() -> None:
+    """What has come of it by then, as a whole answer; it is not stored."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, STALLS, partial=True)
+        replies = await asyncio.gather(*[rig.ask(chat(stream=False), total_s=total_s) for total_s in (2.0, 30.0)])
+        for reply in replies:
+            (choice,) = msgspec.json.decode(await read(reply))["choices"]
+            assert (choice["message"]["content"], choice["finish_reason"]) == ("ab", "length")
+            assert reply.degraded == "partial"
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
+        assert rig.caching.store.n_entries == 0
+        rig.check_clean()
+
+    run(main)
+
+
+def test_long_whole_answer_is_given_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of the buffer are for streams: a whole answer is there at once."""
+    monkeypatch.setattr(coalesce, "MAX_BYTES", 1000)
+    monkeypatch.setattr(coalesce, "AHEAD_BYTES", 500)
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(0.1), Say("x" * 5000)])
+        replies = await asyncio.gather(*[rig.ask(chat(stream=False)) for _ in range(2)])
+        for reply in replies:
+            assert b"x" * 5000 in await read(reply)
+        rig.check_clean()
+
+    run(main)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_unexpected_error_is_raised_where_the_call_was_made(monkeypatch: pytest.MonkeyPatch, leaves: bool) -> None:
+    """As it is, in the request that made the call, and the other one makes another. With its maker gone, the loop's handler
+    has it.
+    """
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+
+        async def open_wrongly(call: Call) -> Stream:
+            monkeypatch.undo()
+            await asyncio.sleep(1.0)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(rig.scripted[0], "open", open_wrongly)
+        handled: list[object] = []
+        loop.set_exception_handler(lambda _, context: handled.append(context.get("exception")))
+        first, other = asyncio.create_task(rig.text()), asyncio.create_task(rig.text())
+        await asyncio.sleep(0.5)
+        if leaves:
+            first.cancel()
+        one, two = await asyncio.gather(first, other, return_exceptions=True)
+        assert isinstance(one, asyncio.CancelledError if leaves else ZeroDivisionError)
+        assert two == "Hello"
+        await asyncio.sleep(0)
+        assert [type(error) for error in handled] == [ZeroDivisionError] * leaves
+        rig.check_clean()
+
+    run(main)
+
+
+def test_timings_of_a_lone_stream_are_those_of_its_tokens() -> None:
+    """First token, longest gap, and the gaps as the upstream made them: told once."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(0.25), Say("a"), Wait(0.1), Say("b"), Wait(0.4), Say("c")])
+        assert await rig.text() == "abc"
+        (done,) = rig.sink.of(RequestDone)
+        assert done.ttft_s == pytest.approx(0.25)
+        assert done.gap_max_s == pytest.approx(0.4)
+        assert (done.upstream, done.cache, len(done.attempts)) == ("up0", "miss", 1)
+        (gaps,) = rig.sink.of(GapsSeen)
+        assert gaps.gaps_s == pytest.approx([0.1, 0.4])
+
+    run(main)
