@@ -9,7 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
 from stayfast.core.types import Outcome
-from stayfast.pipeline import coalesce
+from stayfast.pipeline.stages.cache import coalesce
 from stayfast.testing import Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
 from tests.flow.cache_rig import HELLO, CacheRig
