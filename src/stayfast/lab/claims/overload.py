@@ -27,6 +27,7 @@ from typing import NamedTuple
 from stayfast.bench.arrivals import Ramp, Stage
 from stayfast.bench.lengths import CONV_OUTPUT
 from stayfast.bench.result import Result
+from stayfast.bench.schedule import Prompts
 from stayfast.bench.stats import Exact
 from stayfast.compose.virtual import virtual
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
@@ -132,15 +133,17 @@ async def in_virtual_time(loop: SimLoop, phases: Phases, admission: AdmissionCon
     tenants = {tier.value: TenantConfig(tier) for tier in Tier}
     system = virtual(replace(settings_of({"engine": PROVIDER}), admission=admission, tenants=tenants), loop, seed)
 
+    prompts = Prompts(seed)
+
     async def put(tier: Tier, load: Load, seed: int) -> Result:
-        return await ask_pipeline(system, load, loop, seed, tenant=tier.value)
+        return await ask_pipeline(system, load, loop, seed, tenant=tier.value, prompts=prompts)
 
     return await _ask_all(phases, seed, put)
 
 
 async def over_sockets(phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
     """At a gateway in front of the simulator."""
-    keys = {tier: new_key(os.urandom(24)) for tier in Tier}
+    keys, prompts = {tier: new_key(os.urandom(24)) for tier in Tier}, Prompts(seed)
     settings = {
         "server": {"keys": {tier.value: digest for tier, (_, digest) in keys.items()}},
         "tenants": {tier.value: {"tier": tier.value} for tier in Tier},
@@ -149,7 +152,7 @@ async def over_sockets(phases: Phases, admission: AdmissionConfig, seed: int) ->
     async with simulated_gateway({"engine": replace(PROVIDER, seed=seed)}, seed, settings) as (_, url):
 
         async def put(tier: Tier, load: Load, seed: int) -> Result:
-            return (await ask(replace(load, key=keys[tier][0]), {tier.value: url}, seed))[tier.value]
+            return (await ask(replace(load, key=keys[tier][0]), {tier.value: url}, seed, prompts))[tier.value]
 
         return await _ask_all(phases, seed, put)
 
