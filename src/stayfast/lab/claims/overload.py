@@ -30,6 +30,7 @@ from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, se
 from stayfast.lab.load.arrivals import Ramp, Stage
 from stayfast.lab.load.lengths import CONV_OUTPUT
 from stayfast.lab.load.result import Result
+from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.load.virtual import virtual
 from stayfast.lab.simulated import EngineModel, Gaps, Mixture, ProviderConfig
@@ -132,15 +133,17 @@ async def in_virtual_time(loop: SimLoop, phases: Phases, admission: AdmissionCon
     tenants = {tier.value: TenantConfig(tier) for tier in Tier}
     system = virtual(replace(settings_of({"engine": PROVIDER}), admission=admission, tenants=tenants), loop, seed)
 
+    prompts = Prompts(seed)
+
     async def put(tier: Tier, load: Load, seed: int) -> Result:
-        return await ask_pipeline(system, load, loop, seed, tenant=tier.value)
+        return await ask_pipeline(system, load, loop, seed, tenant=tier.value, prompts=prompts)
 
     return await _ask_all(phases, seed, put)
 
 
 async def over_sockets(phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
     """At a gateway in front of the simulator."""
-    keys = {tier: new_key(os.urandom(24)) for tier in Tier}
+    keys, prompts = {tier: new_key(os.urandom(24)) for tier in Tier}, Prompts(seed)
     settings = {
         "server": {"keys": {tier.value: digest for tier, (_, digest) in keys.items()}},
         "tenants": {tier.value: {"tier": tier.value} for tier in Tier},
@@ -149,7 +152,7 @@ async def over_sockets(phases: Phases, admission: AdmissionConfig, seed: int) ->
     async with simulated_gateway({"engine": replace(PROVIDER, seed=seed)}, seed, settings) as (_, url):
 
         async def put(tier: Tier, load: Load, seed: int) -> Result:
-            return (await ask(replace(load, key=keys[tier][0]), {tier.value: url}, seed))[tier.value]
+            return (await ask(replace(load, key=keys[tier][0]), {tier.value: url}, seed, prompts))[tier.value]
 
         return await _ask_all(phases, seed, put)
 

@@ -69,9 +69,10 @@ def simulated(system: System, name: str) -> Simulated:
 
 
 async def ask_pipeline(system: System, load: Load, loop: SimLoop, seed: int, *, tenant: str | None = None,
+                       prompts: Prompts | None = None,
                        through: Callable[[Target], Target] = lambda target: target) -> Result:
     """Put the bench's load on a system in virtual time. through: wraps the target."""
-    target = through(PipelineTarget(system.gateway, load.asking(), Prompts(seed), loop, tenant))
+    target = through(PipelineTarget(system.gateway, load.asking(), prompts or Prompts(seed), loop, tenant))
     subject = Subject("virtual", "virtual:", load.api.value, load.model)
     [found] = await perform(load.plan(seed), [(subject, target)], loop, Origin(), is_virtual=True)
     return found
