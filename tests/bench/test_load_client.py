@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.bench.servers import (
     serving,
     whole,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets
 CLOCK = SystemClock()
@@ -141,12 +141,10 @@ def test_an_answer_ends_with_its_protocol() -> None:
 
 def test_nobody_listens() -> None:
     """A refused connection is the target's failure, not the client's."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{free_port()}"
 
     async def main() -> Sample:
-        return await ask(HttpTarget("t", HttpConfig(f"http://127.0.0.1:{port}", AskingConfig()), Prompts(0), CLOCK))
+        return await ask(HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK))
 
     sample = uvloop.run(main())
     assert (sample.error, sample.status, isnan(sample.sent_s)) == (Error.CONNECT, 0, True)

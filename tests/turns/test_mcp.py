@@ -18,6 +18,7 @@ from stayfast.turns.agent import Agent, Outcome
 from stayfast.turns.mcp import mcp_tools
 from stayfast.turns.model import Hear, Json, Said
 from stayfast.turns.tools import Call, Tool
+from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -109,9 +110,7 @@ def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
 @contextmanager
 def running() -> Iterator[int]:
     """A server over HTTP on a free port; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     child = subprocess.Popen([sys.executable, str(SERVER), str(port)], stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 30
