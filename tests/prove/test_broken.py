@@ -86,7 +86,7 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
             sim = await rig.simulator({"fast": {"preset": "instant"}}, 1)
             return await with_a_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
 
-    _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, n_concurrent=4, n_output=2))))
+    _, p99, _ = against_stall(*uvloop.run(main(Load(3.0, n_concurrent=1, n_output=2))))  # one of more than a hundred waits
     assert not p99.holds
     assert p99.value > 50
     _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, RATE_RPS, n_output=2))))

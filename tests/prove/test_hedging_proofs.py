@@ -1,10 +1,15 @@
 """The proofs about second attempts: they hold in virtual time, take every figure over sockets, and fail without hedges."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import isnan
+from typing import Any
 
 import pytest
 
+from stayfast.bench.result import Result
 from stayfast.policy.hedge import HedgeConfig
+from stayfast.prove import hangs, hedge, tail
 from stayfast.prove.claim import Claim
 from stayfast.prove.hangs import GOALS as HANGS
 from stayfast.prove.hangs import PROVIDER, Hangs
@@ -14,7 +19,7 @@ from stayfast.prove.mixed import Mixed, Rivals, plan_of
 from stayfast.prove.mixed import in_virtual_time as mixed_in_virtual_time
 from stayfast.prove.tail import GOALS as TAIL
 from stayfast.prove.tail import MIXTURE, Tail
-from stayfast.prove.waits import Waits, in_virtual_time, waits
+from stayfast.prove.waits import Waits, in_virtual_time, over_sockets, waits
 from stayfast.upstreams.simulated import FaultRule, Gaps, Kind, Mixture, ProviderConfig
 from tests.prove.running import run
 
@@ -76,7 +81,18 @@ def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
     assert sum(same) > len(same) / 3  # of two providers the other was asked for the rest
 
 
+@pytest.fixture
+def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a second, in real time: what is asked before that is no figure."""
+    async def shortly(providers: Mapping[str, Any], hedge_settings: Mapping[str, Any], load: Load, seed: int) -> Result:
+        return await over_sockets(providers, hedge_settings, replace(load, warmup_s=1.0), seed)
+
+    for module in (hangs, hedge, tail):
+        monkeypatch.setattr(module, "over_sockets", shortly)
+
+
 @pytest.mark.sockets
+@pytest.mark.usefixtures("_short_warmups")
 @pytest.mark.parametrize("claim", [Tail(real_quick_s=1.0, n_virtual_quick=300), Hangs(real_quick_s=1.0, n_virtual_quick=300),
                                    Hedge(real_quick_s=1.0, n_virtual_quick=300),
                                    Mixed(real_quick_s=1.0, n_virtual_quick=1000, warmup_quick_s=1.0)],
@@ -89,6 +105,7 @@ def test_every_figure_is_taken(claim: Claim) -> None:
 
 
 @pytest.mark.sockets
+@pytest.mark.usefixtures("_short_warmups")
 def test_without_hedges_it_falls_short() -> None:
     """The proof is of hedging: switched off, the same run does not hold."""
     finding = run(Hangs(real_quick_s=1.0, n_virtual_quick=1000, hedge={"mode": "off"}))
