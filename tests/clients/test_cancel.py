@@ -14,7 +14,7 @@ from tests.clients.gateway import Gateway
 from tests.clients.leaving import within_limit
 from tests.clients.upstream import Seen, Upstream
 
-pytestmark = pytest.mark.sockets
+pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 
 
 @pytest.fixture(params=list(ASYNC_CALLERS))

@@ -109,6 +109,7 @@ def test_a_truncated_stream_passes_for_whole_without_a_gateway(
         assert stream.get_final_message().stop_reason is None
 
 
+@pytest.mark.serial
 def test_sees_when_a_client_leaves(direct: openai.OpenAI, upstream: Upstream, marker: str) -> None:
     """The instant at which a client closes its connection amid a stream is known to within milliseconds."""
     def leave(word: str) -> float:

@@ -14,7 +14,7 @@ from stayfast.compose.system import System
 from stayfast.pipeline.stages.admit import Admission
 from tests.flow.test_cancellation_sockets import BUSY, EVENT, HEAD, Peer, ask, gateway, n_connecting, until, within_limit
 
-pytestmark = pytest.mark.sockets
+pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 SERVER = "server: {{port: 0}}\n"
 ONE = SERVER + """
 upstreams: {{up: {{kind: openai, base_url: "http://127.0.0.1:{port}/v1", probe: false, LIMIT}}}}

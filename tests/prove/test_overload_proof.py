@@ -8,8 +8,9 @@ import pytest
 
 from stayfast.bench.result import Health
 from stayfast.policy.admission import AdmissionConfig
+from stayfast.prove import overload
 from stayfast.prove.claim import Figure
-from stayfast.prove.overload import ADMISSION, Extent, Overload, _why_late, in_virtual_time, judge
+from stayfast.prove.overload import ADMISSION, Extent, Overload, Run, _why_late, in_virtual_time, judge, over_sockets
 from tests.prove.running import run, short_of
 
 SHORT = Extent(30.0, 40.0, 20.0, 10.0, 1.3)
@@ -42,9 +43,19 @@ def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
 
 
 @pytest.mark.sockets
-def test_every_figure_is_taken() -> None:
-    """So short a run proves nothing, but nothing is missing in it."""
-    brief = Extent(9.0, 4.0, 5.0, 2.0, 1.5)
+def test_every_figure_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So short a run proves nothing, but nothing is missing in it. Its engine has a quarter of the places, and takes a
+    quarter of the time for an answer."""
+    async def quickly(extent: Extent, admission: AdmissionConfig, seed: int) -> Run:
+        n_places = overload.N_PLACES // 4
+        monkeypatch.setattr(overload, "WARMUP_S", 2.0)
+        monkeypatch.setattr(overload, "N_PLACES", n_places)
+        monkeypatch.setattr(overload, "SETTINGS", {
+            **overload.SETTINGS, "engine": {"max_running": n_places, "decode_step_s": overload.STEP_S / 4}})
+        return await over_sockets(extent, replace(admission, max_in_flight=n_places), seed)
+
+    monkeypatch.setattr(overload, "over_sockets", quickly)
+    brief = Extent(6.0, 3.0, 4.0, 2.0, 1.5)
     finding = run(Overload(quick=brief, quick_virtual=SHORT))
     assert [figure.name for figure in finding.figures if isnan(figure.value)] == []
     assert [name for name in short_of(finding) if name.startswith("virtual time")] == []

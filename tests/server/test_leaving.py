@@ -181,7 +181,7 @@ def test_the_deadline_holds_for_a_client_that_stops_reading() -> None:
             client.send(post(STREAM))
             await eventually(lambda: bool(gateway.replies))
             took_s = await eventually(lambda: gateway.replies[0].is_closed)
-            assert 0.2 < took_s < 0.5
+            assert 0.2 < took_s < 1.5
             assert gateway.replies[0].n_pulled < 100_000 * 1000
             client.reader._transport.resume_reading()  # type: ignore[attr-defined]
             told = await client.rest()
