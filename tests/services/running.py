@@ -67,11 +67,11 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
 
 
 @contextmanager
-def gateway(folder: Path, settings: str) -> Iterator[int]:
-    """A gateway with these settings, in which `{port}` is its own; gives the port."""
+def gateway(folder: Path, settings: str, program: Sequence[str] = ("-m", "stayfast")) -> Iterator[int]:
+    """A gateway with these settings, in which `{port}` is its own; gives the port. program: the command line, for Python."""
     port = free_port()
     (folder / "stayfast.yaml").write_text(settings.replace("{port}", str(port)))
-    command = [sys.executable, "-m", "stayfast", "serve", "--config", "stayfast.yaml", "--port", str(port)]
+    command = [sys.executable, *program, "serve", "--config", "stayfast.yaml", "--port", str(port)]
     with running(command, folder, f"http://127.0.0.1:{port}/livez"):
         yield port
 
