@@ -194,7 +194,7 @@ def test_closing_ends_what_is_on_its_way() -> None:
             target = HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(target, n)) for n in range(3)]
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(5):
                     while len(seen.bodies) < 3:
                         await asyncio.sleep(0.01)
                 target.close()

@@ -115,7 +115,7 @@ async def ask(port: int, *, stream: bool, extra: str = "") -> tuple[float, bytes
     began_at = time.monotonic()
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                  b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         answer = await reader.read()
     took_s = time.monotonic() - began_at
     writer.close()

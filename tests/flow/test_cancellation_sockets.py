@@ -100,7 +100,7 @@ def within_limit(once: Callable[[], float]) -> None:
     raise AssertionError(f"took {took_s} s")
 
 
-async def until(is_so: Callable[[], bool], limit_s: float = 5.0) -> None:
+async def until(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
     """Wait for a condition."""
     async with asyncio.timeout(limit_s):
         while not is_so():
@@ -121,7 +121,7 @@ async def leave(answer: bytes, *, stream: bool, when: Callable[[socket.socket, S
         await until(lambda: member.n_in_flight == 0)
         took_s = time.monotonic() - left_at
         if answer is not BUSY:
-            await asyncio.wait_for(peer.closed.wait(), 5.0)
+            await asyncio.wait_for(peer.closed.wait(), 20.0)
             took_s = max(took_s, peer.closed_at - left_at)
         assert peer.n_asked == 1
     return took_s

@@ -94,20 +94,16 @@ def test_nothing_outlives_a_claim_that_is_cancelled(is_up: bool) -> None:
 
     async def claim(rig: Rig, started: asyncio.Event) -> None:
         async with rig:
-            starting = rig.start("-c", (HELLO if is_up else "import time; ") + "time.sleep(60)")
-            if is_up:
-                await starting
-                started.set()
-                await asyncio.sleep(60)
-            else:
-                asyncio.get_running_loop().call_later(0.2, started.set)
-                await starting
+            await rig.start("-c", (HELLO if is_up else "import time; ") + "time.sleep(60)")
+            started.set()
+            await asyncio.sleep(60)
 
     async def main() -> Rig:
         rig, started = Rig(), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(claim(rig, started))
-            await started.wait()
+            while not (started.is_set() if is_up else rig._processes):
+                await asyncio.sleep(0.01)
             task.cancel()
         assert task.cancelled()
         return rig

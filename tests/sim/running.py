@@ -20,7 +20,7 @@ from stayfast.sim.listener import Listener
 from stayfast.sim.site import Site
 from stayfast.upstreams.simulated import ProviderConfig
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 @dataclass

@@ -96,7 +96,7 @@ def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
         async with mcp_tools([sys.executable, str(SERVER)], timeout=2.0) as tools:
             by_name = {tool.name: tool for tool in tools}
             assert (await call(by_name["hang"], '{"seconds": 40}'))["status"] == "timeout"
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(20):
                 while (await call(by_name["n_cancelled"]))["result"] != {"result": 1}:
                     await asyncio.sleep(0.01)
             for name in ("die", "n_cancelled"):

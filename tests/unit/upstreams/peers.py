@@ -172,7 +172,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def on_sockets(main: Callable[[], Coroutine[Any, Any, T]], *, loop: str = "uvloop", limit_s: float = 10.0) -> T:
+def on_sockets(main: Callable[[], Coroutine[Any, Any, T]], *, loop: str = "uvloop", limit_s: float = 30.0) -> T:
     """Run on real sockets; no test hangs longer than `limit_s`, and no socket is left over."""
     n_before = n_sockets()
 
