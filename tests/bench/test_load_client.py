@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
@@ -33,6 +32,7 @@ from tests.bench.servers import (
     serving,
     whole,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets
 CLOCK = SystemClock()
@@ -60,17 +60,17 @@ def asked(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, 
 
 
 def test_instants_and_counts() -> None:
-    """Role after 50 ms, pieces after 100 and 150 ms: the first token is the first piece, the end is [DONE]."""
-    [sample], _ = asked([STREAM_HEAD + b"server-timing: call;dur=1\r\nx-stayfast-attempts: 2\r\n\r\n", 0.05, event(ROLE),
-                         0.05, event(said("a")), 0.05, event(said("b")), 0.05, event(FINISH), event(USAGE), event("[DONE]"),
+    """Role after 0.2 s, pieces after 0.4 and 0.6 s: the first token is the first piece, the end is [DONE]."""
+    [sample], _ = asked([STREAM_HEAD + b"server-timing: call;dur=1\r\nx-stayfast-attempts: 2\r\n\r\n", 0.2, event(ROLE),
+                         0.2, event(said("a")), 0.2, event(said("b")), 0.2, event(FINISH), event(USAGE), event("[DONE]"),
                          END])
     assert (sample.error, sample.status, sample.n_chunks, sample.n_output, sample.n_input) == (Error.NONE, 200, 2, 7, 9)
-    assert 0 <= sample.sent_s <= sample.headers_s < 0.05
-    assert sample.first_s == sample.shown_s == pytest.approx(0.1, abs=0.045)
-    assert sample.last_s - sample.first_s == sample.gap_max_s == pytest.approx(0.05, abs=0.03)
-    assert sample.ended_s - sample.last_s == pytest.approx(0.05, abs=0.03)
+    assert 0 <= sample.sent_s <= sample.headers_s < 0.19
+    assert sample.first_s == sample.shown_s == pytest.approx(0.4, abs=0.18)
+    assert sample.last_s - sample.first_s == sample.gap_max_s == pytest.approx(0.2, abs=0.15)
+    assert sample.ended_s - sample.last_s == pytest.approx(0.2, abs=0.15)
     assert (sample.server_timing, sample.n_upstream_attempts) == ("call;dur=1", 2)
-    assert sample.connect_s < 0.1
+    assert sample.connect_s < 0.19
 
 
 def test_the_last_word_on_timing_is_a_comment() -> None:
@@ -82,8 +82,8 @@ def test_the_last_word_on_timing_is_a_comment() -> None:
 def test_reasoning_is_a_token_that_is_not_shown() -> None:
     """TTFT ends with reasoning, the first shown piece comes later."""
     hidden = '{"id":"c","choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}'
-    [sample], _ = asked([STREAM_HEAD + b"\r\n", event(hidden), 0.05, *GOOD[1:]])
-    assert sample.shown_s - sample.first_s > 0.03
+    [sample], _ = asked([STREAM_HEAD + b"\r\n", event(hidden), 0.2, *GOOD[1:]])
+    assert sample.shown_s - sample.first_s > 0.1
 
 
 def test_any_split_gives_the_same() -> None:
@@ -110,16 +110,16 @@ def test_any_split_gives_the_same() -> None:
     ([b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n"], Error.MALFORMED, 0),
     ([b"SSH-2.0-x\r\n"], Error.MALFORMED, 0),
     ([whole(b'{"choices":[{}]}')], Error.MALFORMED, 200),
-    ([0.5], Error.TIMEOUT, 0),
-    ([STREAM_HEAD + b"\r\n", 0.5], Error.TIMEOUT, 200),
-    ([*GOOD[:3], 0.5, *GOOD[3:]], Error.TIMEOUT, 200),
+    ([5.0], Error.TIMEOUT, 0),
+    ([STREAM_HEAD + b"\r\n", 5.0], Error.TIMEOUT, 200),
+    ([*GOOD[:3], 5.0, *GOOD[3:]], Error.TIMEOUT, 200),
 ])
 def test_failures_are_told_apart(script: list[Step], error: Error, status: int) -> None:
     """Each becomes a sample, with its status; what is not whole is never good. The time-out is 0.2 s."""
     [sample], _ = asked(script, timeout_s=0.2)
     assert (sample.error, sample.status) == (error, status)
     assert not isnan(sample.sent_s)
-    assert sample.ended_s < 0.4
+    assert sample.ended_s < 2
 
 
 def test_a_body_that_ends_with_its_connection_is_whole() -> None:
@@ -139,12 +139,10 @@ def test_an_answer_ends_with_its_protocol() -> None:
 
 def test_nobody_listens() -> None:
     """A refused connection is the target's failure, not the client's."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{free_port()}"
 
     async def main() -> Sample:
-        return await ask(HttpTarget("t", HttpConfig(f"http://127.0.0.1:{port}", AskingConfig()), Prompts(0), CLOCK))
+        return await ask(HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK))
 
     sample = uvloop.run(main())
     assert (sample.error, sample.status, isnan(sample.sent_s)) == (Error.CONNECT, 0, True)
@@ -194,7 +192,7 @@ def test_closing_ends_what_is_on_its_way() -> None:
             target = HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(target, n)) for n in range(3)]
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(5):
                     while len(seen.bodies) < 3:
                         await asyncio.sleep(0.01)
                 target.close()

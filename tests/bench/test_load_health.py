@@ -179,7 +179,7 @@ def test_the_selftest_knows_the_truth() -> None:
     """Each answer is held against what the server wrote, and no piece is stamped before it was."""
     found = uvloop.run(selftest.selftest(SystemClock(), rate_rps=40, seconds=0.5))
     assert len(found.ttft_error_s) == len(found.end_error_s) == len(found.result.samples) > 5
-    assert 0 <= found.ttft_error_s[0] <= found.ttft_error_s[len(found.ttft_error_s) // 2] < 0.02
+    assert 0 <= found.ttft_error_s[0] <= found.ttft_error_s[len(found.ttft_error_s) // 2] < 0.05
     assert 0 < found.read_s_per_chunk < found.cpu_s_per_chunk * 5
     text = "\n".join(selftest.lines(found))
     assert "first piece  stamped p50" in text

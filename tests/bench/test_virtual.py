@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
     """Two processes, one seed: every instant of every request is the same, with faults, retries and random picks."""
     config = tmp_path / "jagged.yaml"
     config.write_text(JAGGED)
-    words = (*LOAD, "--requests", "1500", "--config", str(config), "--output-tokens", "conv")
+    words = (*LOAD, "--requests", "400", "--config", str(config), "--output-tokens", "conv")
     [one], [two] = results(tmp_path, "one.json", words), results(tmp_path, "two.json", words)
     assert columns(one) == columns(two)
     assert max(one.samples.ints["n_upstream_attempts"]) > 1  # retries were made
@@ -61,7 +61,7 @@ def test_it_finds_the_known_percentiles(tmp_path: Path) -> None:
     config = tmp_path / "one.yaml"
     config.write_text("upstreams: {p: {kind: simulated, preset: sonnet-4.6-like}}\n"
                       "routes: {m: {upstreams: [p], hedge: {mode: off}}}\n")
-    words = (*LOAD, "--requests", "20000", "--output-tokens", "1", "--config", str(config))
+    words = (*LOAD, "--requests", "12000", "--output-tokens", "1", "--config", str(config))
     [found] = results(tmp_path, "found.json", words)
     floats = found.samples.floats
     ttft = Exact(first - at for first, at in zip(floats["first_s"], floats["at_s"], strict=True))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.clients.upstream import Upstream
+from tests.ports import free_port
 
 START_S = 20.0
 STOP_S = 10.0
@@ -62,7 +62,7 @@ def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
 @contextmanager
 def started(settings: Path, folder: Path, *options: str) -> Iterator[Gateway]:
     """A gateway with these settings, begun in `folder`; ended by SIGTERM, and waited for."""
-    port = _free_port()
+    port = free_port()
     errors_at = folder / "stderr.txt"
     with errors_at.open("w") as errors, (folder / "stdout.txt").open("w") as output:
         process = _spawn(settings, port, errors, output, folder, *options)
@@ -86,13 +86,6 @@ def _spawn(settings: Path, port: int, errors: IO[str], output: IO[str], folder: 
     command = [sys.executable, "-m", "stayfast", "serve", "--config", str(settings), "--port", str(port), *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STAYFAST_") and name != "PORT"}
     return subprocess.Popen(command, env=environment, stdout=output, stderr=errors, cwd=folder)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_live(process: subprocess.Popen[bytes], gateway: Gateway) -> None:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 MOST_S = 0.05  # from the client's decision to the end of the upstream's connection, both SDK and gateway included
-N_TRIES = 3
+N_TRIES = 5
 
 
 def within_limit(leave: Callable[[str], float], marker: str) -> None:
     """`leave` is over within the limit; it takes a word for its prompts and returns the seconds that it took.
 
-    A machine that starves these processes may spoil a try, not three.
+    A machine that starves these processes may spoil a try, not all of them.
     """
     took_s: list[float] = []
     for n_try in range(N_TRIES):

@@ -14,7 +14,7 @@ from tests.clients.gateway import Gateway
 from tests.clients.leaving import within_limit
 from tests.clients.upstream import Seen, Upstream
 
-pytestmark = pytest.mark.sockets
+pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 
 
 @pytest.fixture(params=list(ASYNC_CALLERS))
@@ -49,7 +49,7 @@ def test_leaving_midway(connect: Callable[[], AsyncCaller], upstream: Upstream, 
 
         async with connect() as caller:
             reading = asyncio.create_task(read(caller))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await has_content.wait()
             return await _cancel(reading, await asyncio.to_thread(_silent, upstream, word))
 

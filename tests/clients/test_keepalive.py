@@ -18,7 +18,7 @@ def test_comments_come_before_a_slow_answer(openai_client: openai.OpenAI, marker
     with asked as response:
         lines = [line for line in response.iter_lines() if line]
     n_comments = next(at for at, line in enumerate(lines) if not line.startswith(":"))
-    assert 1 <= n_comments <= SLOW_S / KEEPALIVE_S
+    assert 1 <= n_comments <= 2 * SLOW_S / KEEPALIVE_S  # a busy machine may take longer for the answer, too
 
 
 def test_comments_are_read_over(caller: Caller, model: str, marker: str) -> None:

@@ -99,6 +99,7 @@ def test_a_stream_broken_midway_throws(node: NodeClient, api: str, model: str, m
     assert caught.value.name == "APIError"
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("how", ["whole hang_at_once", "pieces hang_at_once", "pieces hang_first", "pieces hang_midway"])
 def test_aborting(node: NodeClient, upstream: Upstream, how: str, model: str, marker: str) -> None:
     """An AbortSignal, before the first token or midway, closes the upstream's connection within 50 ms."""

@@ -30,7 +30,7 @@ routes:
   desk: {upstreams: [desk], deadline: 10}
   small: [small]
 """
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ SIMPLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "/v1/completions": speak_chat.completion,
 }
 BREAK_AFTER_S = 0.05  # a reset that comes with the content would overtake it
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 
 
 @dataclass(slots=True)

@@ -42,5 +42,5 @@ def test_the_script_draws_what_is_there(tmp_path: Path, monkeypatch: pytest.Monk
     titles = {name: scene.title for name, scene in script["SCENES"].items()}
     assert titles == drawn(IMAGES)
     for name in titles.keys() - LONG:
-        script["write"](name, 300, 1, tmp_path)
+        script["write"](name, 150, 1, tmp_path)
     assert drawn(tmp_path) == {name: title for name, title in titles.items() if name not in LONG}

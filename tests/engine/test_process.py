@@ -48,7 +48,7 @@ def test_start_does_not_wait_for_the_model(tmp_path: Path) -> None:
         engine = engine_on(random_config(tmp_path), facts)
         began_at = SystemClock.now()
         await engine.start()
-        assert SystemClock.now() - began_at < 0.1
+        assert SystemClock.now() - began_at < 1
         assert engine.state is State.STARTING
         assert engine.address is not None
         assert 20_000 <= engine.address[1] < 32_768

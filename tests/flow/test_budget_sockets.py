@@ -24,6 +24,7 @@ pytestmark = pytest.mark.sockets
 DEADLINE_S = 0.4
 IN_TIME = f"upstreams: [first], deadline: {DEADLINE_S}"
 LATE_S = 0.05
+N_TRIES = 5
 N_AT_ONCE = 20
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 
@@ -115,7 +116,7 @@ async def ask(port: int, *, stream: bool, extra: str = "") -> tuple[float, bytes
     began_at = time.monotonic()
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                  b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         answer = await reader.read()
     took_s = time.monotonic() - began_at
     writer.close()
@@ -123,9 +124,9 @@ async def ask(port: int, *, stream: bool, extra: str = "") -> tuple[float, bytes
 
 
 def in_time(once: Callable[[], float]) -> None:
-    """Nobody waited longer than the deadline and 50 ms; a machine that starves this process may spoil a try, not three."""
+    """Nobody waited longer than the deadline and 50 ms; a machine that starves this process may spoil a try, not all."""
     took_s = []
-    for _ in range(3):
+    for _ in range(N_TRIES):
         took_s.append(once())
         if took_s[-1] <= DEADLINE_S + LATE_S:
             return
@@ -145,6 +146,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("action", "kind", "stream"), [
     (action, kind, stream) for action, kind in EXPECTED for stream in (True, False) if stream or kind != "halts"])
 def test_no_request_outlives_its_deadline(action: str, kind: str, stream: bool) -> None:
@@ -222,19 +224,25 @@ def test_official_sdks_take_degraded_answers_for_what_they_are() -> None:
     uvloop.run(main())
 
 
+@pytest.mark.serial
 def test_the_sdks_own_time_out_is_heard_for_whole_answers() -> None:
     """An SDK that would give up after 2 s gets its 504 before; the route's 30 s are nobody's any more."""
 
-    def talk(port: int) -> float:
-        began_at = time.monotonic()
-        with (openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0, timeout=2.0) as client,
-              pytest.raises(openai.APIStatusError) as failed):
-            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
-        assert failed.value.status_code == 504  # else: APITimeoutError
-        return time.monotonic() - began_at
+    def talk(port: int) -> openai.APIError:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0, timeout=2.0) as client:
+            began_at = time.monotonic()
+            with pytest.raises((openai.APIStatusError, openai.APITimeoutError)) as failed:
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+            assert time.monotonic() - began_at >= 1.9
+        return failed.value
 
     async def main() -> None:
         async with gateway("upstreams: [first], deadline: 30", first="hangs") as (port, _):
-            assert 1.9 <= await asyncio.to_thread(talk, port) <= 2.0
+            for _ in range(N_TRIES):
+                failed = await asyncio.to_thread(talk, port)
+                if isinstance(failed, openai.APIStatusError):
+                    break
+            assert isinstance(failed, openai.APIStatusError)
+            assert failed.status_code == 504
 
     uvloop.run(main())

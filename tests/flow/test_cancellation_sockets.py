@@ -19,7 +19,9 @@ from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, Server
 from stayfast.settings import Source, load
 
+pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 LIMIT_S = 0.05
+N_TRIES = 5
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = (b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'
          b'[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n')
@@ -90,16 +92,16 @@ def ask(port: int, *, stream: bool) -> socket.socket:
 
 
 def within_limit(once: Callable[[], float]) -> None:
-    """The state is left within the limit; a machine that starves this process may spoil a try, not three."""
+    """The state is left within the limit; a machine that starves this process may spoil a try, not all of them."""
     took_s = []
-    for _ in range(3):
+    for _ in range(N_TRIES):
         took_s.append(once())
         if took_s[-1] < LIMIT_S:
             return
     raise AssertionError(f"took {took_s} s")
 
 
-async def until(is_so: Callable[[], bool], limit_s: float = 5.0) -> None:
+async def until(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
     """Wait for a condition."""
     async with asyncio.timeout(limit_s):
         while not is_so():
@@ -120,7 +122,7 @@ async def leave(answer: bytes, *, stream: bool, when: Callable[[socket.socket, S
         await until(lambda: member.n_in_flight == 0)
         took_s = time.monotonic() - left_at
         if answer is not BUSY:
-            await asyncio.wait_for(peer.closed.wait(), 5.0)
+            await asyncio.wait_for(peer.closed.wait(), 20.0)
             took_s = max(took_s, peer.closed_at - left_at)
         assert peer.n_asked == 1
     return took_s
@@ -139,7 +141,6 @@ async def in_mid_stream(client: socket.socket, _: System) -> None:
         got += await loop.sock_recv(client, 65536)
 
 
-@pytest.mark.sockets
 @pytest.mark.parametrize(("answer", "stream", "when"), [
     (b"", True, at_once), (HEAD, True, at_once), (b"", False, at_once),
     (HEAD + b"%x\r\n%s\r\n" % (len(EVENT), EVENT), True, in_mid_stream)],
@@ -149,7 +150,6 @@ def test_client_gone(answer: bytes, stream: bool, when: Callable[[socket.socket,
     within_limit(lambda: uvloop.run(leave(answer, stream=stream, when=when)))
 
 
-@pytest.mark.sockets
 def test_client_gone_in_back_off() -> None:
     """No further attempt is made for a client that left between two."""
 
@@ -166,7 +166,6 @@ def n_connecting(port: int) -> int:
     return sum(row[2] == f"0100007F:{port:04X}" and row[3] == "02" for row in rows)
 
 
-@pytest.mark.sockets
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's table of connections")
 def test_client_gone_while_connecting() -> None:
     """The handshake itself is given up: its socket leaves the kernel's table within 50 ms."""

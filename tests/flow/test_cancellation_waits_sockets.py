@@ -14,7 +14,7 @@ from stayfast.compose.system import System
 from stayfast.pipeline.stages.admit.admission import Admission
 from tests.flow.test_cancellation_sockets import BUSY, EVENT, HEAD, Peer, ask, gateway, n_connecting, until, within_limit
 
-pytestmark = pytest.mark.sockets
+pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 SERVER = "server: {{port: 0}}\n"
 ONE = SERVER + """
 upstreams: {{up: {{kind: openai, base_url: "http://127.0.0.1:{port}/v1", probe: false, LIMIT}}}}
@@ -95,7 +95,7 @@ async def _leave(settings: str, first: bytes, second: bytes, when: Callable[[soc
         await _given_back(system)
         took_s = time.monotonic() - left_at
         for peer in peers[is_first_over:]:
-            await asyncio.wait_for(peer.closed.wait(), 5.0)
+            await asyncio.wait_for(peer.closed.wait(), 20.0)
             took_s = max(took_s, peer.closed_at - left_at)
         assert [peer.n_asked for peer in peers] == [1, 1]
     return took_s
@@ -113,7 +113,7 @@ async def _loser_closed(client: socket.socket, loser: Peer) -> None:
     while b'"hi"' not in got:
         got += await loop.sock_recv(client, 65536)
     came_at = time.monotonic()
-    await asyncio.wait_for(loser.closed.wait(), 5.0)
+    await asyncio.wait_for(loser.closed.wait(), 20.0)
     assert loser.closed_at - came_at < 0.5
 
 
@@ -160,7 +160,7 @@ def test_while_the_first_attempt_connects(answer: bytes) -> None:
                 client.close()
                 await _given_back(system)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(peer.closed.wait(), 5.0)
+                    await asyncio.wait_for(peer.closed.wait(), 20.0)
                 assert peer.closed.is_set()
                 return took_s
 

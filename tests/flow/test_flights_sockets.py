@@ -96,7 +96,7 @@ def test_the_first_one_hangs_up(stream: bool, n_parts: int) -> None:
             await until(lambda: len(call._subscribers) == 1)
             for _ in range(len(peer.parts) - n_parts):
                 peer.may.release()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 body = await read(other)
             assert body.count(b'"content":"hi"') == 2 if stream else body.endswith(BODY)
             await until(lambda: caching.store.n_entries == 1 and not calls)

@@ -1,5 +1,7 @@
 """Runs proofs, and looks into what they found."""
 
+from collections.abc import Callable
+
 import uvloop
 
 from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding
@@ -13,14 +15,19 @@ def run(claim: Claim) -> Finding:
     return uvloop.run(claim.run(QUICK))
 
 
-def run_until_it_holds(claim: Claim) -> Finding:
-    """The first run that holds, or the last."""
+def run_until(claim: Claim, is_so: Callable[[Finding], bool]) -> Finding:
+    """The first run of which `is_so` is true, or the last."""
     finding = run(claim)
     for _ in range(N_TRIES - 1):
-        if finding.holds:
+        if is_so(finding):
             break
         finding = run(claim)
     return finding
+
+
+def run_until_it_holds(claim: Claim) -> Finding:
+    """The first run that holds, or the last."""
+    return run_until(claim, lambda finding: finding.holds)
 
 
 def short_of(finding: Finding) -> list[str]:

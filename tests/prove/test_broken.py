@@ -77,8 +77,9 @@ def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> Non
 
 
 @pytest.mark.sockets
-def test_overhead_falls_short_of_requests_that_fail() -> None:
+def test_overhead_falls_short_of_requests_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error is cheaper than an answer: figures with errors among them are no figures."""
+    monkeypatch.setattr(Processes, "set_apart", lambda *_: False)  # nothing is measured: no core of its own
     faulty = {**PROVIDER, "faults": [{"kind": "status", "status": 400, "rate": 0.3}]}
     finding = run(Overhead(quick=Extent(real_s=0.2), provider=faulty))
     assert "failed requests" in short_of(finding)
@@ -93,7 +94,7 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
             sim = await processes.simulator({"fast": {"preset": "instant"}}, 1)
             return await ask_with_a_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
 
-    _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, n_concurrent=4, n_output=2))))
+    _, p99, _ = against_stall(*uvloop.run(main(Load(3.0, n_concurrent=1, n_output=2))))  # one of more than a hundred waits
     assert not p99.holds
     assert p99.value > 50
     _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, RATE_RPS, n_output=2))))

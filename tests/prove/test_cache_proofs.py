@@ -119,6 +119,7 @@ def test_a_miss_inside_is_one() -> None:
 
 
 @pytest.mark.sockets
+@pytest.mark.serial
 def test_what_a_look_up_costs_is_measured() -> None:
     """A hit is cheaper than a call, and no request fails; the goals themselves are for an idle machine."""
     finding = uvloop.run(lookup.CacheLookupCost(quick=Extent(200, 0.4)).run(Conditions(is_quick=True)))

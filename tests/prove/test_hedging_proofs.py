@@ -1,18 +1,23 @@
 """The proofs about second attempts: they hold in virtual time, take every figure over sockets, and fail without hedges."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import isnan
+from typing import Any
 
 import pytest
 
-from stayfast.lab.claims import hangs, tail
+from stayfast.lab.claims import hangs, hedge, tail
 from stayfast.lab.claims.hangs import Hangs
 from stayfast.lab.claims.hedge import Hedge
 from stayfast.lab.claims.mixed import Mixed, Rivals, load_of
 from stayfast.lab.claims.mixed import in_virtual_time as mixed_in_virtual_time
 from stayfast.lab.claims.tail import Tail
 from stayfast.lab.harness.claim import Claim, Extent
-from stayfast.lab.harness.hedging_runs import Waits, ask_in_virtual_time, waits
+from stayfast.lab.harness.hedging_runs import Waits, ask_in_virtual_time, ask_over_sockets, waits
+from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.virtual import run_virtual
+from stayfast.lab.load.result import Result
 from stayfast.policy.resilience.hedge import HedgeConfig
 from tests.prove.running import run
 
@@ -69,7 +74,18 @@ def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
     assert sum(same) > len(same) / 3  # of two providers the other was asked for the rest
 
 
+@pytest.fixture
+def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a second, in real time: what is asked before that is no figure."""
+    async def shortly(providers: Mapping[str, Any], hedge_settings: Mapping[str, Any], load: Load, seed: int) -> Result:
+        return await ask_over_sockets(providers, hedge_settings, replace(load, warmup_s=1.0), seed)
+
+    for module in (hangs, hedge, tail):
+        monkeypatch.setattr(module, "ask_over_sockets", shortly)
+
+
 @pytest.mark.sockets
+@pytest.mark.usefixtures("_short_warmups")
 @pytest.mark.parametrize("claim", [Tail(quick=BRIEF), Hangs(quick=BRIEF), Hedge(quick=BRIEF),
                                    Mixed(quick=Extent(1000, 1.0, warmup_s=1.0))],
                          ids=["tail", "hangs", "hedge", "mixed"])
@@ -81,6 +97,7 @@ def test_every_figure_is_taken(claim: Claim) -> None:
 
 
 @pytest.mark.sockets
+@pytest.mark.usefixtures("_short_warmups")
 def test_without_hedges_it_falls_short() -> None:
     """The proof is of hedging: switched off, the same run does not hold."""
     finding = run(Hangs(quick=Extent(1000, 1.0), hedge={"mode": "off"}))

@@ -6,10 +6,12 @@ from math import isnan
 import msgspec
 import pytest
 
-from stayfast.lab.claims.overload import ADMISSION, Overload, Phases, _why_late, in_virtual_time, judge
+from stayfast.lab.claims import overload
+from stayfast.lab.claims.overload import ADMISSION, Overload, Phases, Run, _why_late, in_virtual_time, judge, over_sockets
 from stayfast.lab.harness.claim import Figure
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.load.result import Health
+from stayfast.lab.simulated import EngineModel
 from stayfast.policy.admission.overload import AdmissionConfig
 from tests.prove.running import run, short_of
 
@@ -44,9 +46,19 @@ def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
 
 
 @pytest.mark.sockets
-def test_every_figure_is_taken() -> None:
-    """So short a run proves nothing, but nothing is missing in it."""
-    brief = Phases(9.0, 4.0, 5.0, 2.0, 1.5)
+def test_every_figure_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So short a run proves nothing, but nothing is missing in it. Its engine has a quarter of the places, and takes a
+    quarter of the time for an answer."""
+    async def quickly(phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
+        n_places = overload.N_PLACES // 4
+        monkeypatch.setattr(overload, "WARMUP_S", 2.0)
+        monkeypatch.setattr(overload, "N_PLACES", n_places)
+        engine = EngineModel(max_running=n_places, decode_step_s=overload.STEP_S / 4)
+        monkeypatch.setattr(overload, "PROVIDER", replace(overload.PROVIDER, engine=engine))
+        return await over_sockets(phases, replace(admission, max_in_flight=n_places), seed)
+
+    monkeypatch.setattr(overload, "over_sockets", quickly)
+    brief = Phases(6.0, 3.0, 4.0, 2.0, 1.5)
     finding = run(Overload(quick=brief, quick_virtual=SHORT))
     assert [figure.name for figure in finding.figures if isnan(figure.value)] == []
     assert [name for name in short_of(finding) if name.startswith("virtual time")] == []

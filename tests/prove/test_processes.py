@@ -94,20 +94,16 @@ def test_nothing_outlives_a_claim_that_is_cancelled(is_up: bool) -> None:
 
     async def claim(processes: Processes, started: asyncio.Event) -> None:
         async with processes:
-            starting = processes.start("-c", (HELLO if is_up else "import time; ") + "time.sleep(60)")
-            if is_up:
-                await starting
-                started.set()
-                await asyncio.sleep(60)
-            else:
-                asyncio.get_running_loop().call_later(0.2, started.set)
-                await starting
+            await processes.start("-c", (HELLO if is_up else "import time; ") + "time.sleep(60)")
+            started.set()
+            await asyncio.sleep(60)
 
     async def main() -> Processes:
         processes, started = Processes(), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(claim(processes, started))
-            await started.wait()
+            while not (started.is_set() if is_up else processes._processes):
+                await asyncio.sleep(0.01)
             task.cancel()
         assert task.cancelled()
         return processes

@@ -16,6 +16,7 @@ from tests.prove.running import figure_of, run, run_until_it_holds, short_of
 pytestmark = pytest.mark.sockets
 
 
+@pytest.mark.serial
 def test_cancel_holds() -> None:
     """In all three states, for every client."""
     finding = run_until_it_holds(Cancel(quick=Extent(6)))
@@ -24,6 +25,7 @@ def test_cancel_holds() -> None:
     assert len(finding.figures) == 12
 
 
+@pytest.mark.serial
 def test_budget_holds() -> None:
     """Three routes, streamed and whole; the fallback and the ends in part were needed."""
     finding = run_until_it_holds(Budget(quick=Extent(real_s=2.0)))
@@ -33,6 +35,7 @@ def test_budget_holds() -> None:
     assert re.search(r"call (2|199)|relay", finding.notes[1])
 
 
+@pytest.mark.serial
 def test_overhead_runs_and_takes_every_figure() -> None:
     """The figures are this machine's; that there are some, and no failures among them, is not."""
     finding = run(Overhead(quick=Extent(real_s=0.4)))

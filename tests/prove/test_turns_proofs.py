@@ -83,6 +83,7 @@ def test_turns_with_tools() -> None:
     assert figure_of(without, "more spend").value <= 0.5
 
 
+@pytest.mark.serial
 def test_what_the_layer_costs_is_measured() -> None:
     """The goals are for an idle machine: beside an empty Task of this very minute a step is some of them, not dozens."""
     finding = run(BudgetOverhead(quick=Extent(12)))

@@ -169,17 +169,17 @@ class Client:
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def rest(self, within_s: float = 5.0) -> bytes:
+    async def rest(self, within_s: float = 20.0) -> bytes:
         """Everything until the end of the connection."""
         async with asyncio.timeout(within_s):
             return await self.reader.read()
 
-    async def until(self, mark: bytes, within_s: float = 5.0) -> bytes:
+    async def until(self, mark: bytes, within_s: float = 20.0) -> bytes:
         """Everything up to and with `mark`."""
         async with asyncio.timeout(within_s):
             return await self.reader.readuntil(mark)
 
-    async def answer(self, within_s: float = 5.0) -> tuple[int, dict[str, str], bytes]:
+    async def answer(self, within_s: float = 20.0) -> tuple[int, dict[str, str], bytes]:
         """One answer with a content-length: status, headers, body."""
         head = await self.until(b"\r\n\r\n", within_s)
         status, headers = parse_head(head)
@@ -240,7 +240,7 @@ def host(sink: RecordingSink, errors: list[BaseException]) -> Host:
                 on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
 
 
-async def eventually(is_so: Callable[[], bool], within_s: float = 2.0) -> float:
+async def eventually(is_so: Callable[[], bool], within_s: float = 20.0) -> float:
     """Wait for a condition; seconds it took."""
     clock = SystemClock()
     began_at = clock.now()

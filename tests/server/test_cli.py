@@ -62,6 +62,7 @@ def compose(monkeypatch: pytest.MonkeyPatch) -> Compose:
     return fake
 
 
+@pytest.mark.serial
 def test_version_is_quick() -> None:
     """`stayfast --version` imports next to nothing: it is what shells and scripts call."""
     best_s = bare_s = 9.0

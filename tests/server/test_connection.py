@@ -186,15 +186,15 @@ def test_an_idle_connection_ends_after_its_last_answer() -> None:
     """Keep-alive is counted from the answer, not from the connection's start."""
 
     async def main() -> None:
-        async with serving(FakeBackend(ServerConfig(port=0, idle_timeout_s=0.2))) as running:
+        async with serving(FakeBackend(ServerConfig(port=0, idle_timeout_s=0.5))) as running:
             client = await running.connect()
             for _ in range(3):
-                await asyncio.sleep(0.12)
+                await asyncio.sleep(0.3)
                 client.send(post())
                 assert (await client.answer())[0] == 200
             began_at = asyncio.get_running_loop().time()
             assert await client.rest() == b""
-            assert 0.15 < asyncio.get_running_loop().time() - began_at < 1.0
+            assert 0.3 < asyncio.get_running_loop().time() - began_at < 2.0
 
     uvloop.run(main())
 
@@ -209,7 +209,7 @@ def test_a_long_answer_is_no_idle_connection() -> None:
             client = await running.connect()
             client.send(post())
             assert (await client.answer())[0] == 200
-            assert await client.rest(within_s=1) == b""  # and waiting counts again after it
+            assert await client.rest() == b""  # and waiting counts again after it
 
     uvloop.run(main())
 

@@ -103,10 +103,10 @@ def test_silence_is_broken_by_comments_until_the_first_token() -> None:
 
     async def main() -> None:
         async def slow(request: Request) -> None:
-            await asyncio.sleep(0.26)
+            await asyncio.sleep(0.75)
 
-        gateway = FakeGateway(lambda request: [b"data: a\n\n", 0.25, b"data: b\n\n"], slow)
-        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=0.1), gateway)) as running:
+        gateway = FakeGateway(lambda request: [b"data: a\n\n", 0.4, b"data: b\n\n"], slow)
+        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=0.3), gateway)) as running:
             client = await running.connect()
             client.send(post(STREAM))
             head = await client.until(b"\r\n\r\n")
@@ -123,12 +123,12 @@ def test_an_sdk_that_waits_for_less_hears_of_us_sooner() -> None:
 
     async def main() -> None:
         async def slow(request: Request) -> None:
-            await asyncio.sleep(0.26)
+            await asyncio.sleep(0.75)
 
         gateway = FakeGateway(lambda request: [b"data: a\n\n"], slow)
         async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=15), gateway)) as running:
             client = await running.connect()
-            client.send(post(STREAM, "/v1/chat/completions", "x-stainless-read-timeout: 0.2"))
+            client.send(post(STREAM, "/v1/chat/completions", "x-stainless-read-timeout: 0.6"))
             await client.until(b"\r\n\r\n")
             body = await client.until(b"\r\n0\r\n\r\n")
             assert body.startswith(b"e\r\n: keep-alive\n\n\r\n" * 2 + b"9\r\ndata: a")

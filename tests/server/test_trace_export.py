@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from stayfast.observe.tracing.config import TraceConfig
 from stayfast.observe.tracing.otlp import OtlpExporter
+from tests.ports import free_port
 from tests.server.fakes import post
 from tests.unit.observe.test_trace_spans import attributes, request
 
@@ -126,9 +127,7 @@ def gateway(folder: Path, port: int, *, exporter: str = "otlp", workers: int = 1
     """A gateway in a process of its own; yields its port, ends it by SIGTERM. Its log is in `folder`."""
     settings = folder / "stayfast.yaml"
     settings.write_text(SETTINGS.format(origin=f"http://127.0.0.1:{port}", exporter=exporter, workers=workers))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        own = probe.getsockname()[1]
+    own = free_port()
     environment = {"PATH": os.environ["PATH"], "OTLP_KEY": "sk-collector"}
     with (folder / "log").open("wb") as log, (folder / "err").open("wb") as err:
         child = subprocess.Popen([sys.executable, "-m", "stayfast", "serve", "--config", str(settings), "--port", str(own)],

@@ -13,6 +13,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk
+from stayfast.http.client import response
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from tests.unit.http.client.peers import PROMPT_S, Caller, Peer, Talk, listening, on_sockets, until
@@ -22,7 +23,13 @@ pytestmark = pytest.mark.sockets
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
 KEY = "sk-live-4f9a0c77e1"
-WAIT_S = 0.3  # for what would come late or never
+WAIT_S = 2.0  # for what would come late or never
+GRACE_S = 0.5  # longer than the real one, to tell it from "at once" on a busy machine
+
+
+@pytest.fixture(autouse=True)
+def _grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response, "GRACE_S", GRACE_S)
 
 
 class Bench:
@@ -109,7 +116,7 @@ def test_the_protocols_own_end_ends_the_answer(api: Api, client: Api) -> None:
             talk = await whole_but_for_the_body(it, api, client)
             talk.say(framed(b": ping\n\n"))
             assert it.caller.counts == (0, 1)
-            assert 0.05 < await talk.left() < WAIT_S
+            assert GRACE_S / 2 < await talk.left() < WAIT_S
             assert it.caller.counts == (0, 0)
 
     on_sockets(main)
@@ -126,7 +133,7 @@ def test_an_end_that_follows_keeps_the_connection() -> None:
             await until(lambda: it.caller.counts == (1, 0))
             opening = it.open()
             await talk.request()
-            await asyncio.sleep(0.15)  # the first answer's moment is over: it must not touch the second
+            await asyncio.sleep(GRACE_S + 0.05)  # the first answer's moment is over: it must not touch the second
             talk.say(HEAD + framed(STREAMS["chat_text"].data) + LAST)
             assert (await rest(await opening))[-1].data.endswith(b"data: [DONE]\n\n")
             assert it.caller.counts == (1, 0)

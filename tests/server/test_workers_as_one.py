@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets
 SETTINGS = """\
@@ -69,9 +70,7 @@ def until(is_so: Callable[[], bool]) -> None:
 @contextmanager
 def running(folder: Path, n_workers: int, settings: str = SETTINGS) -> Iterator[Gateway]:
     """A gateway with workers on a free port, until the block ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "stayfast.yaml").write_text(settings)
     log = folder / "log"
     command = [sys.executable, "-m", "stayfast", "serve", "--config", "stayfast.yaml", "--port", str(port), "--workers",

@@ -4,13 +4,14 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from tests.ports import free_port
 
 ANSWER = json.dumps({
     "id": "c", "object": "chat.completion", "created": 1, "model": "m",
@@ -164,9 +165,7 @@ def _started(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
 @asynccontextmanager
 async def running(folder: Path, settings: str, n_workers: int) -> AsyncIterator[Gateway]:
     """A gateway with workers on a free port, until the block ends. `UP` in its settings is the upstream but for its }."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     upstream = Upstream()
     server = await asyncio.start_server(upstream.talk, "127.0.0.1", 0, backlog=1000)
     upstream.port = server.sockets[0].getsockname()[1]

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.services.running import START_S, STOP_S, free_port, wait_until
+from tests.ports import free_port
+from tests.services.running import START_S, STOP_S, wait_until
 from tests.services.tools import tool
 
 

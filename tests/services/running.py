@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from tests.ports import free_port
+
 START_S = 30.0
 STOP_S = 20.0
 SCRAPE = """
@@ -26,14 +27,6 @@ scrape_configs:
   - job_name: stayfast
     static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
 """
-
-
-def free_port() -> int:
-    """A TCP port of loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -74,11 +67,11 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
 
 
 @contextmanager
-def gateway(folder: Path, settings: str) -> Iterator[int]:
-    """A gateway with these settings, in which `{port}` is its own; gives the port."""
+def gateway(folder: Path, settings: str, program: Sequence[str] = ("-m", "stayfast")) -> Iterator[int]:
+    """A gateway with these settings, in which `{port}` is its own; gives the port. program: the command line, for Python."""
     port = free_port()
     (folder / "stayfast.yaml").write_text(settings.replace("{port}", str(port)))
-    command = [sys.executable, "-m", "stayfast", "serve", "--config", "stayfast.yaml", "--port", str(port)]
+    command = [sys.executable, *program, "serve", "--config", "stayfast.yaml", "--port", str(port)]
     with running(command, folder, f"http://127.0.0.1:{port}/livez"):
         yield port
 

@@ -19,7 +19,15 @@ from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
 from tests.services.traffic import SETTINGS, traffic
 
-PATIENCE_S = 90.0
+# The command line, but a beginning of prompts that has not come back is given up after seconds, not after a minute.
+LAUNCH = """
+import sys
+from stayfast.cli import main
+from stayfast.policy import prefix
+prefix.JUDGED_S = 5.0
+sys.exit(main(sys.argv[1:]))
+"""
+PATIENCE_S = 240.0  # a busy machine takes a minute to look at all of them once
 VARIABLES = {"$__rate_interval": "1m", "$route": ".*", "$upstream": ".*", "$job": ".*"}
 
 pytestmark = pytest.mark.sockets
@@ -63,7 +71,8 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder: Path = tmp_path_factory.mktemp("prometheus")
     made = settings()
     rules = rules_file({name: route.slo for name, route in made.routes.items()}, made.alerts)
-    with gateway(folder, SETTINGS) as port, prometheus(program, folder, port, rules) as running, traffic(port):
+    with (gateway(folder, SETTINGS, ("-c", LAUNCH)) as port, prometheus(program, folder, port, rules) as running,
+          traffic(port)):
         yield running
 
 

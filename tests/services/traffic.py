@@ -40,6 +40,14 @@ upstreams:
     probe: false
     ttft: {median_s: 0.5}
     limit: {mode: fixed, least: 1, most: 1, max_waiting: 0}
+  refusing:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.02}
+    gaps: {median_s: 0.001}
+    output: {median: 20, sigma: 0.4}
+    stalls: {share: 0.5, duration: {median_s: 1.2}}
+    faults: [{kind: status, status: 429, rate: 0.5, retry_after_s: 0.1}]
   torn:
     kind: simulated
     probe: false
@@ -64,6 +72,7 @@ routes:
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
   through: {upstreams: [self], model: chat}
   narrow: {upstreams: [narrow]}
+  refused: {upstreams: [refusing], retry: {max_attempts: 1}}
   recalled: {upstreams: [recalling], model: claude-sonnet-4-5, prefix: {mode: auto}}
   moved: {upstreams: [recalling], model: claude-sonnet-4-5, prefix: {mode: auto}}
   torn: {upstreams: [torn]}
@@ -110,7 +119,8 @@ def traffic(port: int) -> Iterator[None]:
                         ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None),
                         ("narrow", True, None), ("narrow", True, None), ("kept", True, None), ("stored", True, None),
                         ("unstored", True, None), ("aged", True, None),
-                        ("mended", True, None), ("makeshift", True, None), ("recalled", True, None), ("moved", True, None)):
+                        ("mended", True, None), ("makeshift", True, None), ("recalled", True, None), ("refused", True, None),
+                        *(("moved", True, None),) * 3):
                     pool.submit(one, model, stream, leaves_after)
 
     thread = threading.Thread(target=rounds, name="traffic")

@@ -19,7 +19,7 @@ from stayfast.lab.sim_server.config import ListenConfig
 from stayfast.lab.sim_server.site import Site
 from stayfast.lab.simulated import ProviderConfig
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 @dataclass

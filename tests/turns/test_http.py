@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from stayfast.testing import SimLoop, run
 from stayfast.turns import Budget, OutOfTime, StepTimeout, budget
 from stayfast.turns.http import HEADER, aiohttp_middleware, deadline_headers, httpx_hook, httpx_sync_hook, sdk_options
 
@@ -166,13 +167,13 @@ def test_options_of_ones_own() -> None:
 
 def test_nothing_left() -> None:
     """Then nothing is sent."""
-    async def main() -> None:
+    async def main(_: SimLoop) -> None:
         async with budget(0.001):
             await asyncio.sleep(0.003)
             with pytest.raises(OutOfTime, match="no time is left"):
                 deadline_headers()
 
-    asyncio.run(main())
+    run(main)
 
 
 async def _elapsed(what: Callable[[], Awaitable[Any]]) -> float:

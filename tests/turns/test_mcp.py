@@ -18,6 +18,7 @@ from stayfast.turns.agent import Agent, Outcome
 from stayfast.turns.mcp import mcp_tools
 from stayfast.turns.model import Hear, Json, Said
 from stayfast.turns.tools import Call, Tool
+from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -38,7 +39,7 @@ class Scripted:
 
 async def ask(server: object) -> Outcome:
     """One turn with the tools of that server."""
-    async with mcp_tools(server, timeout=0.5, trust=True) as tools:
+    async with mcp_tools(server, timeout=1.5, trust=True) as tools:
         assert [(tool.name, tool.is_idempotent, tool.is_speculative) for tool in tools] == [
             ("stock", True, True), ("hang", False, False), ("n_cancelled", False, False), ("die", False, False),
             ("order", False, False)]
@@ -52,7 +53,7 @@ def check(outcome: Outcome) -> None:
     stock, hang, order, wrong = (json.loads(result) for result in outcome.text.split(" | "))
     assert (stock["status"], stock["result"]) == ("ok", {"n": 3})
     assert hang["status"] == "timeout"
-    assert 450 <= hang["elapsed_ms"] < 5000
+    assert 1450 <= hang["elapsed_ms"] < 5000
     assert order["status"] == "error"
     assert "no tea is left" in order["error"]
     assert wrong["status"] == "error"
@@ -92,16 +93,16 @@ def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
             return tool.result(arguments, running)
 
     async def main() -> None:
-        async with mcp_tools([sys.executable, str(SERVER)], timeout=1.0) as tools:
+        async with mcp_tools([sys.executable, str(SERVER)], timeout=2.0) as tools:
             by_name = {tool.name: tool for tool in tools}
             assert (await call(by_name["hang"], '{"seconds": 40}'))["status"] == "timeout"
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(20):
                 while (await call(by_name["n_cancelled"]))["result"] != {"result": 1}:
                     await asyncio.sleep(0.01)
             for name in ("die", "n_cancelled"):
                 said = await call(by_name[name])
                 assert said["status"] == "error", name
-                assert said["elapsed_ms"] < 900
+                assert said["elapsed_ms"] < 1900
 
     asyncio.run(main())
 
@@ -109,9 +110,7 @@ def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
 @contextmanager
 def running() -> Iterator[int]:
     """A server over HTTP on a free port; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     child = subprocess.Popen([sys.executable, str(SERVER), str(port)], stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 30

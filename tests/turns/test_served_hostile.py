@@ -268,7 +268,7 @@ def body(text: str, *, stream: bool = False) -> dict[str, Any]:
 
 def until(has_come: Callable[[], bool]) -> None:
     """Wait for it."""
-    give_up_at = time.monotonic() + 8
+    give_up_at = time.monotonic() + 20
     while not has_come():
         assert time.monotonic() < give_up_at
         time.sleep(0.02)

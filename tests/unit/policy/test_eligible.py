@@ -43,10 +43,10 @@ def test_what_a_route_may_let_in() -> None:
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
 def test_no_text_takes_long(text: str) -> None:
-    """Whatever somebody sends on purpose: some milliseconds, at the largest limit."""
+    """Whatever somebody sends on purpose: milliseconds at the largest limit; a rule that looks back takes far longer."""
     began_s = process_time()
     why_not(text[:MOST_CHARS], wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
-    assert process_time() - began_s < 0.1
+    assert process_time() - began_s < 0.5
 
 
 @pytest.mark.parametrize("wrong", [{"language": "xx"}, {"n_content_words": 0}, {"volatile_ttl_s": -1.0}, {"max_chars": 0}])
