@@ -31,6 +31,7 @@ server: {{port: 0}}
 upstreams: {{up: {{kind: openai, base_url: "http://127.0.0.1:{port}/v1", probe: false}}}}
 routes: {{m: {{upstreams: [up], timeouts: {{total_s: 60, connect_s: 30}}, retry: {{max_attempts: 3}}}}}}
 """
+CACHED = SETTINGS.replace("[up],", "[up], cache: {{mode: exact, max_temperature: 1}},")
 
 
 @dataclass
@@ -108,11 +109,12 @@ async def until(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def leave(answer: bytes, *, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]]) -> float:
+async def leave(answer: bytes, *, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]],
+                text: str = SETTINGS) -> float:
     """Ask, wait until the state is reached, hang up; the seconds until everything was given back."""
     peer = Peer(answer)
     upstream = await asyncio.start_server(peer.talk, "127.0.0.1", 0)
-    async with upstream, gateway(upstream.sockets[0].getsockname()[1]) as (system, port):
+    async with upstream, gateway(upstream.sockets[0].getsockname()[1], text) as (system, port):
         client = await asyncio.to_thread(ask, port, stream=stream)
         await peer.asked.wait()
         await when(client, system)
@@ -145,9 +147,13 @@ async def in_mid_stream(client: socket.socket, _: System) -> None:
     (b"", True, at_once), (HEAD, True, at_once), (b"", False, at_once),
     (HEAD + b"%x\r\n%s\r\n" % (len(EVENT), EVENT), True, in_mid_stream)],
     ids=["before_head", "before_first_token", "not_streaming", "mid_stream"])
-def test_client_gone(answer: bytes, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]]) -> None:
-    """The upstream's connection closes within 50 ms of the client's, and nothing is held."""
-    within_limit(lambda: uvloop.run(leave(answer, stream=stream, when=when)))
+@pytest.mark.parametrize("text", [SETTINGS, CACHED], ids=["no_cache", "cache"])
+def test_client_gone(answer: bytes, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]],
+                     text: str) -> None:
+    """The upstream's connection closes within 50 ms of the client's, and nothing is held; where the call runs in a Task of
+    its own, too.
+    """
+    within_limit(lambda: uvloop.run(leave(answer, stream=stream, when=when, text=text)))
 
 
 def test_client_gone_in_back_off() -> None:

@@ -1,5 +1,4 @@
-"""How a call that may be shared ends for its clients: cut by a time-out, too long, broken by a bug; and what facts say of
-it."""
+"""How a shared call ends for its clients: cut by a time-out, too long, broken by a bug; and what facts say of it."""
 
 import asyncio
 
@@ -7,7 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.errors import StayfastError
+from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
 from stayfast.core.types import Outcome
 from stayfast.pipeline.stages.cache import coalesce
@@ -154,5 +153,34 @@ def test_timings_of_a_lone_stream_are_those_of_its_tokens() -> None:
         assert (done.upstream, done.cache, len(done.attempts)) == ("up0", "miss", 1)
         (gaps,) = rig.sink.of(GapsSeen)
         assert gaps.gaps_s == pytest.approx([0.1, 0.4])
+
+    run(main)
+
+
+@pytest.mark.parametrize("leaves_at", [0.0, 0.1, 0.3])
+def test_reason_of_a_cancellation_arrives(leaves_at: float) -> None:
+    """A drain's, at once, before the first token and in mid-answer; the upstream is closed."""
+    late = Shed("This gateway is shutting down.", code="draining", retry_after_s=1)
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO)
+
+        async def client() -> None:
+            reply = await rig.ask()
+            try:
+                await read(reply)
+            finally:
+                reply.close(late)
+
+        task = asyncio.create_task(client())
+        await asyncio.sleep(leaves_at)
+        task.cancel(late)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.error) == (503, "draining")
+        assert [attempt.outcome for attempt in done.attempts] == [Outcome.IGNORED]
+        rig.check_clean()
 
     run(main)

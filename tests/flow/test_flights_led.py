@@ -1,4 +1,4 @@
-"""Calls that run in the Task of their leader until somebody else wants them: who joins when, and who leaves."""
+"""Calls that many share, and who joins and leaves them when; what is stored of them, and that nothing is left behind."""
 
 import asyncio
 import gc

@@ -159,7 +159,13 @@ class SharedCall:
         finally:
             watch.stop()
         if self.failure is None:
-            await self._store_result(store_result)
+            try:
+                if ex.request.stream:
+                    await asyncio.sleep(0)  # the readers have their end first: joining a long answer takes a while
+                if ex.degraded is None:
+                    await store_result(self, self._whole())
+            finally:
+                self._close()
 
     async def _read_stream(self, started: Started, watch: Watch) -> None:
         stream, cadence, clock, idle_s = started.stream, started.source.cadence, self.clock, self.ex.terms.timeouts.idle_s
@@ -193,15 +199,11 @@ class SharedCall:
         finally:
             self._resume = None
 
-    async def _store_result(self, store_result: StoreResult) -> None:
-        try:
-            if self.ex.degraded is None:
-                if self.ex.request.stream:
-                    await asyncio.sleep(0)  # the readers have their end first: joining a long answer takes a while
-                chunks = self._chunks
-                await store_result(self, b"".join([chunk.data for chunk in chunks]) if not self._n_gone else None)
-        finally:
-            self._close()
+    def _whole(self) -> bytes | None:
+        """All of the answer; None where its beginning was dropped."""
+        if self._n_gone:
+            return None
+        return self._chunks[0].data if len(self._chunks) == 1 else b"".join([chunk.data for chunk in self._chunks])
 
     def _add(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
@@ -253,7 +255,8 @@ class SharedCall:
 class Subscriber:
     """One request that reads a shared call: source and stream to its relay. One task reads it."""
 
-    __slots__ = ("_at", "_call", "_n_bytes", "_waiter", "cadence", "ex", "is_incremental", "is_maker", "name")
+    __slots__ = ("_at", "_call", "_n_bytes", "_waiter", "cadence", "ex", "is_incremental", "is_maker", "name",
+                 "sight")
 
     def __init__(self, call: SharedCall, ex: Exchange, *, is_maker: bool) -> None:
         self.ex = ex
@@ -261,6 +264,7 @@ class Subscriber:
         self.is_incremental = False  # the call itself watches the gaps
         self.is_maker = is_maker
         self.cadence: Cadence
+        self.sight: Sight  # of the whole call; by the time that all is read, of no more than that
         self._call = call
         self._at = 0  # chunks read
         self._n_bytes = 0
@@ -273,7 +277,8 @@ class Subscriber:
         except BaseException:
             self.abandon()
             raise
-        source, is_stream = self._call.started.source, self.ex.request.stream
+        started, is_stream = self._call.started, self.ex.request.stream
+        source, self.sight = started.source, started.stream.sight
         self.name = source.name
         if self.is_maker and not is_stream:
             self.cadence = source.cadence  # of its parts, which came before anything was read here
@@ -282,11 +287,6 @@ class Subscriber:
             self.cadence = Cadence("", "", SILENT)
             self.cadence.begin(now if is_stream or first_at is None else max(first_at, self.ex.arrival.accepted_at))
         return Started(self, self, lead if lead is not None else Chunk(b""))
-
-    @property
-    def sight(self) -> Sight:
-        """What has been seen of the answer; by the time that all is read, all of it."""
-        return self._call.started.stream.sight
 
     async def next(self) -> Chunk | None:
         """All that came since the last one; None after the end. Raises what the call failed with."""
