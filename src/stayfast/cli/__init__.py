@@ -1,4 +1,6 @@
-"""F9: the command line. Each command is a module with `run(arguments) -> exit status`, imported only when asked for."""
+"""F9: the command line. Each command is a function of its arguments that returns the exit status. Its module is imported
+only when the command is asked for.
+"""
 
 import argparse
 import sys
@@ -22,12 +24,24 @@ exit status:
 
 
 EXIT_NOTHING_TO_DO = 5
+_FUNCTIONS = {  # module and function of a command that is not `run` of the module of its name
+    "check": ("serve", "check"),
+    "init": ("files", "write_starter"),
+    "schema": ("files", "print_schema"),
+    "key": ("files", "make_key"),
+    "alerts": ("files", "print_alerts"),
+    "dashboard": ("files", "print_dashboard"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     parsed = _parser().parse_args(arguments)
-    status: int = import_module(f"stayfast.cli.{parsed.command}").run(parsed)
+    if parsed.command == "version":
+        sys.stdout.write(f"stayfast {__version__}\n")
+        return 0
+    module, function = _FUNCTIONS.get(parsed.command, (parsed.command, "run"))
+    status: int = getattr(import_module(f"stayfast.cli.{module}"), function)(parsed)
     return status
 
 
@@ -151,7 +165,7 @@ def _of_a_gateway(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
-    """What is for caches: each action is a module of its own, `cache_<action>`."""
+    """What is for caches."""
     cache = commands.add_parser("cache", help="what caches do, or would do")
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
     stats = actions.add_parser("stats", help="what they hold and saved, by route and kind")

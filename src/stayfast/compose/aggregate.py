@@ -31,7 +31,7 @@ from stayfast.pipeline.plan import Route
 from stayfast.server.backend import Asked, ToForget
 from stayfast.stores.base import Kept, Store, StoreGone, StoreStats
 from stayfast.turns.remote_resume import Heard, Sought
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 
 WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
 AUDITS = {"begun": "audit_begun", "right": "audit_right", "wrong": "audit_wrong"}

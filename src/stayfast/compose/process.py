@@ -16,14 +16,14 @@ from stayfast.compose.caching import again, has_changed, load, logs, missing, re
 from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import SystemClock
-from stayfast.http.server.tasks import Tasks
+from stayfast.http.server.connection import Tasks
 from stayfast.observe.loop_lag import watch_loop
 from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, as_it_came, run
+from stayfast.server.lifecycle import Host, run
 from stayfast.settings import Settings, SettingsError
 from stayfast.stores.embedder import Embedding, NoEmbedder
 from stayfast.upstreams.local import Address, Door, Elsewhere
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
 _EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests
@@ -72,7 +72,7 @@ class Process:
         tracing = self._observers.tracing
         return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, place=tracing.place if tracing is not None else as_it_came)
+                    on_reload=self._on_reload, place=tracing.place if tracing is not None else None)
 
     async def stop(self) -> None:
         """End probes, turns and engines."""

@@ -56,7 +56,7 @@ from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Member, Registry
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 from stayfast.workers.sync import AsOne, as_one
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen

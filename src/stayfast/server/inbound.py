@@ -6,7 +6,7 @@ import re
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsWish, Stage
-from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import last_event_id
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM

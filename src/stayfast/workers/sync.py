@@ -29,7 +29,7 @@ from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.upstreams.state.health import Health
 from stayfast.upstreams.state.limiter import Limited
 from stayfast.upstreams.state.upstream_state import Member
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 from stayfast.workers.shared_memory import Board, BoardFull
 
 LOOK_EVERY_S = 0.05

@@ -11,8 +11,7 @@ from typing import Any, Generic, cast
 from urllib.parse import unquote
 
 from stayfast.http.server.connection import Connection
-from stayfast.http.server.parser import R
-from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.parser import HttpRequest, R
 from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line
 
 Scope = dict[str, Any]  # ASGI's own words; it gives no closer types

@@ -2,8 +2,7 @@
 
 Reading never stops while a request is answered, because the end of reading is how the client's leaving shows: the
 request's Task is cancelled in the same turn of the loop. Of what a client sends far ahead, the requests that are whole are
-answered and the rest is dropped. One timer serves all time-outs. It is never moved later, only found to be early when it
-fires, so that a request on a warm connection touches no timer.
+answered and the rest is dropped. One `LazyTimer` serves all time-outs. Every Task is held by `Tasks` until it ends.
 """
 
 import asyncio
@@ -17,8 +16,79 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
-from stayfast.http.server.tasks import Tasks
-from stayfast.http.server.timer import LazyTimer
+
+
+class LazyTimer:
+    """Calls `check` no later than the earliest instant it was set to; `check` returns when it is due next, `math.inf` for
+    never. It is never moved later, only found to be early when it fires: a request on a warm connection moves no timer.
+    """
+
+    __slots__ = ("_at", "_check", "_handle")
+
+    def __init__(self, check: Callable[[], float]) -> None:
+        self._check = check
+        self._at = math.inf
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set_by(self, at: float) -> None:
+        """Fire no later than `at`, on the loop's clock."""
+        if at < self._at:
+            if self._handle is not None:
+                self._handle.cancel()
+            self._at = at
+            self._handle = asyncio.get_running_loop().call_at(at, self._fire)
+
+    def cancel(self) -> None:
+        """Never fire again."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._at = -math.inf
+        self._check = lambda: math.inf  # `check` held the connection, and the connection this
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._at = math.inf
+        self.set_by(self._check())
+
+
+class Tasks:
+    """Running Tasks of one loop. `on_error(error)` gets every exception but cancellation; it must not raise."""
+
+    __slots__ = ("_on_error", "_running", "loop")
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._on_error = on_error
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a Task; it runs from the next turn of the loop."""
+        task = self.loop.create_task(coroutine)
+        self._running.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def report(self, error: BaseException) -> None:
+        """Hand on an exception that its Task has answered for in another way (with a 500, say)."""
+        self._on_error(error)
+
+    async def wait(self, limit_s: float) -> None:
+        """Return when none is running, or after `limit_s` seconds."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=limit_s)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_error(error)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __repr__(self) -> str:
+        return f"<Tasks: {len(self._running)} running>"
+
 
 BACKLOG = 4096
 HIGH_WATER_BYTES = 128 * 1024  # unsent bytes above which nothing more is pulled from where an answer comes from
