@@ -1,10 +1,7 @@
 """The routes of a set of settings: the names that clients send, who answers them, and on what terms.
 
-Bounds of prompts, where a route has any.
-
-What upstreams have to know of the routes that name them: which models, beside whom, whose requests pay, and lanes.
-
-What the queue is told of the upstreams behind it: what a first token will take, and how many wait at their limits.
+Upstreams learn of the routes that name them (which models, beside whom, whose requests pay, lanes), and the queue of the
+upstreams behind it (what a first token will take, how many wait at their limits).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +30,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.policy.resilience.ttft import Predictor
 from stayfast.policy.routing.load_balancing import Backlog
-from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings, TurnUpstream
+from stayfast.settings import EmbeddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Route as RouteSettings
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
@@ -146,11 +143,6 @@ def kept(routes: Mapping[str, Route]) -> Rows:
               if route.terms.cache is not None and not route.terms.cache.config.store]
     return {CACHE_BYTES.name: [(labels, store.n_bytes) for labels, store in caches],
             CACHE_ENTRIES.name: [(labels, store.n_entries) for labels, store in caches]}
-
-
-def default_terms(defaults: Defaults) -> Terms:
-    """What holds for a name that no route has, up to its refusal."""
-    return Terms(defaults.timeouts)
 
 
 def models_asked(settings: Settings, upstream: str) -> Iterator[str]:

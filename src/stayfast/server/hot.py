@@ -25,7 +25,8 @@ from stayfast.http.server.response import (
     whole_response,
 )
 from stayfast.pipeline.exchange import Arrival
-from stayfast.server.backend import Current, Reply
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.server.backend import Current
 from stayfast.server.inbound import (
     EVENTS,
     Inbound,
