@@ -125,7 +125,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_watching(commands: "argparse._SubParsersAction[Command]") -> None:
-    """What is for a gateway that runs."""
     alerts = commands.add_parser("alerts", help="print rules for Prometheus, made from the settings")
     alerts.add_argument("--config", metavar="FILE", help="settings (default: as for serve)")
     alerts.add_argument("--format", choices=("prometheus", "sloth"), default="prometheus", help="(default: %(default)s)")
@@ -140,7 +139,6 @@ def _add_watching(commands: "argparse._SubParsersAction[Command]") -> None:
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
-    """What asks before anybody else does."""
     warm = commands.add_parser("warm", help="ask a gateway what will be asked of it, so that its caches know")
     warm.add_argument("file", metavar="FILE", help="a question or a request as JSON in each line")
     warm.add_argument("--model", metavar="ROUTE", help="whom to ask the lines that are no JSON")
@@ -165,7 +163,6 @@ def _of_a_gateway(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
-    """What is for caches."""
     cache = commands.add_parser("cache", help="what caches do, or would do")
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
     stats = actions.add_parser("stats", help="what they hold and saved, by route and kind")
@@ -197,7 +194,6 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
 
 
 def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
-    """The simulator."""
     sim = commands.add_parser("sim", help="simulate providers: jagged, faulty, rate-limited, repeatable")
     sim.add_argument("--provider", action="append", default=[], metavar="NAME=PRESET",
                      help="a provider at /NAME/v1, the first also at /v1; again for more (default: sim=gpt-4o-like)")

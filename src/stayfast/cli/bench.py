@@ -30,7 +30,7 @@ from stayfast.lab.load.measure import Origin
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.load.sweep import told
 from stayfast.lab.report import files, table
-from stayfast.lab.report.assertions import Assertion, Checked, check
+from stayfast.lab.report.assertions import Checked, check
 from stayfast.lab.report.compare import CompareConfig, Comparison, compare
 from stayfast.lab.report.html.page import page
 from stayfast.lab.report.table import Ink
@@ -93,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
 def _run(given: argparse.Namespace) -> int:
     variables = environment()
     job = job_of(given, variables)
-    _doubt(job.assertions)
+    for assertion in job.assertions:
+        if assertion.is_doubtful:
+            say(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
     ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=variables.get("NO_COLOR"))
     origin = Origin(command_line(given.words), machine())
     session: Session
@@ -120,12 +122,6 @@ def _run(given: argparse.Namespace) -> int:
         return EXIT_SIGNAL + session.interrupted_by
     is_bad = not runs or any(not run.result.health.is_valid or run.error_share == 1 for run in runs)
     return EXIT_BAD if is_bad or not all(checked.holds for checked in checks) else 0
-
-
-def _doubt(assertions: Iterable[Assertion]) -> None:
-    for assertion in assertions:
-        if assertion.is_doubtful:
-            say(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
 
 
 def _checks(job: Job, runs: Sequence[Measured], ink: Ink) -> list[Checked]:
@@ -217,7 +213,6 @@ def _write_html(runs: Sequence[Measured], html: str | None, compared: Comparison
 
 
 def add_fault_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `stayfast bench faults`."""
     names = ", ".join(scenario.name for scenario in SCENARIOS)
     parser.add_argument("--target", action="append", metavar="[NAME=]URL",
                         help=f"base URL of a gateway in front of the simulator; again for more (default: {DEFAULT_TARGET})")

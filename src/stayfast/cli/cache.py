@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from stayfast.cli import EXIT_NOTHING_TO_DO, say
-from stayfast.cli.admin_client import Unreachable, error_message, send
+from stayfast.cli.admin_client import Refused, Unreachable, send
 from stayfast.stores.embedder import HOW_TO
 
 _NOTHING = "-"
@@ -28,14 +28,16 @@ _HEAD = ("ROUTE", "KIND", "HITS", "OF ASKED", "SAVED", "SAVED USD", "WRONG", "AN
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do one action; returns the exit status: 2 where the gateway cannot be asked."""
+    """Do one action; returns the exit status: 1 where it is refused, 2 where the gateway cannot be asked."""
     actions: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _stats, "inspect": _inspect, "purge": _purge,
                                                                "eval": _evaluate}
     try:
         return actions[arguments.action](arguments)
-    except Unreachable as error:
-        say(f"stayfast cache {arguments.action}: {arguments.url} cannot be asked: {error}")
-        return 2
+    except (Unreachable, Refused) as error:
+        say(f"stayfast cache {arguments.action}: {error}")
+        if isinstance(error, Unreachable):
+            return 2
+        return 1 if arguments.action != "inspect" or error.status == 404 else 2
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
@@ -49,11 +51,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _stats(arguments: argparse.Namespace) -> int:
-    """Print what the caches hold and saved, by route and kind; 1 where it is refused."""
-    status, body = send(arguments.url, "GET", "/admin/cache", key_env=arguments.key_env)
-    if status != 200:
-        say(f"stayfast cache stats: {error_message(status, body)}")
-        return 1
+    """Print what the caches hold and saved, by route and kind."""
+    body = send(arguments, "GET", "/admin/cache")
     sys.stdout.write(body.decode() + "\n" if arguments.json else table(msgspec.json.decode(body)["data"]))
     return 0
 
@@ -63,10 +62,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if not arguments.key:
         say("stayfast cache inspect: say which: `stayfast explain REQUEST-ID` prints the key of its answer")
         return 2
-    status, body = send(arguments.url, "GET", f"/admin/cache/{quote(arguments.key, safe='')}", key_env=arguments.key_env)
-    if status != 200:
-        say(f"stayfast cache inspect: {error_message(status, body)}")
-        return 1 if status == 404 else 2
+    body = send(arguments, "GET", f"/admin/cache/{quote(arguments.key, safe='')}")
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
         return 0
@@ -85,8 +81,7 @@ def _said(name: str, value: object) -> str:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    """Forget answers, and say how many; 1 where it is refused or a store could not be asked, 5 where there is none of them.
-    """
+    """Forget answers, and say how many; 1 where it is refused or a store could not be asked, 5 where there is none."""
     wanted = {name: value for name in ("route", "tenant", "tag") if (value := getattr(arguments, name)) is not None}
     if [bool(wanted), arguments.key is not None, arguments.all].count(True) != 1:
         say("stayfast cache purge: say what: --route, --tenant, --tag (all that is given must be true), or --key, alone, or "
@@ -94,15 +89,12 @@ def _purge(arguments: argparse.Namespace) -> int:
         return 2
     where = f"/{quote(arguments.key, safe='')}" if arguments.key is not None else f"?{urlencode(wanted or {'all': 'true'})}"
     try:
-        status, body = send(arguments.url, "DELETE", f"/admin/cache{where}", key_env=arguments.key_env)
-        told = msgspec.json.decode(body) if status == 200 else {}
-        is_nothing = status == 200 and not told["forgotten"] and not told["gone"]
+        body = send(arguments, "DELETE", f"/admin/cache{where}")
+        told = msgspec.json.decode(body)
+        is_nothing = not told["forgotten"] and not told["gone"]
         unknown = _unknown_route(arguments) if is_nothing and arguments.route is not None else ""
     except msgspec.DecodeError as error:
-        raise Unreachable(str(error)) from error
-    if status != 200:
-        say(f"stayfast cache purge: {error_message(status, body)}")
-        return 1
+        raise Unreachable(f"{arguments.url} cannot be asked: {error}") from error
     n = told["forgotten"]
     sys.stdout.write(body.decode() + "\n" if arguments.json else f"{n} answer{'s are' if n != 1 else ' is'} forgotten\n")
     for gone in told["gone"]:
@@ -123,8 +115,10 @@ def _why_nothing(key: str | None, wanted: dict[str, str]) -> str:
 
 def _unknown_route(arguments: argparse.Namespace) -> str:
     """What to say where the route has no cache; empty where it has, or nobody says so."""
-    status, body = send(arguments.url, "GET", "/admin/cache", key_env=arguments.key_env)
-    known = [route["route"] for route in msgspec.json.decode(body)["data"]] if status == 200 else [arguments.route]
+    try:
+        known = [route["route"] for route in msgspec.json.decode(send(arguments, "GET", "/admin/cache"))["data"]]
+    except Refused:
+        return ""
     if arguments.route in known:
         return ""
     return f"no route {arguments.route} has a cache; those that have one: {', '.join(known) or 'none'}"

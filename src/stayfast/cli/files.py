@@ -69,7 +69,6 @@ def print_alerts(arguments: argparse.Namespace) -> int:
 
 
 def print_dashboard(arguments: argparse.Namespace) -> int:
-    """Print or write the board for Grafana."""
     return _write(dashboard.text(), arguments.out)
 
 

@@ -91,7 +91,6 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _summary(settings: Settings) -> str:
-    """ok: 2 upstreams, 3 routes."""
     counts = (len(settings.upstreams), "upstream"), (len(settings.routes), "route")
     return "ok: " + ", ".join(f"{n} {noun}" if n == 1 else f"{n} {noun}s" for n, noun in counts)
 
@@ -111,7 +110,6 @@ class Given:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether there is no file."""
         return self.find().name == BUILT_IN
 
     def find(self) -> Source:
@@ -190,7 +188,6 @@ def _supervise(given: Given, settings: Settings) -> int:
 
 
 def _work(place: str, variables: Mapping[str, str]) -> int:
-    """Be worker n of N."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop takes it
     n, n_workers = (int(part) for part in place.split("/"))
     try:

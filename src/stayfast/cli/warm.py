@@ -76,7 +76,6 @@ class Round:
         self.tell(why)
 
     def tell(self, what: str) -> None:
-        """Say it, once."""
         if what not in self.told and len(self.told) < N_TOLD:
             self.told.append(what)
 

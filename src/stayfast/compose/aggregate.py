@@ -26,7 +26,7 @@ from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
 from stayfast.pipeline.cache.route_cache import Caching
 from stayfast.pipeline.plan import Route
 from stayfast.server.backend import Asked, ToForget
-from stayfast.stores.base import Kept, Store, StoreGone, StoreStats
+from stayfast.stores.base import Store, StoreGone, StoreStats
 from stayfast.turns.remote_resume import Heard, Sought
 from stayfast.turns.served import Served
 from stayfast.workers.channels import Siblings
@@ -95,7 +95,9 @@ class Caches:
         for name, store in self._stores():
             kept = await store.inspect(key)
             if kept is not None:
-                return _told(name, kept)
+                return {"route": kept.route or name, "tenant": kept.tenant, "tags": list(kept.tags), "kept_at": kept.kept_at,
+                        "drop_at": kept.drop_at if kept.drop_at < 1e12 else None, "bytes": len(kept.body),
+                        "usage": kept.usage, "finish_reason": kept.finish_reason}
         return None
 
     def _caches(self) -> list[tuple[str, Caching]]:
@@ -116,12 +118,6 @@ async def _purged(store: Store, what: ToForget) -> int:
     if not await store.remove(what.key):
         raise StoreGone((await store.stats()).why_not or "it did not answer in time")
     return n
-
-
-def _told(route: str, kept: Kept) -> dict[str, Any]:
-    return {"route": kept.route or route, "tenant": kept.tenant, "tags": list(kept.tags), "kept_at": kept.kept_at,
-            "drop_at": kept.drop_at if kept.drop_at < 1e12 else None, "bytes": len(kept.body), "usage": kept.usage,
-            "finish_reason": kept.finish_reason}
 
 
 def _learned(caching: Caching) -> Learned | None:

@@ -129,7 +129,10 @@ class Process:
             self._observers.log.say("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None) -> System:
-        return build(settings, self._observers, self._doors(settings), self._clock, self._rng, old=old)
+        told = self._told
+        doors: dict[str, Door] = {name: self._engines[name] if told is None else Elsewhere(name, told)
+                                  for name in settings.engines}
+        return build(settings, self._observers, doors, self._clock, self._rng, old=old)
 
     async def _leave_epochs(self, system: System, old: System | None) -> None:
         """No answer of another epoch is given from here on; where a store cannot say so at once, as soon as it can."""
@@ -173,12 +176,6 @@ class Process:
                     say("learned_lost", level="warning", detail=wrong)
             except NoEmbedder as error:
                 say("semantic_off", level="warning", detail=str(error))
-
-    def _doors(self, settings: Settings) -> dict[str, Door]:
-        told = self._told
-        if told is None:
-            return {name: self._engines[name] for name in settings.engines}
-        return {name: Elsewhere(name, told) for name in settings.engines}
 
 
 def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Callable[[], Settings], engines: Told | None,

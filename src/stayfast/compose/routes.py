@@ -66,7 +66,8 @@ def _caching(name: str, its: RouteSettings, settings: Settings, old: Route | Non
     config = its.cache
     if config.mode == "off":
         return None
-    made_by = [(up, settings.model_at(name, up), _where(settings, up)) for up in its.upstreams]
+    made_by = [(up, settings.model_at(name, up), where.base_url if isinstance(where, HttpUpstream) else repr(where))
+               for up, where in ((up, settings.upstreams[up]) for up in its.upstreams)]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
     before = old.terms.cache if old is not None and old.terms.cache and old.terms.cache.origin == origin else None
     store = stores[config.store] if config.store else _own(config, before)
@@ -90,11 +91,6 @@ def _by(config: CacheConfig, before: Caching) -> Caching:
     caching.semantic = semantic if semantic is not None and semantic.goes_on(config.semantic) else None
     caching.renewing = before.renewing
     return caching
-
-
-def _where(settings: Settings, upstream: str) -> str:
-    its = settings.upstreams[upstream]
-    return its.base_url if isinstance(its, HttpUpstream) else repr(its)
 
 
 def _continues(settings: Settings, upstream: str) -> bool:

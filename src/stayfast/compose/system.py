@@ -96,7 +96,6 @@ def slo_bounds_s(settings: Settings) -> dict[str, list[float]]:
 
 
 def log_config(settings: Settings) -> LogConfig:
-    """What the settings say of the log."""
     return LogConfig(level=settings.log.level, requests=settings.log.requests)
 
 
@@ -115,11 +114,9 @@ class System:
 
     @property
     def config(self) -> ServerConfig:
-        """The edge's own settings."""
         return self.settings.server
 
     def models(self) -> Sequence[str]:
-        """The names that clients may ask for."""
         return self.gateway.router.model_names
 
     def unready(self) -> str | None:
@@ -137,7 +134,6 @@ class System:
                     worker=self.together.siblings.n, now=now)
 
     async def metrics(self) -> tuple[str, bytes]:
-        """Content type and text."""
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
 
 
@@ -179,7 +175,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         foresee(admit.places, router, registry)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     observers.together.caches.routes = router.routes
-    observers.metrics.queued = lambda: [*_queued(admit), *waiting(registry)]
+    observers.metrics.queued = lambda: [
+        *(((GATEWAY, band), n) for band, n in (admit.places.depths() if isinstance(admit, Admission) else ())),
+        *waiting(registry)]
     observers.metrics.limits = lambda: {
         **gauges(registry), **ejected(gateway.router.routes, clock.now()),
         **errors(registry), **kept(gateway.router.routes), **held(kept_in),
@@ -248,11 +246,6 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as
         as_one.places.taken(before.places.n_taken)
         before.places.configure(settings.admission)
     return before
-
-
-def _queued(admit: Admit) -> list[tuple[tuple[str, str], int]]:
-    """How many wait, by where they do and in which lane."""
-    return [((GATEWAY, band), n) for band, n in admit.places.depths()] if isinstance(admit, Admission) else []
 
 
 def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock, *,

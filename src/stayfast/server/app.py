@@ -24,7 +24,6 @@ class GatewayApp(Edge):
 
     @property
     def limits(self) -> HttpLimits:
-        """Those of the settings in force."""
         return self.current.http_limits
 
     def check_head(self, request: Inbound, *, is_draining: bool) -> StayfastError | None:
@@ -55,12 +54,10 @@ class GatewayApp(Edge):
                 check_name(request.fields)
 
     def handle(self, connection: Connection[Inbound], request: Inbound) -> Coroutine[Any, Any, None]:
-        """Answer one request."""
         return (answer if request.api is not None else respond_cold)(self, connection, request)
 
 
 async def respond_cold(edge: Edge, connection: Connection[Inbound], request: Inbound) -> None:
-    """Run the cold application for one request."""
     request_id = edge.request_id(request)
 
     def own_lines() -> bytes:

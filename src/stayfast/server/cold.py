@@ -58,7 +58,6 @@ class ColdApp:
 
     async def __call__(self, scope: Scope, receive: Callable[[], Awaitable[Message]],
                        send: Callable[[Message], Awaitable[None]]) -> None:
-        """Answer one request."""
         path = scope["path"]
         page = self._pages.get(path)
         if page is not None:

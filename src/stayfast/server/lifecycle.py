@@ -70,7 +70,6 @@ class Server:
         self._host.on_listening(self.addresses())
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
         return self.http.addresses()
 
     def close(self) -> None:

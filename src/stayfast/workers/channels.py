@@ -31,7 +31,6 @@ _LENGTH = struct.Struct(">I")
 
 
 def encode_frame(message: bytes) -> bytes:
-    """A message as it is written."""
     return _LENGTH.pack(len(message)) + message
 
 
@@ -76,7 +75,6 @@ class Lifeline:
 
     @classmethod
     def on_standard_input(cls) -> "Lifeline":
-        """The line that the parent put on file descriptor 0."""
         return cls(socket.socket(fileno=os.dup(0)))
 
     def watch(self, drain_s: float) -> None:
@@ -152,7 +150,6 @@ class Siblings:
         return {other: task.result() for other, task in asked.items()}
 
     def close(self) -> None:
-        """Answer no more."""
         if self._server is not None:
             self._server.close()
 

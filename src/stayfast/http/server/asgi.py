@@ -22,7 +22,6 @@ _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
 
 
 def scope_of(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str, Any]) -> Scope:
-    """ASGI's scope of one request."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

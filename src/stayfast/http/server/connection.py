@@ -39,7 +39,6 @@ class LazyTimer:
             self._handle = asyncio.get_running_loop().call_at(at, self._fire)
 
     def cancel(self) -> None:
-        """Never fire again."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -154,15 +153,12 @@ class HttpServer(Generic[R]):
                                                       reuse_port=reuse_port or None)
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
         return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
 
     def connect(self) -> "Connection[R]":
-        """The protocol of a new connection."""
         return Connection(self)
 
     def leave(self, connection: "Connection[R]") -> None:
-        """A connection is gone."""
         self.connections.discard(connection)
         if not self.connections:
             self.is_empty.set()
@@ -172,17 +168,14 @@ class HttpServer(Generic[R]):
         self.is_draining = True
 
     def stop_listening(self) -> None:
-        """Take no new connections."""
         if self._listener is not None:
             self._listener.close()
 
     def abort(self) -> None:
-        """Close all connections at once and cancel what runs."""
         for connection in tuple(self.connections):
             connection.abort()
 
     def check_head(self, request: R) -> StayfastError | None:
-        """What to refuse of a request whose head is in."""
         return self.app.check_head(request, is_draining=self.is_draining)
 
     def __repr__(self) -> str:
@@ -221,7 +214,6 @@ class Connection(asyncio.Protocol, Generic[R]):
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
         self._transport = cast("asyncio.Transport", transport)
         self.write: Callable[[bytes], None] = self._transport.write
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
@@ -237,7 +229,6 @@ class Connection(asyncio.Protocol, Generic[R]):
             self._timer.set_by(self._idle_since + limits.idle_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        """The client sent bytes."""
         if self._is_lingering or self._is_lost:
             return
         parser = self._parser
@@ -259,21 +250,18 @@ class Connection(asyncio.Protocol, Generic[R]):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._is_lost = True
         self._server.leave(self)
         self._timer.cancel()
         self._cancel()
 
     def pause_writing(self) -> None:
-        """More is unsent than should be."""
         self.is_full = True
         self._stalled_since = self._server.clock.now()
         self._n_unsent = self._transport.get_write_buffer_size()
         self._timer.set_by(self._stalled_since + self._server.app.limits.write_stall_s)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
         self.is_full = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -317,7 +305,6 @@ class Connection(asyncio.Protocol, Generic[R]):
         self._server.tasks.report(error)
 
     def respond_error(self, request: R, error: StayfastError) -> None:
-        """Answer with an error, where no answer has begun."""
         self.write(self._server.app.render_error(request, error, keep_alive=self.will_stay(request)))
         self.finish(request)
 

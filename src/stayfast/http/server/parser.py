@@ -237,14 +237,12 @@ class RequestParser(Generic[R]):
             self._break_off(error)
 
     def on_message_begin(self) -> None:
-        """The parser saw the first byte of a request."""
         self._began_at = began_at = self._clock.now()
         self._request = self._request_type(began_at)
         self._n_head, self._n_first = self._n_first, 0
         self.phase = HEAD
 
     def on_url(self, part: bytes) -> None:
-        """The parser has a part of the target."""
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -291,7 +289,6 @@ class RequestParser(Generic[R]):
         self.owes_continue = True
 
     def on_body(self, part: bytes) -> None:
-        """The parser has a part of the body."""
         self._n_quiet = 0
         self._n_body += len(part)
         if self._n_body > self._limits.max_body_bytes:
@@ -308,7 +305,6 @@ class RequestParser(Generic[R]):
             self._body += part
 
     def on_message_complete(self) -> None:
-        """The parser has a whole request."""
         if self._replay is not None:
             return
         if self._raw:

@@ -27,7 +27,6 @@ class DateLine:
         self._line = b""
 
     def line(self) -> bytes:
-        """The whole header line."""
         second = int(self._clock.wall())
         if second != self._second:
             self._second = second
