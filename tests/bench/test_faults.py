@@ -12,8 +12,7 @@ import msgspec
 import pytest
 import uvloop
 
-from stayfast.cli.bench import parse, run
-from stayfast.cli.bench_faults import add_fault_options
+from stayfast.cli.bench import add_fault_options, parse, run
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.processes import Processes

@@ -17,8 +17,9 @@ import pytest
 import uvloop
 
 from stayfast import cli
-from stayfast.cli.bench import Session, command_line, parse
+from stayfast.cli.bench import command_line, parse
 from stayfast.cli.bench_options import job_of
+from stayfast.cli.bench_session import SocketSession
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load import selftest
 from stayfast.lab.load.measure import Origin
@@ -229,7 +230,9 @@ def test_a_run_without_success_says_what_the_target_said() -> None:
     async def main() -> str:
         async with serving([whole(b'{"error":{"message":"no such model"}}', "404 Not Found")]) as (url, _):
             given = parse(["--target", url, "--model", "m", "--rate", "50", "--requests", "5", "--quiet"])
-            [result] = await Session(job_of(given, {}), Origin(), is_quiet=True).perform()
+            session = SocketSession(job_of(given, {}), Origin(), is_quiet=True)
+            await session.perform()
+            [result] = session.results
             return table.report([Measured(result)], Ink(is_on=False))
 
     shown = asyncio.run(main())

@@ -6,15 +6,12 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stayfast.http.server.connection import Connection, HttpServer
-from stayfast.http.server.tasks import Tasks
+from stayfast.http.server.connection import Connection, HttpServer, Tasks
 from stayfast.server.app import GatewayApp
 from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import ServerConfig
-from stayfast.server.edge import Edge
 from stayfast.server.inbound import Inbound
-from stayfast.server.lifecycle import as_it_came
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, get, post
 
@@ -88,9 +85,9 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
                           FakeGateway(lambda request: [0.3, 0.3, b"data: a\n\n" if request.stream else ANSWER]))
     current = Current(backend)
     tasks = Tasks(errors.append)
-    edge = Edge(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678",
-                cold=ColdApp(current, clock=loop, version="0", is_draining=lambda: False), place=as_it_came)
-    server: HttpServer[Inbound] = HttpServer(GatewayApp(edge), loop, tasks)
+    app = GatewayApp(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678",
+                cold=ColdApp(current, clock=loop, version="0", is_draining=lambda: False), place=None)
+    server: HttpServer[Inbound] = HttpServer(app, loop, tasks)
     connection = Connection(server)
     wire = Wire(loop, connection)
     connection.connection_made(wire)

@@ -5,11 +5,13 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Allowance, Chunk, Request, Sight, Stage
 from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.backend import Asked, Current, ToForget
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import Host, Server
@@ -79,7 +81,7 @@ class FakeGateway:
     replies: list[FakeReply] = field(default_factory=list)
     cancelled_at: list[float] = field(default_factory=list)
 
-    async def serve(self, request: Request, arrival: Arrival) -> FakeReply:
+    async def serve(self, request: Request, arrival: Arrival) -> Reply:
         self.seen.append((request, arrival))
         try:
             if self.before is not None:
@@ -91,7 +93,7 @@ class FakeGateway:
         reply.degraded = self.degraded
         reply.sight.is_complete = self.is_whole
         self.replies.append(reply)
-        return reply
+        return cast("Reply", reply)
 
 
 @dataclass
@@ -103,6 +105,10 @@ class FakeBackend:
     reason: str | None = None
     asked: list[Asked] = field(default_factory=list)
     forgotten: list[ToForget] = field(default_factory=list)
+
+    @property
+    def together(self) -> "FakeBackend":
+        return self
 
     def models(self) -> Sequence[str]:
         return ["m", "vendor/m-2"]
@@ -116,7 +122,7 @@ class FakeBackend:
     async def metrics(self) -> tuple[str, bytes]:
         return "text/plain; version=0.0.4", b"up 1\n"
 
-    async def caches(self) -> bytes:
+    async def cache_stats(self) -> bytes:
         return b'{"object":"list","data":[]}'
 
     async def forget(self, what: ToForget) -> bytes:

@@ -1,10 +1,13 @@
 """What a client at the edge sees of admission: its quota's headers, refusals in its dialect, its own word on urgency."""
 
+from typing import cast
+
 import pytest
 import uvloop
 
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Allowance, Request
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.admission.priority import Urgency
 from stayfast.server.inbound import urgency
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
@@ -15,7 +18,7 @@ LEFT = (Allowance("requests", 60, 0, 30.0), Allowance("tokens", 1000, 400, 36.0)
 class Refusing(FakeGateway):
     """Turns everybody away."""
 
-    async def serve(self, request: Request, arrival: object) -> FakeReply:
+    async def serve(self, request: Request, arrival: object) -> Reply:
         raise Shed("Rate limit reached for a on requests per day: limit 60, left 0, requested 1.", status=429,
                    code="rate_limit_exceeded", reason="requests_per_day", retry_after_s=60.0, is_final=True, allowances=LEFT)
 
@@ -23,11 +26,11 @@ class Refusing(FakeGateway):
 class Counting(FakeGateway):
     """Answers clients that have a quota."""
 
-    async def serve(self, request: Request, arrival: object) -> FakeReply:
+    async def serve(self, request: Request, arrival: object) -> Reply:
         steps: list[Step] = [b"data: a\n\n"] if request.stream else [ANSWER]
         reply = FakeReply(steps)
         reply.allowances = LEFT
-        return reply
+        return cast("Reply", reply)
 
 
 @pytest.mark.sockets

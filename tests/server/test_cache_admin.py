@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from stayfast.cli import main
-from stayfast.cli.cache_stats import table
+from stayfast.cli.cache import table
 from stayfast.server.backend import ToForget
 from tests.server.fakes import FakeBackend, get, serving
 from tests.server.test_requests import ADMIN, KEY, KEYS

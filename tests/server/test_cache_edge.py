@@ -1,11 +1,14 @@
 """What a client at the edge says to a cache, and what it is told."""
 
+from typing import cast
+
 import pytest
 import uvloop
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.inbound import cache_control
 from stayfast.wire.json_input import decode
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
@@ -14,12 +17,12 @@ from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, F
 class Remembering(FakeGateway):
     """Answers out of its memory."""
 
-    async def serve(self, request: Request, arrival: Arrival) -> FakeReply:
+    async def serve(self, request: Request, arrival: Arrival) -> Reply:
         await super().serve(request, arrival)
         steps: list[Step] = [b"data: a\n\n"] if request.stream else [ANSWER]
         reply = FakeReply(steps)
         reply.cache = "hit; kind=exact; age=12"
-        return reply
+        return cast("Reply", reply)
 
 
 @pytest.mark.sockets

@@ -23,8 +23,7 @@ from stayfast.cli import main
 from stayfast.cli.serve import hello
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.workers.framing import encode_frame
-from stayfast.workers.parent_channel import Lifeline
+from stayfast.workers.channels import Lifeline, encode_frame
 
 GOOD = "upstreams: {a: {kind: simulated}, b: {kind: simulated}}\nroutes: {m: [a, b]}\n"
 

@@ -10,12 +10,9 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Rejected, StayfastError
-from stayfast.http.server.connection import Connection, HttpServer
-from stayfast.http.server.parser import HttpLimits
-from stayfast.http.server.request import FRAMING_HEADERS, HttpRequest
+from stayfast.http.server.connection import Connection, HttpServer, LazyTimer, Tasks
+from stayfast.http.server.parser import FRAMING_HEADERS, HttpLimits, HttpRequest
 from stayfast.http.server.response import connection_line, status_line, whole_response
-from stayfast.http.server.tasks import Tasks
-from stayfast.http.server.timer import LazyTimer
 from stayfast.testing import SimLoop, run
 from tests.server.fakes import Client, eventually, get, post
 

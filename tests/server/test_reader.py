@@ -6,15 +6,7 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Stage
-from stayfast.http.server.parser import (
-    BODY,
-    HEAD,
-    IDLE,
-    MAX_PIPELINED,
-    SWALLOWED_BYTES,
-    HttpLimits,
-    RequestParser,
-)
+from stayfast.http.server.parser import BODY, HEAD, IDLE, MAX_PIPELINED, SWALLOWED_BYTES, HttpLimits, RequestParser
 from stayfast.server.inbound import Inbound, body_deadline_s
 from tests.server.fakes import CHAT, get, post
 

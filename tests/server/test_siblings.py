@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from stayfast.core.clock import SystemClock
-from stayfast.workers.peers import MAX_QUESTION_BYTES, Siblings, meeting_place
+from stayfast.workers.channels import MAX_QUESTION_BYTES, Siblings, meeting_place
 
 pytestmark = pytest.mark.sockets
 
@@ -92,7 +92,7 @@ def test_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: str | None) -> str:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("stayfast.workers.peers.mkdtemp", refuse)
+    monkeypatch.setattr("stayfast.workers.channels.mkdtemp", refuse)
     with meeting_place() as folder:
         assert folder is None
 

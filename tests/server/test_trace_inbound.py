@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stayfast.core.events import Trace
-from stayfast.http.server.request import read_fields
+from stayfast.http.server.parser import read_fields
 from stayfast.server.inbound import Inbound, caller_trace, forwarded
 from tests.server.fakes import CHAT, post, serving
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from stayfast.cli import main, warm_call
-from stayfast.cli.warm import read
+from stayfast.cli import main
+from stayfast.cli.warm import read, read_arguments
 from stayfast.turns.cached import Cached
 from stayfast.turns.kept import store_at
 from tests.server.test_cache_admin import SETTINGS, ask
@@ -141,11 +141,11 @@ def test_what_cannot_be_called(words: list[str], why: str, module: str, tmp_path
 
 def test_lines_to_call_with() -> None:
     """The error names the line."""
-    assert warm_call.read('a\n[1, "b"]\n{"k": 2}') == [(("a",), {}), ((1, "b"), {}), ((), {"k": 2})]
+    assert read_arguments('a\n[1, "b"]\n{"k": 2}') == [(("a",), {}), ((1, "b"), {}), ((), {"k": 2})]
     with pytest.raises(ValueError, match="line 2 is no JSON"):
-        warm_call.read("a\n[1")
+        read_arguments("a\n[1")
     with pytest.raises(ValueError, match="nothing to call with"):
-        warm_call.read("# a\n")
+        read_arguments("# a\n")
 
 
 @pytest.mark.sockets

@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 
+from stayfast.cli.serve import notify
 from stayfast.core.clock import SystemClock
-from stayfast.server.sd_notify import notify
-from stayfast.workers.framing import encode_frame
-from stayfast.workers.parent_channel import Lifeline
+from stayfast.workers.channels import Lifeline, encode_frame
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve
 
 WORKER = """
 import os, signal, sys, threading
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from stayfast.workers.parent_channel import Lifeline
+from stayfast.workers.channels import Lifeline
 journal, mode = sys.argv[1:]
 def note(word):
     with open(journal, "a") as file:

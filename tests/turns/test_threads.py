@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stayfast.compose.turns import Turns, thread_gauges
+from stayfast.compose.telemetry import thread_gauges
 from stayfast.core.clock import SystemClock
 from stayfast.testing import RecordingSink
 from stayfast.turns import Asked, StepSkipped, budget, remaining, step, threads
@@ -134,16 +134,15 @@ def test_they_are_counted_where_turns_are_served(gate: threading.Event) -> None:
     async def desk(asked: Asked) -> str:
         return asked.text
 
-    turns = Turns()
-    assert thread_gauges(turns) == {}
-    turns.served = {"desk": Served("desk", checked("desk:answer", desk), SystemClock(), RecordingSink())}
+    assert thread_gauges({}) == {}
+    served = {"desk": Served("desk", checked("desk:answer", desk), SystemClock(), RecordingSink())}
 
     async def main() -> None:
         async with budget(5) as b:
             await b.run(gate.wait, name="hangs", cap=0.02, fallback=None)
 
             def look() -> object:
-                return thread_gauges(turns)
+                return thread_gauges(served)
 
             assert await b.run(look) == {"stayfast_turn_threads": [(("waited_for",), 1), (("abandoned",), 1)]}
 

@@ -5,8 +5,7 @@ import pytest
 from stayfast.core.errors import Rejected
 from stayfast.server.auth import Keys, digest
 from stayfast.server.config import ServerConfig
-from stayfast.server.inbound import Inbound
-from stayfast.server.routes import _refuse_method
+from stayfast.server.routes import wrong_method
 
 
 @pytest.mark.parametrize(("path", "meant"), [
@@ -15,14 +14,11 @@ from stayfast.server.routes import _refuse_method
     ("/models", "/v1/models"), ("/nowhere", None), ("/v1/nowhere", None)])
 def test_a_near_miss_is_named(path: str, meant: str | None) -> None:
     """The two usual mistakes with /v1 get a hint, anything else none."""
-    inbound = Inbound(0.0)
-    inbound.path = path
-    with pytest.raises(Rejected) as refused:
-        _refuse_method(inbound, ())
-    assert refused.value.status == 404
-    assert ("Did you mean" in refused.value.message) == (meant is not None)
+    refused = wrong_method("GET", path, ())
+    assert refused.status == 404
+    assert ("Did you mean" in refused.message) == (meant is not None)
     if meant is not None:
-        assert f"Did you mean {meant}?" in refused.value.message
+        assert f"Did you mean {meant}?" in refused.message
 
 
 @pytest.mark.parametrize(("fields", "words"), [

@@ -1,4 +1,6 @@
-"""F9: the command line. Each command is a module with `run(arguments) -> exit status`, imported only when asked for."""
+"""F9: the command line. Each command is a function of its arguments that returns the exit status. Its module is imported
+only when the command is asked for.
+"""
 
 import argparse
 import sys
@@ -22,12 +24,24 @@ exit status:
 
 
 EXIT_NOTHING_TO_DO = 5
+_FUNCTIONS = {  # module and function of a command that is not `run` of the module of its name
+    "check": ("serve", "check"),
+    "init": ("files", "write_starter"),
+    "schema": ("files", "print_schema"),
+    "key": ("files", "make_key"),
+    "alerts": ("files", "print_alerts"),
+    "dashboard": ("files", "print_dashboard"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     parsed = _parser().parse_args(arguments)
-    status: int = import_module(f"stayfast.cli.{parsed.command}").run(parsed)
+    if parsed.command == "version":
+        sys.stdout.write(f"stayfast {__version__}\n")
+        return 0
+    module, function = _FUNCTIONS.get(parsed.command, (parsed.command, "run"))
+    status: int = getattr(import_module(f"stayfast.cli.{module}"), function)(parsed)
     return status
 
 
@@ -111,7 +125,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_watching(commands: "argparse._SubParsersAction[Command]") -> None:
-    """What is for a gateway that runs."""
     alerts = commands.add_parser("alerts", help="print rules for Prometheus, made from the settings")
     alerts.add_argument("--config", metavar="FILE", help="settings (default: as for serve)")
     alerts.add_argument("--format", choices=("prometheus", "sloth"), default="prometheus", help="(default: %(default)s)")
@@ -126,7 +139,6 @@ def _add_watching(commands: "argparse._SubParsersAction[Command]") -> None:
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
-    """What asks before anybody else does."""
     warm = commands.add_parser("warm", help="ask a gateway what will be asked of it, so that its caches know")
     warm.add_argument("file", metavar="FILE", help="a question or a request as JSON in each line")
     warm.add_argument("--model", metavar="ROUTE", help="whom to ask the lines that are no JSON")
@@ -151,7 +163,6 @@ def _of_a_gateway(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
-    """What is for caches: each action is a module of its own, `cache_<action>`."""
     cache = commands.add_parser("cache", help="what caches do, or would do")
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
     stats = actions.add_parser("stats", help="what they hold and saved, by route and kind")
@@ -183,7 +194,6 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
 
 
 def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
-    """The simulator."""
     sim = commands.add_parser("sim", help="simulate providers: jagged, faulty, rate-limited, repeatable")
     sim.add_argument("--provider", action="append", default=[], metavar="NAME=PRESET",
                      help="a provider at /NAME/v1, the first also at /v1; again for more (default: sim=gpt-4o-like)")

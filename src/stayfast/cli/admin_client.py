@@ -1,8 +1,8 @@
 """Requests of commands to the admin endpoints of a running gateway: synchronous, as a command sends one and prints."""
 
+import argparse
 import json
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from stayfast.settings import environment
@@ -12,23 +12,29 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 BAD_URL = "--url must be like http://127.0.0.1:8090"
 
 
-class AdminResponse(NamedTuple):
-    """A whole response of a gateway."""
+class Refused(Exception):
+    """The gateway answered with another status than 200; the message says why."""
 
-    status: int
-    body: bytes
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Unreachable(Exception):
     """The request cannot be sent, or no response came; the message says why."""
 
 
-def send(url: str, method: str, path: str, *, key_env: str | None = None) -> AdminResponse:
-    """Send a request without a body. `key_env`: the environment variable with the API key. Raises Unreachable."""
+def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
+    """Send a request without a body to the gateway of `--url` and `--key-env`; returns the response's. Raises Unreachable,
+    Refused.
+    """
     try:
-        return _send(url, method, path, authorization(key_env))
+        status, body = _send(arguments.url, method, path, authorization(arguments.key_env))
     except (OSError, HTTPException, ValueError) as error:
-        raise Unreachable(str(error)) from error
+        raise Unreachable(f"{arguments.url} cannot be asked: {error}") from error
+    if status != 200:
+        raise Refused(status, error_message(status, body))
+    return body
 
 
 def authorization(key_env: str | None) -> dict[str, str]:
@@ -50,7 +56,7 @@ def error_message(status: int, body: bytes) -> str:
         return f"it answered with status {status}; is it a Stayfast gateway?"
 
 
-def _send(url: str, method: str, path: str, headers: dict[str, str]) -> AdminResponse:
+def _send(url: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(BAD_URL)
@@ -59,6 +65,6 @@ def _send(url: str, method: str, path: str, headers: dict[str, str]) -> AdminRes
     try:
         connection.request(method, f"{parts.path.rstrip('/')}{path}", headers=headers)
         response = connection.getresponse()
-        return AdminResponse(response.status, response.read(MAX_BODY_BYTES))
+        return response.status, response.read(MAX_BODY_BYTES)
     finally:
         connection.close()

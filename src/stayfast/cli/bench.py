@@ -1,7 +1,8 @@
-"""`stayfast bench`: load, a report, and whether the figures can be trusted."""
+"""`stayfast bench`: load, a report, and whether the figures can be trusted; `bench faults`: the same bad times for several
+gateways, one table.
+"""
 
 import argparse
-import asyncio
 import os
 import platform
 import resource
@@ -14,24 +15,22 @@ from importlib.metadata import version
 from pathlib import Path
 from random import Random
 
+import msgspec
 import uvloop
 
 from stayfast import __version__
 from stayfast.cli import Command, say
-from stayfast.cli.bench_faults import add_fault_options, run_faults
-from stayfast.cli.bench_options import RUN_EXAMPLES, Job, Misused, add_run_options, at_load, job_of
-from stayfast.cli.bench_virtual import VirtualSession
+from stayfast.cli.bench_options import DEFAULT_TARGET, RUN_EXAMPLES, Job, Misused, add_run_options, job_of, subjects
+from stayfast.cli.bench_session import Session, SocketSession, VirtualSession
 from stayfast.core.clock import SystemClock
-from stayfast.lab.load import selftest
-from stayfast.lab.load.client import HttpTarget
-from stayfast.lab.load.measure import Origin, Plan, perform, progress
-from stayfast.lab.load.result import Result
-from stayfast.lab.load.runner import Runner
-from stayfast.lab.load.schedule import Prompts
+from stayfast.core.units import said, seconds_in
+from stayfast.lab.load import faults, selftest
+from stayfast.lab.load.faults import SCENARIOS, Control, FaultsConfig, NoSimulator, Row, Scenario, Table
+from stayfast.lab.load.measure import Origin
 from stayfast.lab.load.stats import Measured
-from stayfast.lab.load.sweep import Step, is_enough, step_of, told
+from stayfast.lab.load.sweep import told
 from stayfast.lab.report import files, table
-from stayfast.lab.report.assertions import Assertion, Checked, check
+from stayfast.lab.report.assertions import Checked, check
 from stayfast.lab.report.compare import CompareConfig, Comparison, compare
 from stayfast.lab.report.html.page import page
 from stayfast.lab.report.table import Ink
@@ -83,9 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("--html", metavar="FILE", help="write a report that needs no network")
     again.add_argument("--csv", metavar="FILE", help="write a row a request")
     again.set_defaults(perform=_report)
-    faults = commands.add_parser("faults", help="bad times of upstreams, the same for several gateways")
-    add_fault_options(faults)
-    faults.set_defaults(perform=lambda given: run_faults(given, allow_sockets))
+    add_fault_options(commands.add_parser("faults", help="bad times of upstreams, the same for several gateways"))
     testing = commands.add_parser("selftest", help="how wrong this instrument is, on this machine, now")
     testing.add_argument("--rate", default="200", metavar="R", help="requests a second (default: 200)")
     testing.add_argument("--duration", default="3", metavar="SECONDS", help="(default: 3)")
@@ -96,20 +93,21 @@ def _parser() -> argparse.ArgumentParser:
 def _run(given: argparse.Namespace) -> int:
     variables = environment()
     job = job_of(given, variables)
-    _doubt(job.assertions)
+    for assertion in job.assertions:
+        if assertion.is_doubtful:
+            say(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
     ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=variables.get("NO_COLOR"))
     origin = Origin(command_line(given.words), machine())
-    session: Session | VirtualSession
-    cost = ""
+    session: Session
     if given.virtual:
         session = VirtualSession(job, given.config, origin, is_quiet=given.quiet)
-        runs = [Measured(result) for result in session.perform()]
-        cost = session.cost
+        session.perform()
     else:
         allow_sockets()
-        session = Session(job, origin, is_quiet=given.quiet)
-        runs = [Measured(result) for result in uvloop.run(session.perform())]
-    sys.stdout.write(table.report(runs, ink) + cost)
+        session = SocketSession(job, origin, is_quiet=given.quiet)
+        uvloop.run(session.perform())
+    runs = [Measured(result) for result in session.results]
+    sys.stdout.write(table.report(runs, ink) + session.cost)
     compared = None
     if job.sweep is not None:
         sys.stdout.write(told(job.sweep, session.steps) + "\n")
@@ -126,12 +124,6 @@ def _run(given: argparse.Namespace) -> int:
     return EXIT_BAD if is_bad or not all(checked.holds for checked in checks) else 0
 
 
-def _doubt(assertions: Iterable[Assertion]) -> None:
-    for assertion in assertions:
-        if assertion.is_doubtful:
-            say(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
-
-
 def _checks(job: Job, runs: Sequence[Measured], ink: Ink) -> list[Checked]:
     checks: list[Checked] = []
     for run in runs if job.assertions else ():
@@ -139,84 +131,6 @@ def _checks(job: Job, runs: Sequence[Measured], ink: Ink) -> list[Checked]:
         sys.stdout.write(f"{run.result.label}:\n" * (len(runs) > 1) + table.assertions(found, ink))
         checks += found
     return checks
-
-
-class Session:
-    """One command's measurements, on one loop."""
-
-    def __init__(self, job: Job, origin: Origin, *, is_quiet: bool) -> None:
-        self.steps: list[Step] = []
-        self._job = job
-        self._origin = origin
-        self._is_quiet = is_quiet
-        self._clock = SystemClock()
-        self._runner: Runner | None = None
-        self._began_at = 0.0
-        self.interrupted_by = 0  # the signal
-
-    async def perform(self) -> list[Result]:
-        """All results. The first interrupt ends the sending, the second the waiting."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt, number)
-        async with asyncio.TaskGroup() as group:
-            watching = None if self._is_quiet else group.create_task(self._watch())
-            results = await (self._sweep() if self._job.sweep is not None else self._once(self._job.plan))
-            if watching is not None:
-                watching.cancel()
-        self._erase()
-        return results
-
-    async def _once(self, plan: Plan) -> list[Result]:
-        prompts = Prompts(plan.seed, plan.workload.n_system)
-        subjects = [(subject, HttpTarget(subject.name, config, prompts, self._clock))
-                    for subject, config in self._job.subjects]
-        results = await perform(plan, subjects, self._clock, self._origin, on_start=self._begin)
-        for result, (_, config) in zip(results, self._job.subjects, strict=True):
-            result.workload["answers"] = "streamed" if config.asking.stream else "in one piece"
-        return results
-
-    async def _sweep(self) -> list[Result]:
-        results: list[Result] = []
-        sweep = self._job.sweep
-        assert sweep is not None
-        for load in sweep.steps():
-            [result] = await self._once(at_load(self._job, load))
-            result.label = sweep.label(load)
-            if not len(result.samples):
-                break
-            results.append(result)
-            self.steps.append(step_of(sweep, load, Measured(result)))
-            if self.interrupted_by or (not sweep.loads and is_enough(self.steps)):
-                break
-        return results
-
-    def _begin(self, runner: Runner) -> None:
-        self._runner = runner
-        self._began_at = self._clock.now()
-
-    def _interrupt(self, number: int) -> None:
-        if self._runner is None:
-            return
-        if self.interrupted_by:
-            self._runner.cut()
-        else:
-            say("\nstayfast bench: no more is sent; waiting for the answers on their way (again: do not wait)")
-            self.interrupted_by = number
-            self._runner.stop()
-
-    async def _watch(self) -> None:
-        is_terminal = sys.stderr.isatty()
-        while True:
-            await asyncio.sleep(0.5 if is_terminal else 10.0)
-            if self._runner is not None:
-                line = progress(self._runner, self._clock.now() - self._began_at)
-                sys.stderr.write(f"\r\x1b[K{line}" if is_terminal else f"{line}\n")
-                sys.stderr.flush()
-
-    def _erase(self) -> None:
-        if not self._is_quiet and sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[K")
 
 
 def _compare(given: argparse.Namespace) -> int:
@@ -296,6 +210,78 @@ def _write_html(runs: Sequence[Measured], html: str | None, compared: Comparison
                 checks: Sequence[Checked] = ()) -> None:
     if html is not None and runs:
         _write(html, [page(runs, compared, checks).encode()])
+
+
+def add_fault_options(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(scenario.name for scenario in SCENARIOS)
+    parser.add_argument("--target", action="append", metavar="[NAME=]URL",
+                        help=f"base URL of a gateway in front of the simulator; again for more (default: {DEFAULT_TARGET})")
+    parser.add_argument("--simulator", metavar="URL", default="http://127.0.0.1:8100",
+                        help="where `stayfast sim` listens (default: %(default)s)")
+    parser.add_argument("--simulator-key-env", metavar="VAR", help="the environment variable with the simulator's key")
+    parser.add_argument("--model", action="append", metavar="[NAME=]MODEL", help="what to ask for")
+    parser.add_argument("--key-env", action="append", metavar="[NAME=]VAR", help="the environment variable with the API key")
+    parser.add_argument("--only", metavar="NAMES", help=f"of {names} (default: all)")
+    parser.add_argument("--rate", metavar="R", default="20", help="requests a second (default: %(default)s)")
+    parser.add_argument("--duration", metavar="TIME", default="30s", help="measured part of each run (default: %(default)s)")
+    parser.add_argument("--warmup", metavar="TIME", default="10s", help="before it, with the faults (default: %(default)s)")
+    parser.add_argument("--timeout", metavar="TIME", default="30s", help="from the intended start (default: %(default)s)")
+    parser.add_argument("--seed", metavar="N", default="0", help="same seed, same requests (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write the rows")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(dialect=None, header=[], body=None, whole=False, allow_empty=False, ca_file=None, insecure=False,
+                        perform=_faults)
+
+
+def _faults(given: argparse.Namespace) -> int:
+    variables = environment()
+    key, clock = None, SystemClock()
+    if given.simulator_key_env is not None and not (key := variables.get(given.simulator_key_env)):
+        raise Misused(f"the environment variable {given.simulator_key_env} of --simulator-key-env is not set")
+    try:
+        config = FaultsConfig(given.simulator, float(given.rate), seconds_in(given.duration), seconds_in(given.warmup),
+                              seconds_in(given.timeout), int(given.seed))
+        targets = subjects(given, variables)
+        control = Control(given.simulator, clock, key)
+    except ValueError as why:
+        raise Misused(str(why)) from None
+    if given.json is not None and not Path(given.json).absolute().parent.is_dir():
+        raise Misused(f"{given.json} cannot be written: its folder does not exist")
+    scenarios = _chosen_scenarios(given.only)
+    tell: Callable[[str], None] = (lambda _: None) if given.quiet else say
+    about_s = config.about_s(scenarios, len(targets))
+    tell(f"all of it takes about {said(round(about_s / 60) * 60 if about_s >= 120 else round(about_s))}")
+    allow_sockets()
+    shown = Table(scenarios, [subject.name for subject, _ in targets])
+    rows: list[Row] = []
+    status = 0
+
+    def show(row: Row) -> None:
+        sys.stdout.write(shown.head() * (not rows) + shown.row(row))
+        sys.stdout.flush()
+        rows.append(row)
+
+    try:
+        uvloop.run(faults.compare(config, scenarios, targets, control, clock, say=tell, on_row=show))
+    except NoSimulator as why:
+        say(f"stayfast bench: {why}")
+        status = EXIT_BAD
+    except KeyboardInterrupt:
+        say("stayfast bench: interrupted")
+        status = EXIT_SIGNAL + signal.SIGINT
+    sys.stdout.write(shown.foot(rows) * bool(rows))
+    if given.json is not None and rows:
+        _write(given.json, [msgspec.json.format(msgspec.json.encode({"rows": rows}), indent=1), b"\n"])
+    return status or (EXIT_BAD if any(row.invalid for row in rows) else 0)
+
+
+def _chosen_scenarios(only: str | None) -> tuple[Scenario, ...]:
+    by_name = {scenario.name: scenario for scenario in SCENARIOS}
+    names = list(by_name) if only is None else only.split(",")
+    for name in names:
+        if name not in by_name:
+            raise Misused(f"--only {name}: there are {', '.join(by_name)}")
+    return tuple(by_name[name] for name in names)
 
 
 def _write(path: str, parts: Iterable[bytes]) -> None:

@@ -55,7 +55,6 @@ class Job:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `stayfast bench run`."""
     target = parser.add_argument_group("target")
     target.add_argument("--target", action="append", metavar="[NAME=]URL",
                         help=f"base URL as SDKs take it; again for an interleaved A/B (default: {DEFAULT_TARGET})")

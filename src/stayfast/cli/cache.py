@@ -1,18 +1,192 @@
-"""`stayfast cache ACTION`: each action is a module, imported only when it is asked for."""
+"""`stayfast cache`: what the caches of a running gateway hold and saved, what it knows of one answer, and make it forget."""
 
 import argparse
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib import import_module
+from typing import Any
+from urllib.parse import quote, urlencode
 
-from stayfast.cli import say
+import msgspec
+
+from stayfast.cli import EXIT_NOTHING_TO_DO, say
+from stayfast.cli.admin_client import Refused, Unreachable, send
 from stayfast.stores.embedder import HOW_TO
+
+_NOTHING = "-"
+_NO_COLUMN = ("coalesced", "stale", "bypass")
+_STATES = {
+    "off": "off: there is nothing to embed with (`stayfast check` says what is missing)",
+    "waiting": "waits for its embedder (the log says `semantic_off` where it does not load)",
+    "shadow": "in shadow, gives nothing yet: {n} labels, and a tenant needs {least}, of right answers and of wrong ones, "
+              "and a threshold that holds max_error",
+    "live": "live by {n} labels",
+    "fixed": "by a fixed threshold, whose error nobody bounds",
+}
+_HEAD = ("ROUTE", "KIND", "HITS", "OF ASKED", "SAVED", "SAVED USD", "WRONG", "ANSWERS", "SIZE")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; returns the exit status."""
+    """Do one action; returns the exit status: 1 where it is refused, 2 where the gateway cannot be asked."""
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _stats, "inspect": _inspect, "purge": _purge,
+                                                               "eval": _evaluate}
     try:
-        action = import_module(f"stayfast.cli.cache_{arguments.action}")
+        return actions[arguments.action](arguments)
+    except (Unreachable, Refused) as error:
+        say(f"stayfast cache {arguments.action}: {error}")
+        if isinstance(error, Unreachable):
+            return 2
+        return 1 if arguments.action != "inspect" or error.status == 404 else 2
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    try:
+        cache_eval = import_module("stayfast.cli.cache_eval")  # here: it needs packages that only an extra brings
     except ModuleNotFoundError as missing:
-        say(f"stayfast cache {arguments.action}: there is no {missing.name} here; {HOW_TO}")
+        say(f"stayfast cache eval: there is no {missing.name} here; {HOW_TO}")
         return 1
-    status: int = action.run(arguments)
+    status: int = cache_eval.run(arguments)
     return status
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    """Print what the caches hold and saved, by route and kind."""
+    body = send(arguments, "GET", "/admin/cache")
+    sys.stdout.write(body.decode() + "\n" if arguments.json else table(msgspec.json.decode(body)["data"]))
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    """Print what is known of one answer, but for its words; 1 where none is kept under the key, 2 where no key is said."""
+    if not arguments.key:
+        say("stayfast cache inspect: say which: `stayfast explain REQUEST-ID` prints the key of its answer")
+        return 2
+    body = send(arguments, "GET", f"/admin/cache/{quote(arguments.key, safe='')}")
+    if arguments.json:
+        sys.stdout.write(body.decode() + "\n")
+        return 0
+    for name, value in msgspec.json.decode(body).items():
+        if value is not None and value != []:
+            sys.stdout.write(f"{name:14}{_said(name, value)}\n")
+    return 0
+
+
+def _said(name: str, value: object) -> str:
+    if name.endswith("_at") and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if isinstance(value, list):
+        return ", ".join(value)
+    return ", ".join(f"{n} {kind}" for kind, n in value.items() if n) if isinstance(value, dict) else str(value)
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    """Forget answers, and say how many; 1 where it is refused or a store could not be asked, 5 where there is none."""
+    wanted = {name: value for name in ("route", "tenant", "tag") if (value := getattr(arguments, name)) is not None}
+    if [bool(wanted), arguments.key is not None, arguments.all].count(True) != 1:
+        say("stayfast cache purge: say what: --route, --tenant, --tag (all that is given must be true), or --key, alone, or "
+            "--all, alone")
+        return 2
+    where = f"/{quote(arguments.key, safe='')}" if arguments.key is not None else f"?{urlencode(wanted or {'all': 'true'})}"
+    try:
+        body = send(arguments, "DELETE", f"/admin/cache{where}")
+        told = msgspec.json.decode(body)
+        is_nothing = not told["forgotten"] and not told["gone"]
+        unknown = _unknown_route(arguments) if is_nothing and arguments.route is not None else ""
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"{arguments.url} cannot be asked: {error}") from error
+    n = told["forgotten"]
+    sys.stdout.write(body.decode() + "\n" if arguments.json else f"{n} answer{'s are' if n != 1 else ' is'} forgotten\n")
+    for gone in told["gone"]:
+        say(f"stayfast cache purge: not all could be asked: {gone}")
+    if is_nothing:
+        say(f"stayfast cache purge: {unknown or _why_nothing(arguments.key, wanted)}")
+        return EXIT_NOTHING_TO_DO
+    return 1 if told["gone"] else 0
+
+
+def _why_nothing(key: str | None, wanted: dict[str, str]) -> str:
+    if key is not None:
+        return "no answer is kept under this key (any more)"
+    if not wanted:
+        return "no answer is kept at all"
+    return f"no kept answer is of {' and '.join(f'{name} {value}' for name, value in wanted.items())}"
+
+
+def _unknown_route(arguments: argparse.Namespace) -> str:
+    """What to say where the route has no cache; empty where it has, or nobody says so."""
+    try:
+        known = [route["route"] for route in msgspec.json.decode(send(arguments, "GET", "/admin/cache"))["data"]]
+    except Refused:
+        return ""
+    if arguments.route in known:
+        return ""
+    return f"no route {arguments.route} has a cache; those that have one: {', '.join(known) or 'none'}"
+
+
+def table(routes: list[dict[str, Any]]) -> str:
+    """One line for each route and kind."""
+    if not routes:
+        return "No route has a cache: routes.NAME.cache (docs/concepts/cache.md).\n"
+    rows = [_HEAD, *(row for route in routes for row in _rows(route))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    lines = ["  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]),
+                        *(cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True))]) for row in rows]
+    return "\n".join(line.rstrip() for line in (*lines, *_notes(routes))) + "\n"
+
+
+def _rows(route: dict[str, Any]) -> list[tuple[str, ...]]:
+    store, error = route["store"], route["error"]
+    rows: list[tuple[str, ...]] = []
+    for kind, told in route["kinds"].items():
+        if kind != "exact" and not told["hits"] and route.get("semantic") is None:
+            continue
+        wrong = f"{error['likely']:.2%} ({error['low']:.2%} to {error['high']:.2%})" if (
+            kind == "semantic" and error is not None and {"likely", "low", "high"} <= error.keys()) else _NOTHING
+        size = _size(store["n_bytes"]) if kind == "exact" else ""
+        n_answers = store["n_entries"] if kind == "exact" else ""
+        rows.append((route["route"], kind, str(told["hits"]),
+                     _NOTHING if told["hit_ratio"] is None else f"{told['hit_ratio']:.1%}", _time(told["saved_s"]),
+                     f"{told['saved_usd']:.4f}", wrong, _NOTHING if n_answers is None else str(n_answers), size))
+    return rows
+
+
+def _notes(routes: list[dict[str, Any]]) -> list[str]:
+    """What is no column: shared calls, and stores that are gone."""
+    notes = []
+    for route in routes:
+        requests = route["requests"]
+        said = ", ".join(f"{requests[result]} {result}" for result in _NO_COLUMN if requests.get(result))
+        if said:
+            notes.append(f"{route['route']}: {said}")
+        if route.get("semantic") is not None:
+            notes.append(f"{route['route']}: {_state(route['semantic'])}")
+        if route["store"]["why_not"]:
+            notes.append(f"{route['route']}: its store cannot be asked: {route['store']['why_not']}")
+    return ["", *notes] if notes else []
+
+
+def _state(semantic: dict[str, Any]) -> str:
+    """How far a semantic cache has come."""
+    audits, n, least = semantic["audits"], semantic["labels"], semantic["min_labels"]
+    word = _STATES[semantic["state"]].format(n=n, least=least)
+    workers = ", ".join(f"{n} {state}" for state, n in semantic["workers"].items())
+    several = f" (workers: {workers})" if len(semantic["workers"]) > 1 else ""
+    return (f"semantic {word}{several}; {semantic['questions']} questions remembered; audits: {audits['right']} right, "
+            f"{audits['wrong']} wrong, of {audits['begun']} begun")
+
+
+def _size(n_bytes: float | None) -> str:
+    if n_bytes is None:
+        return _NOTHING
+    for unit in ("B", "KiB", "MiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.0f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} GiB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 36_000 else f"{seconds / 3600:.0f} h"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from stayfast.cli import say
-from stayfast.cli.admin_client import Unreachable, error_message, send
+from stayfast.cli.admin_client import Refused, Unreachable, send
 from stayfast.observe.waterfall import Lane, StepSpent, Waterfall, said, spent_of
 from stayfast.settings import environment
 
@@ -24,14 +24,10 @@ _MAX_DEPTH = 3
 def run(arguments: argparse.Namespace) -> int:
     """Print the picture; 1 where the request is not known (any more), 2 where the gateway cannot be asked."""
     try:
-        status, body = send(arguments.url, "GET", f"/admin/requests/{quote(arguments.request_id, safe='')}",
-                              key_env=arguments.key_env)
-    except Unreachable as error:
-        say(f"stayfast explain: {arguments.url} cannot be asked: {error}")
-        return 2
-    if status != 200:
-        say(f"stayfast explain: {error_message(status, body)}")
-        return 1 if status == 404 else 2
+        body = send(arguments, "GET", f"/admin/requests/{quote(arguments.request_id, safe='')}")
+    except (Unreachable, Refused) as error:
+        say(f"stayfast explain: {error}")
+        return 1 if isinstance(error, Refused) and error.status == 404 else 2
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
         return 0

@@ -1,23 +1,21 @@
-"""`stayfast serve`: the gateway in this process, or a parent with workers.
-
-What `stayfast serve` says once it listens: where it is, and a line to try that works as it stands.
-"""
+"""`stayfast serve`: the gateway in this process, or a parent with workers; and `stayfast check`, its first step alone."""
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import json
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stayfast import __version__, compose
 from stayfast.cli import say
-from stayfast.cli.check import summary
+from stayfast.compose.caching import missing
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.server.sd_notify import notify
 from stayfast.settings import (
     BUILT_IN,
     EmbeddedUpstream,
@@ -35,56 +33,14 @@ from stayfast.settings import (
     why_not_embedded,
 )
 from stayfast.turns.function import state_of
-from stayfast.workers.parent_channel import Lifeline
-from stayfast.workers.peers import Siblings, meeting_place
+from stayfast.workers.channels import Lifeline, Siblings, meeting_place
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE, Supervisor, WorkersConfig, command_of, reserve
-
-_PREFERRED = ("stayfast-tiny", "simulated")
-_UNKNOWN = "MODEL"
-
-
-def hello(settings: Settings, addresses: Sequence[tuple[str, int]], version: str) -> str:
-    """A few lines for the terminal."""
-    host, port = addresses[0] if addresses else (settings.server.host, settings.server.port)
-    url = f"http://{_reachable(host)}:{port}/v1"
-    bound = "" if _reachable(host).strip("[]") == host else f" ({host}, port {port})"
-    lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
-    model = _model_to_try(settings)
-    if model is not None:
-        key = ' -H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""
-        body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
-        lines += [f"try, with a model that your upstream has for {_UNKNOWN}:" if model == _UNKNOWN else "try:",
-                  f"  curl -i -N {url}/chat/completions{key} -H 'content-type: application/json' -d '{body}'"]
-    return "\n".join(lines)
-
-
-def _reachable(host: str) -> str:
-    """An address to call, from one to listen on."""
-    if host == "0.0.0.0":  # noqa: S104 - it is read, not listened on
-        return "127.0.0.1"
-    if host == "::":
-        return "[::1]"
-    return f"[{host}]" if ":" in host else host
-
-
-def _model_to_try(settings: Settings) -> str | None:
-    """A route that costs nothing if there is one, else the first that has a name; of "*" a name that its upstreams know."""
-    named = [name for name in settings.routes if name != "*" and "'" not in name]
-    for name in _PREFERRED:
-        if name in named:
-            return name
-    paid = {name for name, upstream in settings.upstreams.items() if isinstance(upstream, HttpUpstream)}
-    free = [name for name in named if not paid.intersection(settings.routes[name].upstreams)]
-    if free or named or "*" not in settings.routes:
-        return next(iter(free or named), None)
-    behind = settings.routes["*"].upstreams
-    known = [name for upstream in behind for name in settings.upstreams[upstream].models if "'" not in name]
-    return next(iter(known), _UNKNOWN if paid.intersection(behind) else "any")
-
 
 Address = tuple[str, int]
 _MARGIN_S = 5.0
 _CANNOT_LISTEN = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
+_PREFERRED = ("stayfast-tiny", "simulated")
+_UNKNOWN = "MODEL"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         if wrong := unusable(settings):
             say("\n".join(wrong))
             return EXIT_BAD_SETTINGS
-        sys.stdout.write(summary(settings) + "\n")
+        sys.stdout.write(_summary(settings) + "\n")
         return 0
     if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and given.is_built_in:
         say(f"no embedded model: {why_not_embedded()}")
@@ -114,6 +70,29 @@ def run(arguments: argparse.Namespace) -> int:
         server = settings.server
         say(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose another --port")
         return EXIT_PORT_IN_USE
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """`stayfast check`: print `ok: ...`, or everything that is wrong with the settings, one problem a line."""
+    variables = environment()
+    try:
+        source = find(arguments.file, variables)
+        settings = load(source, variables, overrides(variables), kinds=KINDS)
+    except SettingsError as error:
+        say(str(error))
+        return 1
+    if wrong := unusable(settings):
+        say("\n".join(f"{source.name}: {one}" for one in wrong))
+        return 1
+    sys.stdout.write(_summary(settings) + "\n")
+    if why := missing(settings):
+        say(why)
+    return 0
+
+
+def _summary(settings: Settings) -> str:
+    counts = (len(settings.upstreams), "upstream"), (len(settings.routes), "route")
+    return "ok: " + ", ".join(f"{n} {noun}" if n == 1 else f"{n} {noun}s" for n, noun in counts)
 
 
 class Given:
@@ -131,7 +110,6 @@ class Given:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether there is no file."""
         return self.find().name == BUILT_IN
 
     def find(self) -> Source:
@@ -210,7 +188,6 @@ def _supervise(given: Given, settings: Settings) -> int:
 
 
 def _work(place: str, variables: Mapping[str, str]) -> int:
-    """Be worker n of N."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop takes it
     n, n_workers = (int(part) for part in place.split("/"))
     try:
@@ -264,3 +241,54 @@ class Told:
     def engines(self) -> Mapping[str, Address]:
         """Where the embedded engines are, by their upstream's name; those not yet up are missing."""
         return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.briefing)["engines"].items()}
+
+
+def hello(settings: Settings, addresses: Sequence[tuple[str, int]], version: str) -> str:
+    """A few lines for the terminal."""
+    host, port = addresses[0] if addresses else (settings.server.host, settings.server.port)
+    url = f"http://{_reachable(host)}:{port}/v1"
+    bound = "" if _reachable(host).strip("[]") == host else f" ({host}, port {port})"
+    lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
+    model = _model_to_try(settings)
+    if model is not None:
+        key = ' -H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""
+        body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
+        lines += [f"try, with a model that your upstream has for {_UNKNOWN}:" if model == _UNKNOWN else "try:",
+                  f"  curl -i -N {url}/chat/completions{key} -H 'content-type: application/json' -d '{body}'"]
+    return "\n".join(lines)
+
+
+def _reachable(host: str) -> str:
+    """An address to call, from one to listen on."""
+    if host == "0.0.0.0":  # noqa: S104 - it is read, not listened on
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def _model_to_try(settings: Settings) -> str | None:
+    """A route that costs nothing if there is one, else the first that has a name; of "*" a name that its upstreams know."""
+    named = [name for name in settings.routes if name != "*" and "'" not in name]
+    for name in _PREFERRED:
+        if name in named:
+            return name
+    paid = {name for name, upstream in settings.upstreams.items() if isinstance(upstream, HttpUpstream)}
+    free = [name for name in named if not paid.intersection(settings.routes[name].upstreams)]
+    if free or named or "*" not in settings.routes:
+        return next(iter(free or named), None)
+    behind = settings.routes["*"].upstreams
+    known = [name for upstream in behind for name in settings.upstreams[upstream].models if "'" not in name]
+    return next(iter(known), _UNKNOWN if paid.intersection(behind) else "any")
+
+
+def notify(address: str | None, state: str) -> None:
+    """Send `state` (READY=1, STOPPING=1) to the socket that NOTIFY_SOCKET names; nothing when there is none.
+
+    A manager that does not listen is no reason to stop serving, so errors end here.
+    """
+    if not address:
+        return
+    target = "\0" + address[1:] if address.startswith("@") else address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(state.encode(), target)

@@ -86,7 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def presets() -> str:
-    """The presets as a table."""
     lines = [f"{'preset':24}{'vendor':12}{'TTFT p50':>10}{'p95':>8}{'p99':>8}{'tokens/s':>10}"]
     for name, preset in PRESETS.items():
         p50, p95, p99 = (f"{preset.ttft.quantile(p):.3f}" for p in (0.5, 0.95, 0.99))

@@ -3,24 +3,23 @@
     questions   each line of FILE is one for `--model`, or a request as JSON: {"model": ..., "messages": [...]}. A running
                 gateway is asked
     documents   with `--embed` a line that is no JSON is a text for `--model` to embed: {"model": ..., "input": ...}
-    rankings    with `--call MODULE:NAME` each line is what a `turns.Cached` of your own is called with (cli/warm_call.py)
+    rankings    with `--call MODULE:NAME` each line is what a `turns.Cached` of your own is called with: text, the one
+                argument; or a JSON list of arguments, or a JSON object of named ones. What comes of it is kept in the store
+                that this process shares with the application
 
 They are asked as a batch would ask, slowly, at most so many at once, and until `--budget` tokens are spent. What is kept
-already costs nothing; with `--fresh-for` what is older is asked again.
-
-How quickly `stayfast warm` asks, and what came of it.
+already costs nothing; with `--fresh-for` what is older is asked again (without it a `turns.Cached` goes by its ttl_s).
 """
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,8 +32,20 @@ from stayfast.core.units import seconds_in
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.http.client.response import WholeResponse
 from stayfast.policy.cron import Cron, read_cron
+from stayfast.turns.cached import Cached
+from stayfast.turns.function import find
 
+T = TypeVar("T")
 N_TOLD = 3  # failures that are told in words
+TIMEOUT_S = 600.0
+MAX_BODY_BYTES = 16 * 1024 * 1024
+PATHS = {"messages": "/v1/chat/completions", "input": "/v1/embeddings", "prompt": "/v1/completions"}
+THERE = frozenset(("hit", "semantic", "coalesced"))
+WHY_NOT = {  # in more words than `x-cache` has
+    "": "its route has no cache: routes.NAME.cache",
+    "temperature": "temperature: it is drawn anew each time. Say `temperature: 0` in its line, as JSON, or set the route's "
+                   "cache.max_temperature: 1 where one good answer is as good as the next",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,6 @@ class Round:
         self.tell(why)
 
     def tell(self, what: str) -> None:
-        """Say it, once."""
         if what not in self.told and len(self.told) < N_TOLD:
             self.told.append(what)
 
@@ -81,33 +91,12 @@ class Round:
         return f"{self.n_there} were there, {self.n_made} made{cost}{out}, {self.n_failed} failed{left}"
 
 
-TIMEOUT_S = 600.0
-MAX_BODY_BYTES = 16 * 1024 * 1024
-PATHS = {"messages": "/v1/chat/completions", "input": "/v1/embeddings", "prompt": "/v1/completions"}
-THERE = frozenset(("hit", "semantic", "coalesced"))
-WHY_NOT = {  # in more words than `x-cache` has
-    "": "its route has no cache: routes.NAME.cache",
-    "temperature": "temperature: it is drawn anew each time. Say `temperature: 0` in its line, as JSON, or set the route's "
-                   "cache.max_temperature: 1 where one good answer is as good as the next",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """One request, for one endpoint."""
 
     path: str
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a gateway is asked. `n_tokens`: None: no bound."""
-
-    url: str
-    key_env: str | None
-    n_tokens: int | None
-    pace: Pace
 
 
 Warms = tuple[Callable[[], Awaitable[Round]], Callable[[], Awaitable[None]] | None]  # one round, and what ends all
@@ -137,15 +126,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _by_gateway(text: str, arguments: argparse.Namespace, pace: Pace) -> Warms:
     questions = read(text, arguments.model, embeds=arguments.embed)
-    return partial(ask_all, questions, Way(arguments.url, arguments.key_env, arguments.budget, pace)), None
+    return partial(ask_all, questions, arguments.url, arguments.key_env, arguments.budget, pace), None
 
 
 def _by_call(text: str, arguments: argparse.Namespace, pace: Pace) -> Warms:
     if arguments.model or arguments.embed or arguments.budget is not None:
         raise ValueError("--call asks no gateway: --model, --embed and --budget are nothing to it")
-    warm_call = import_module("stayfast.cli.warm_call")  # here: it loads what turns need
-    cached = warm_call.named(arguments.call)
-    return partial(warm_call.call_all, cached, warm_call.read(text), pace), cached.aclose
+    cached = find_cached(arguments.call)
+    return partial(call_all, cached, read_arguments(text), pace), cached.aclose
 
 
 def _text_of(path: str) -> str:
@@ -157,13 +145,16 @@ def _text_of(path: str) -> str:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
 
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Those that say something, with their numbers."""
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
+    return ((number, said) for number, said in lines if said and not said.startswith("#"))
+
+
 def read(text: str, model: str | None, *, embeds: bool = False) -> list[Question]:
     """The lines of a file. Raises ValueError, which names the line."""
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        said = line.strip()
-        if not said or said.startswith("#"):
-            continue
+    for number, said in _lines(text):
         if said.startswith("{"):
             found.append(_request(said, number))
         elif model is None:
@@ -224,28 +215,36 @@ def _until(cron: Cron, clock: Clock) -> float:
     return max(0.0, (cron.next_after(now) - now).total_seconds())
 
 
-async def ask_all(questions: list[Question], way: Way) -> Round:
-    """All of them, once."""
-    came, pace = Round(), way.pace
+async def _paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, None]], pace: Pace, came: Round, *,
+                 n_tokens: int | None = None) -> None:
+    """Call with each, as quickly as `pace` says, until `n_tokens` are spent. None: no bound."""
+    places = asyncio.Semaphore(pace.n_at_once)
+    async with asyncio.TaskGroup() as group:
+        for number, item in enumerate(items):
+            if number:
+                await asyncio.sleep(1 / pace.per_s)
+            await places.acquire()
+            if n_tokens is not None and came.n_tokens >= n_tokens:
+                came.n_left_out = len(items) - number
+                break
+            group.create_task(call(item)).add_done_callback(lambda _: places.release())
+
+
+async def ask_all(questions: Sequence[Question], url: str, key_env: str | None, n_tokens: int | None, pace: Pace) -> Round:
+    """Ask a gateway all of them, once."""
+    came = Round()
     try:
-        headers = _headers(way)
-        client = _client(way.url)
+        headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization(key_env)}
+        client = _client(url)
     except ValueError as error:
-        came.failed(f"{way.url} cannot be asked: {error}")
+        came.failed(f"{url} cannot be asked: {error}")
         came.n_failed = len(questions)
         return came
-    places = asyncio.Semaphore(pace.n_at_once)
+    if pace.fresh_for_s is not None:
+        headers["cache-control"] = f"max-age={pace.fresh_for_s:.0f}"
+    ask = partial(_ask, url=url, client=client, headers=list(headers.items()), came=came)
     try:
-        async with asyncio.TaskGroup() as group:
-            for number, question in enumerate(questions):
-                if number:
-                    await asyncio.sleep(1 / pace.per_s)
-                await places.acquire()
-                if way.n_tokens is not None and came.n_tokens >= way.n_tokens:
-                    came.n_left_out = len(questions) - number
-                    break
-                task = group.create_task(_one(question, way.url, client, headers, came))
-                task.add_done_callback(lambda _: places.release())
+        await _paced(questions, ask, pace, came, n_tokens=n_tokens)
     finally:
         client.close()
     return came
@@ -259,14 +258,7 @@ def _client(url: str) -> HttpClient:
     return HttpClient("gateway", config, sink=Fanout(), clock=SystemClock())
 
 
-def _headers(way: Way) -> list[tuple[str, str]]:
-    headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization(way.key_env)}
-    if way.pace.fresh_for_s is not None:
-        headers["cache-control"] = f"max-age={way.pace.fresh_for_s:.0f}"
-    return list(headers.items())
-
-
-async def _one(question: Question, url: str, client: HttpClient, headers: list[tuple[str, str]], came: Round) -> None:
+async def _ask(question: Question, url: str, client: HttpClient, headers: list[tuple[str, str]], came: Round) -> None:
     try:
         answer = await client.fetch("POST", client.base_path + question.path, headers, question.body, timeout_s=TIMEOUT_S,
                                     max_body_bytes=MAX_BODY_BYTES)
@@ -293,3 +285,64 @@ def _answered(answer: WholeResponse, came: Round) -> None:
         came.n_kept_out += 1
         why = cache.partition("why=")[2]
         came.tell(f"no cache keeps this: {WHY_NOT.get(why, f'{why} (docs/concepts/cache.md, never answered from a cache)')}")
+
+
+class Arguments(NamedTuple):
+    """Of one call."""
+
+    in_order: tuple[Any, ...]
+    by_name: dict[str, Any]
+
+
+def find_cached(name: str) -> Cached[..., Any]:
+    """The cache of this name. Raises ValueError for what is none, and for one that nobody shares."""
+    found = find(name).of
+    cached = found if isinstance(found, Cached) else None
+    if cached is None:
+        raise ValueError(f"{name} keeps nothing: it must be a stayfast.turns.Cached")
+    if not cached.is_shared:
+        raise ValueError(f"{name} keeps what it finds in its own process only: give it a store, as in "
+                         "Cached(..., store=store_at(\"found.db\"), name=\"search\")")
+    return cached
+
+
+def read_arguments(text: str) -> list[Arguments]:
+    """The lines of a file. Raises ValueError, which names the line."""
+    found = []
+    for number, said in _lines(text):
+        try:
+            value = msgspec.json.decode(said) if said.startswith(("{", "[")) else said
+        except msgspec.DecodeError as error:
+            raise ValueError(f"line {number} is no JSON: {error}") from None
+        if isinstance(value, dict):
+            found.append(Arguments((), value))
+        else:
+            found.append(Arguments(tuple(value) if isinstance(value, list) else (value,), {}))
+    if not found:
+        raise ValueError("there is nothing to call with in this file")
+    return found
+
+
+async def call_all(cached: Cached[..., Any], lines: Sequence[Arguments], pace: Pace) -> Round:
+    """Call with all of them, once."""
+    came = Round(has_tokens=False)
+    await _paced(lines, lambda line: _call_one(cached, line, pace.fresh_for_s, came), pace, came)
+    return came
+
+
+async def _call_one(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None, came: Round) -> None:
+    (is_made,) = await asyncio.gather(_renewed(cached, line, fresh_for_s), return_exceptions=True)  # the others go on
+    if isinstance(is_made, BaseException):
+        came.failed(f"{cached.__name__} failed: {type(is_made).__name__}")
+    else:
+        came.n_made += is_made
+        came.n_there += not is_made
+
+
+async def _renewed(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None) -> bool:
+    """Whether it had to be."""
+    age_s = await cached.age_s(*line.in_order, **line.by_name)
+    if age_s is not None and age_s <= (cached.ttl_s if fresh_for_s is None else fresh_for_s):
+        return False
+    await cached.renew(*line.in_order, **line.by_name)
+    return True

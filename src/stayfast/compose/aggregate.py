@@ -1,11 +1,9 @@
-"""What the workers of one parent tell as one: their metrics and their recent requests.
+"""What the workers of one parent answer as one: metrics, recent requests, what caches hold and what is to be forgotten.
 
 No counter ever goes back, which Prometheus would take for a new start and count everything again. So a worker writes down
 what it has counted before it shows it; one that takes a crashed worker's place goes on from there, and until it answers,
 or while a worker is stuck, what it had written down stands for it. What was counted between the last scrape and a crash
 is lost.
-
-What the caches of all routes hold and saved, as their operator sees it: told, looked into, and made to forget.
 """
 
 import asyncio
@@ -18,7 +16,6 @@ from typing import Any
 import msgspec
 
 from stayfast import __version__
-from stayfast.compose.turns import Turns
 from stayfast.core.events import RequestDone
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import Metrics
@@ -29,9 +26,10 @@ from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
 from stayfast.pipeline.cache.route_cache import Caching
 from stayfast.pipeline.plan import Route
 from stayfast.server.backend import Asked, ToForget
-from stayfast.stores.base import Kept, Store, StoreGone, StoreStats
+from stayfast.stores.base import Store, StoreGone, StoreStats
 from stayfast.turns.remote_resume import Heard, Sought
-from stayfast.workers.peers import Siblings
+from stayfast.turns.served import Served
+from stayfast.workers.channels import Siblings
 
 WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
 AUDITS = {"begun": "audit_begun", "right": "audit_right", "wrong": "audit_wrong"}
@@ -97,7 +95,9 @@ class Caches:
         for name, store in self._stores():
             kept = await store.inspect(key)
             if kept is not None:
-                return _told(name, kept)
+                return {"route": kept.route or name, "tenant": kept.tenant, "tags": list(kept.tags), "kept_at": kept.kept_at,
+                        "drop_at": kept.drop_at if kept.drop_at < 1e12 else None, "bytes": len(kept.body),
+                        "usage": kept.usage, "finish_reason": kept.finish_reason}
         return None
 
     def _caches(self) -> list[tuple[str, Caching]]:
@@ -120,12 +120,6 @@ async def _purged(store: Store, what: ToForget) -> int:
     return n
 
 
-def _told(route: str, kept: Kept) -> dict[str, Any]:
-    return {"route": kept.route or route, "tenant": kept.tenant, "tags": list(kept.tags), "kept_at": kept.kept_at,
-            "drop_at": kept.drop_at if kept.drop_at < 1e12 else None, "bytes": len(kept.body), "usage": kept.usage,
-            "finish_reason": kept.finish_reason}
-
-
 def _learned(caching: Caching) -> Learned | None:
     if caching.config.mode != "semantic":
         return None
@@ -136,6 +130,23 @@ def _learned(caching: Caching) -> Learned | None:
         return Learned("waiting", min_labels=config.min_labels)
     state = "fixed" if config.threshold is not None else "shadow" if its.is_shadow else "live"
     return Learned(state, its.n_labels, config.min_labels, its.n_phrasings)
+
+
+class Turns:
+    """Those of the running system, for the other workers. One loop's."""
+
+    def __init__(self) -> None:
+        self.served: Mapping[str, Served] = {}
+
+    async def tell(self, sought: Sought) -> Heard | None:
+        """What has come of a turn that is kept here; None where it is not."""
+        served = self.served.get(sought.upstream)
+        return await served.tell(sought) if served is not None else None
+
+    def end(self) -> None:
+        """Cancel what runs, as the process ends."""
+        for served in self.served.values():
+            served.end()
 
 
 def summed(of_workers: Iterable[Mapping[str, Told]], totals: Totals) -> bytes:
@@ -269,13 +280,10 @@ class Together:
                 await _in_pieces(whole.adding(last, is_of_now=False))
         return whole, 1 + len(answers) - n_silent, n_silent
 
-    async def caches_told(self) -> bytes:
+    async def cache_stats(self) -> bytes:
         """What the caches of all routes hold and saved, of all workers, as JSON."""
         whole, _, _ = await self._whole()
-        told = [await self.caches.stats()]
-        for answer in (await self.siblings.ask(msgspec.msgpack.encode(_Question("caches")))).values():
-            told += [msgspec.msgpack.decode(answer, type=dict[str, Told])] if answer else []
-        return summed(told, whole)
+        return summed([await self.caches.stats(), *await self._others(_Question("caches"), dict[str, Told])], whole)
 
     async def forget(self, what: ToForget) -> bytes:
         """Forget kept answers in all workers; how many, as JSON."""
@@ -295,15 +303,14 @@ class Together:
     async def requests(self, asked: Asked) -> bytes:
         """The newest requests of all workers, newest first, as JSON."""
         found = self._listed(asked)
-        for answer in (await self.siblings.ask(msgspec.msgpack.encode(_Question("list", asked)))).values():
-            found += msgspec.msgpack.decode(answer, type=list[Listed]) if answer else []
+        for others in await self._others(_Question("list", asked), list[Listed]):
+            found += others
         found.sort(key=lambda one: one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:asked.n]})
 
     async def turn(self, sought: Sought) -> Heard | None:
         """What has come of a turn that another worker keeps; None where none does."""
-        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("turn", turn=sought)))
-        found = [msgspec.msgpack.decode(answer, type=Heard | None) for answer in answers.values() if answer]
+        found: list[Heard | None] = await self._others(_Question("turn", turn=sought), Heard | None)
         return next((heard for heard in found if heard is not None), None)
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
@@ -311,10 +318,14 @@ class Together:
         question = _Question("one", Asked(tenant=tenant), request_id)
         found = [self._one(question)]
         if found[0] is None:
-            answers = await self.siblings.ask(msgspec.msgpack.encode(question))
-            found += [msgspec.msgpack.decode(answer, type=Waterfall | None) for answer in answers.values() if answer]
+            found = await self._others(question, Waterfall | None)
         newest = max((one for one in found if one is not None), key=lambda one: one.ended_at, default=None)
         return msgspec.json.encode(newest) if newest is not None else None
+
+    async def _others(self, question: _Question, kind: Any) -> list[Any]:
+        """What the other workers answer, those that do; `kind`: its type."""
+        answers = await self.siblings.ask(msgspec.msgpack.encode(question))
+        return [msgspec.msgpack.decode(answer, type=kind) for answer in answers.values() if answer]
 
     async def _answer(self, message: bytes) -> bytes:
         question = msgspec.msgpack.decode(message, type=_Question)

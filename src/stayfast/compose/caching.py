@@ -1,10 +1,6 @@
-"""What semantic caches need of a process: one embedder, loaded beside the first requests; none where none is installed.
-
-The stores of a set of settings: where caches keep answers, by name.
-
-What routes do with their providers' prefix caches: from settings, and as metrics and state.
-
-An epoch that was left behind stays behind, in stores that outlive it.
+"""The caches of a set of settings: their stores, by name; what semantic ones need of a process, one embedder, loaded beside
+the first requests; what routes do with their providers' prefix caches; and epochs that stay behind in stores that outlive
+them.
 
 Problem: an epoch is a word in the key of each answer, so another word finds nothing. But the answers stand in the store as
 long as they may be of use, and the first word, set again a day later, finds them: what somebody had meant to forget.
@@ -49,7 +45,6 @@ from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
 from stayfast.pipeline.prompt_cache.planner import Prefixing
 from stayfast.pipeline.stages.cache.llm_judge import ByModel, Serve, Verifying
-from stayfast.pipeline.stages.context import AsSent, Context, LaidOut
 from stayfast.policy.resilience.backoff import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import Route as RouteSettings
@@ -141,9 +136,13 @@ def _restored(semantic: Semantic, config: EmbedderConfig, file: str, embedder: s
 
 def logs(routes: Mapping[str, Route]) -> set[Log]:
     """Those that are written to."""
-    caches = [route.terms.cache for route in routes.values()]
-    found = [cache.semantic.phrasings.log for cache in caches if cache is not None and cache.semantic is not None]
-    return {log for log in found if log is not None}
+    return {semantic.phrasings.log for _, semantic in _semantic(routes) if semantic.phrasings.log is not None}
+
+
+def _semantic(routes: Mapping[str, Route]) -> list[tuple[str, Semantic]]:
+    """Semantic caches, by route."""
+    caches = ((name, route.terms.cache) for name, route in routes.items())
+    return [(name, cache.semantic) for name, cache in caches if cache is not None and cache.semantic is not None]
 
 
 def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding | None, *, clock: Clock, rng: Random,
@@ -179,10 +178,7 @@ def semantic_gauges(routes: Mapping[str, Route]) -> Rows:
     """What their semantic caches know, for gauges; of the error only where it is known."""
     families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
     rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
-    for name, route in routes.items():
-        semantic = route.terms.cache.semantic if route.terms.cache is not None else None
-        if semantic is None:
-            continue
+    for name, semantic in _semantic(routes):
         its = semantic.stats()
         rows[SEMANTIC_ENTRIES.name].append(((name,), its.n_phrasings))
         rows[SEMANTIC_LABELS.name].append(((name,), its.n_labels))
@@ -226,11 +222,6 @@ def prefixing(name: str, its: RouteSettings, old: Route | None, clock: Clock, si
         return None
     before = old.terms.prefix if old is not None else None
     return before if before is not None and before.config == its.prefix else Prefixing(name, its.prefix, clock, sink)
-
-
-def context_of(settings: Settings) -> Context:
-    """What fits requests for their upstreams."""
-    return LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent()
 
 
 def warmer(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> Warmer | None:

@@ -52,7 +52,6 @@ class Engines:
         return self._running[name][1]
 
     async def stop(self) -> None:
-        """End all of them."""
         for _, engine in self._running.values():
             await engine.stop()
         self._running.clear()
@@ -79,7 +78,6 @@ class _Announcer:
         self._announce = announce
 
     def emit(self, fact: Fact) -> None:
-        """Take one fact."""
         if isinstance(fact, EngineState) and fact.state == "ready":
             address = self._engine().address
             assert address is not None

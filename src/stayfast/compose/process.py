@@ -16,14 +16,14 @@ from stayfast.compose.caching import again, has_changed, load, logs, missing, re
 from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import SystemClock
-from stayfast.http.server.tasks import Tasks
+from stayfast.http.server.connection import Tasks
 from stayfast.observe.loop_lag import watch_loop
 from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, as_it_came, run
+from stayfast.server.lifecycle import Host, run
 from stayfast.settings import Settings, SettingsError
 from stayfast.stores.embedder import Embedding, NoEmbedder
 from stayfast.upstreams.local import Address, Door, Elsewhere
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
 _EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests
@@ -72,7 +72,7 @@ class Process:
         tracing = self._observers.tracing
         return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, place=tracing.place if tracing is not None else as_it_came)
+                    on_reload=self._on_reload, place=tracing.place if tracing is not None else None)
 
     async def stop(self) -> None:
         """End probes, turns and engines."""
@@ -129,7 +129,10 @@ class Process:
             self._observers.log.say("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None) -> System:
-        return build(settings, self._observers, self._doors(settings), self._clock, self._rng, old=old)
+        told = self._told
+        doors: dict[str, Door] = {name: self._engines[name] if told is None else Elsewhere(name, told)
+                                  for name in settings.engines}
+        return build(settings, self._observers, doors, self._clock, self._rng, old=old)
 
     async def _leave_epochs(self, system: System, old: System | None) -> None:
         """No answer of another epoch is given from here on; where a store cannot say so at once, as soon as it can."""
@@ -173,12 +176,6 @@ class Process:
                     say("learned_lost", level="warning", detail=wrong)
             except NoEmbedder as error:
                 say("semantic_off", level="warning", detail=str(error))
-
-    def _doors(self, settings: Settings) -> dict[str, Door]:
-        told = self._told
-        if told is None:
-            return {name: self._engines[name] for name in settings.engines}
-        return {name: Elsewhere(name, told) for name in settings.engines}
 
 
 def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Callable[[], Settings], engines: Told | None,

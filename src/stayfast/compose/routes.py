@@ -1,10 +1,7 @@
 """The routes of a set of settings: the names that clients send, who answers them, and on what terms.
 
-Bounds of prompts, where a route has any.
-
-What upstreams have to know of the routes that name them: which models, beside whom, whose requests pay, and lanes.
-
-What the queue is told of the upstreams behind it: what a first token will take, and how many wait at their limits.
+Upstreams learn of the routes that name them (which models, beside whom, whose requests pay, lanes), and the queue of the
+upstreams behind it (what a first token will take, how many wait at their limits).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +30,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.policy.resilience.ttft import Predictor
 from stayfast.policy.routing.load_balancing import Backlog
-from stayfast.settings import Defaults, EmbeddedUpstream, HttpUpstream, Settings, TurnUpstream
+from stayfast.settings import EmbeddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Route as RouteSettings
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
@@ -69,7 +66,8 @@ def _caching(name: str, its: RouteSettings, settings: Settings, old: Route | Non
     config = its.cache
     if config.mode == "off":
         return None
-    made_by = [(up, settings.model_at(name, up), _where(settings, up)) for up in its.upstreams]
+    made_by = [(up, settings.model_at(name, up), where.base_url if isinstance(where, HttpUpstream) else repr(where))
+               for up, where in ((up, settings.upstreams[up]) for up in its.upstreams)]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
     before = old.terms.cache if old is not None and old.terms.cache and old.terms.cache.origin == origin else None
     store = stores[config.store] if config.store else _own(config, before)
@@ -93,11 +91,6 @@ def _by(config: CacheConfig, before: Caching) -> Caching:
     caching.semantic = semantic if semantic is not None and semantic.goes_on(config.semantic) else None
     caching.renewing = before.renewing
     return caching
-
-
-def _where(settings: Settings, upstream: str) -> str:
-    its = settings.upstreams[upstream]
-    return its.base_url if isinstance(its, HttpUpstream) else repr(its)
 
 
 def _continues(settings: Settings, upstream: str) -> bool:
@@ -146,11 +139,6 @@ def kept(routes: Mapping[str, Route]) -> Rows:
               if route.terms.cache is not None and not route.terms.cache.config.store]
     return {CACHE_BYTES.name: [(labels, store.n_bytes) for labels, store in caches],
             CACHE_ENTRIES.name: [(labels, store.n_entries) for labels, store in caches]}
-
-
-def default_terms(defaults: Defaults) -> Terms:
-    """What holds for a name that no route has, up to its refusal."""
-    return Terms(defaults.timeouts)
 
 
 def models_asked(settings: Settings, upstream: str) -> Iterator[str]:

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from stayfast.compose.aggregate import Together
+from stayfast.compose.aggregate import Together, Turns
 from stayfast.compose.caching import (
     Stores,
-    context_of,
     embedding,
     held,
     prefix_counts,
@@ -18,9 +17,8 @@ from stayfast.compose.caching import (
     warmer,
 )
 from stayfast.compose.caching import begin as begin_semantic
-from stayfast.compose.routes import default_terms, errors, foresee, introduce, kept, models_asked, routes, sized, unsized
-from stayfast.compose.telemetry import Looked, chosen, ejected, gauges, peers, told, tracing, waiting
-from stayfast.compose.turns import served, settle_turns, thread_gauges
+from stayfast.compose.routes import errors, foresee, introduce, kept, models_asked, routes, sized, unsized
+from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_gauges, told, tracing, waiting
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.types import Api
@@ -33,6 +31,7 @@ from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.recent import Recent
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.plan import Terms
 from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
 from stayfast.pipeline.refresh import Behind
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
@@ -40,23 +39,25 @@ from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.call.midstream_failover import Guarded
 from stayfast.pipeline.stages.call.throughput import Sagging, flows_of
+from stayfast.pipeline.stages.context import AsSent, LaidOut
 from stayfast.pipeline.stages.relay import Relay
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timer_wheel import Alarms
 from stayfast.policy.admission.lanes import LANES
-from stayfast.server.backend import Asked, ToForget
 from stayfast.server.config import ServerConfig
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embedder import Embedding
+from stayfast.turns.function import find
 from stayfast.turns.remote_resume import AskOthers
+from stayfast.turns.served import Served
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Member, Registry
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 from stayfast.workers.sync import AsOne, as_one
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
@@ -95,7 +96,6 @@ def slo_bounds_s(settings: Settings) -> dict[str, list[float]]:
 
 
 def log_config(settings: Settings) -> LogConfig:
-    """What the settings say of the log."""
     return LogConfig(level=settings.log.level, requests=settings.log.requests)
 
 
@@ -114,11 +114,9 @@ class System:
 
     @property
     def config(self) -> ServerConfig:
-        """The edge's own settings."""
         return self.settings.server
 
     def models(self) -> Sequence[str]:
-        """The names that clients may ask for."""
         return self.gateway.router.model_names
 
     def unready(self) -> str | None:
@@ -132,31 +130,11 @@ class System:
         """What upstreams, routes and admission are like, as JSON."""
         gateway, now = self.gateway, self.gateway.alarms.clock.now()
         routes = gateway.router.routes
-        return told(Looked(self.registry, routes, gateway.admit, prefix_state(routes, now), self.together.siblings.n, now))
+        return told(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
+                    worker=self.together.siblings.n, now=now)
 
     async def metrics(self) -> tuple[str, bytes]:
-        """Content type and text."""
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
-
-    async def caches(self) -> bytes:
-        """What caches hold and saved, as JSON."""
-        return await self.together.caches_told()
-
-    async def forget(self, what: ToForget) -> bytes:
-        """Forget kept answers; how many, as JSON."""
-        return await self.together.forget(what)
-
-    async def kept(self, key: bytes) -> bytes | None:
-        """What is known of one kept answer, as JSON."""
-        return await self.together.kept(key)
-
-    async def requests(self, asked: Asked) -> bytes:
-        """The newest requests, as JSON."""
-        return await self.together.requests(asked)
-
-    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
-        """One of them in full, as JSON."""
-        return await self.together.request(request_id, tenant)
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,
@@ -175,14 +153,15 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     kept_in = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
     before = old.gateway.router.routes if old is not None else {}
     router = Router(routes(settings, registry, before, kept_in, clock=clock, sink=sink),
-                    default_terms(settings.defaults), clock, rng)
+                    Terms(settings.defaults.timeouts), clock, rng)
     introduce(registry, router.routes, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
     embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
     observers.sagging.flows = flows_of(router.routes.values())
     alarms = Alarms(clock)
-    admits, context = sized(admit, settings, router, alarms), context_of(settings)
+    admits, context = sized(admit, settings, router, alarms), (
+        LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent())
     behind = Behind(alarms, admits, context, router, sink)
     shared = old.gateway.cache.calls if old is not None and isinstance(old.gateway.cache, ExactCache) else None
     gateway = Gateway(
@@ -196,12 +175,14 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         foresee(admit.places, router, registry)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     observers.together.caches.routes = router.routes
-    observers.metrics.queued = lambda: [*_queued(admit), *waiting(registry)]
+    observers.metrics.queued = lambda: [
+        *(((GATEWAY, band), n) for band, n in (admit.places.depths() if isinstance(admit, Admission) else ())),
+        *waiting(registry)]
     observers.metrics.limits = lambda: {
         **gauges(registry), **ejected(gateway.router.routes, clock.now()),
         **errors(registry), **kept(gateway.router.routes), **held(kept_in),
         **prefix_gauges(gateway.router.routes, clock.now()),
-        **semantic_gauges(gateway.router.routes), **thread_gauges(observers.together.turns), RETRY_BUDGET.name: [
+        **semantic_gauges(gateway.router.routes), **thread_gauges(observers.together.turns.served), RETRY_BUDGET.name: [
         ((route.name,), route.hedging.budget.extra_share(clock.now())) for route in gateway.router.routes.values()]}
     observers.metrics.counted = lambda: {**chosen(gateway.router.routes), **prefix_counts(gateway.router.routes)}
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
@@ -217,8 +198,24 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Door
         old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
         else Member(_upstream(name, its, doors, sink, clock, ask_others=together.turn), its.limit, its.breaker, rng, sink)
         for name, its in settings.upstreams.items()])
-    settle_turns(settings, registry, together.turns)
+    _settle_turns(settings, registry, together.turns)
     return registry
+
+
+def _settle_turns(settings: Settings, registry: Registry, turns: Turns) -> None:
+    """Give each its function as it is now, and the turns that clients may come back to. What runs goes on as it is."""
+    found: dict[str, Served] = {}
+    for name, its in settings.upstreams.items():
+        if not isinstance(its, TurnUpstream):
+            continue
+        member = registry[name]
+        member.is_once = not its.idempotent
+        assert isinstance(member.upstream, Served)
+        found[name] = member.upstream
+        member.upstream.function = find(its.turn)
+        if name in turns.served:
+            member.upstream.kept = turns.served[name].kept
+    turns.served = found
 
 
 def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
@@ -251,11 +248,6 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as
     return before
 
 
-def _queued(admit: Admit) -> list[tuple[tuple[str, str], int]]:
-    """How many wait, by where they do and in which lane."""
-    return [((GATEWAY, band), n) for band, n in admit.places.depths()] if isinstance(admit, Admission) else []
-
-
 def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock, *,
               ask_others: AskOthers) -> Upstream:
     if isinstance(its, HttpUpstream):
@@ -263,7 +255,8 @@ def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink:
     if isinstance(its, AddedUpstream):
         return its.make(name, clock)
     if isinstance(its, TurnUpstream):
-        return served(name, its, sink, clock, ask_others)
+        return Served(name, find(its.turn), clock, sink, resume_s=its.resume_s, is_idempotent=its.idempotent,
+                      ask_others=ask_others)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock)
 
 

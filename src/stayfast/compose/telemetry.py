@@ -1,11 +1,8 @@
-"""What upstreams are like at this moment: for a scrape, and for whoever looks at /debug/state.
-
-Tracing as the settings want it: nothing at all unless they say so.
+"""What upstreams are like at this moment: for a scrape, and for /debug/state; and tracing as the settings want it.
 """
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from math import inf
 from random import Random
@@ -18,13 +15,15 @@ from stayfast.compose.routes import unsized
 from stayfast.http.client.client import split_base_url
 from stayfast.observe.log import LogSink
 from stayfast.observe.metrics.counters import Rows
-from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_TOKENS
+from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_TOKENS, TURN_THREADS
 from stayfast.observe.tracing.config import Peer, TraceConfig, provider_of
 from stayfast.observe.tracing.exporter import Exporter, Tracing
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.policy.resilience.breaker import State
 from stayfast.settings import HttpUpstream, Settings
+from stayfast.turns import threads
+from stayfast.turns.served import Served
 from stayfast.upstreams.state.upstream_state import Member, Registry
 
 _NUMBER = {State.CLOSED: 0.0, State.HALF_OPEN: 1.0, State.OPEN: 2.0}
@@ -67,29 +66,29 @@ def waiting(registry: Registry) -> list[tuple[tuple[str, str], int]]:
             for limited in member.all_limited]
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """What is looked at, and when. `prefix`: what is known of prefix caches, by route."""
-
-    registry: Registry
-    routes: Mapping[str, Route]
-    admit: Admit
-    prefix: Mapping[str, Any]
-    worker: int
-    now: float
+def thread_gauges(served: Mapping[str, Served]) -> Rows:
+    """The threads of plain functions that steps run, as a metric. Where no turn is served there is no series."""
+    if not served:
+        return {}
+    running = threads.running()
+    n_abandoned = sum(thread.is_abandoned for thread in running)
+    return {TURN_THREADS.name: [(("waited_for",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
 
 
-def told(looked: Looked) -> bytes:
-    """One worker's view of all that decides, as JSON: names, figures and reasons; never a prompt or a key."""
-    now, admit = looked.now, unsized(looked.admit)
-    state: dict[str, Any] = {"worker": looked.worker,
-                             "upstreams": {member.upstream.name: repr(member) for member in looked.registry},
-                             "extra": {member.upstream.name: _pool(member, now) for member in looked.registry},
-                             "routes": {name: _route(route, now) for name, route in looked.routes.items()}}
+def told(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any], worker: int,
+         now: float) -> bytes:
+    """One worker's view of all that decides, as JSON: names, figures and reasons; never a prompt or a key. `prefix`: what is
+    known of prefix caches, by route.
+    """
+    admit = unsized(admit)
+    state: dict[str, Any] = {"worker": worker,
+                             "upstreams": {member.upstream.name: repr(member) for member in registry},
+                             "extra": {member.upstream.name: _pool(member, now) for member in registry},
+                             "routes": {name: _route(route, now) for name, route in routes.items()}}
     if isinstance(admit, Admission):
         state["admission"] = _admission(admit, now)
-    if looked.prefix:
-        state["prefix"] = looked.prefix
+    if prefix:
+        state["prefix"] = prefix
     return msgspec.json.encode(state)
 
 

@@ -4,62 +4,60 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from stayfast.core.errors import StayfastError
+from stayfast.core.errors import Rejected, StayfastError
 from stayfast.http.server.asgi import AsgiResponse, scope_of
 from stayfast.http.server.connection import Connection
 from stayfast.http.server.parser import HttpLimits
-from stayfast.server.edge import Edge
-from stayfast.server.hot import answer
-from stayfast.server.inbound import Inbound, body_deadline_s, says_more
-from stayfast.server.respond import error_answer, total
-from stayfast.server.routes import admit
+from stayfast.server.hot import Edge, answer, total
+from stayfast.server.inbound import HOT, Inbound, body_deadline_s, check_media, check_name, says_more
+from stayfast.server.routes import OPEN, allowed, shutting_down, wrong_method
 
 _RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
 
 
-class GatewayApp:
+class GatewayApp(Edge):
     """The gateway as an application of `http.server`: hot paths go to `hot.answer`, all others to the cold application."""
 
-    __slots__ = ("_edge",)
+    __slots__ = ()
 
     request_type = Inbound
 
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-
     @property
     def limits(self) -> HttpLimits:
-        """Those of the settings in force."""
-        return self._edge.current.http_limits
+        return self.current.http_limits
 
     def check_head(self, request: Inbound, *, is_draining: bool) -> StayfastError | None:
-        """Who is asking, and whether the path, method and media type are right."""
-        if says_more(request.fields):
-            request.deadline_s = body_deadline_s(request.fields)
-        refusal = admit(request, self._edge.current, is_draining=is_draining)
-        if request.api is not None:
+        """Set `api` and `tenant` of a request whose head is in, or return why it is refused before its body is read."""
+        fields, path = request.fields, request.path
+        if says_more(fields):
+            request.deadline_s = body_deadline_s(fields)
+        request.api = api = HOT.get(path)
+        if api is not None:
             request.raw_headers = ()
-        return refusal
+        try:
+            self._authenticate(request)
+            methods = ("POST",) if api is not None else allowed(path)
+            if request.method not in methods:
+                return wrong_method(request.method, path, methods)
+            if api is not None:
+                check_media(fields)
+        except Rejected as error:
+            return error
+        return shutting_down() if is_draining and api is not None else None
+
+    def _authenticate(self, request: Inbound) -> None:
+        """Set `tenant`, where the path is not open to everybody. Raises Rejected."""
+        current = self.current
+        if request.path not in OPEN and not (request.path == "/metrics" and current.config.metrics_open):
+            request.tenant = current.keys.tenant(request.fields)
+            if current.is_for_this_machine:
+                check_name(request.fields)
 
     def handle(self, connection: Connection[Inbound], request: Inbound) -> Coroutine[Any, Any, None]:
-        """Answer one request."""
-        life = answer if request.api is not None else respond_cold
-        return life(self._edge, connection, request)
-
-    def render_error(self, request: Inbound, error: StayfastError, *, keep_alive: bool) -> bytes:
-        """A whole error answer in the dialect of the path."""
-        edge = self._edge
-        request_id = edge.request_id(request)
-        return error_answer(error, request, edge.common(request_id), request_id, keep_alive=keep_alive,
-                            total_s=edge.clock.now() - request.accepted_at)
-
-    def note_refusal(self, request: Inbound, error: StayfastError) -> None:
-        """A request was refused before it was served."""
-        self._edge.note_refusal(request, error)
+        return (answer if request.api is not None else respond_cold)(self, connection, request)
 
 
 async def respond_cold(edge: Edge, connection: Connection[Inbound], request: Inbound) -> None:
-    """Run the cold application for one request."""
     request_id = edge.request_id(request)
 
     def own_lines() -> bytes:

@@ -9,63 +9,12 @@ from typing import Protocol
 
 import msgspec
 
-from stayfast.core.errors import StayfastError
-from stayfast.core.types import Allowance, Chunk, Request, Sight
+from stayfast.core.types import Request
 from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import Keys
 from stayfast.server.config import ServerConfig, is_loopback
 from stayfast.wire.json_input import DecodeLimits
-
-
-class Reply(Protocol):
-    """An answer on its way. Owned by one request's Task."""
-
-    @property
-    def sight(self) -> Sight:
-        """What has been seen of it."""
-        ...
-
-    @property
-    def upstream(self) -> str | None:
-        """Who answers."""
-        ...
-
-    @property
-    def n_attempts(self) -> int:
-        """Calls it took to get here."""
-        ...
-
-    @property
-    def degraded(self) -> str | None:
-        """What was done instead of failing: fallback, template or partial."""
-        ...
-
-    @property
-    def cache(self) -> str | None:
-        """What the route's cache had to do with it, as `x-cache` says it; None where it has none."""
-        ...
-
-    @property
-    def allowances(self) -> tuple[Allowance, ...]:
-        """What the client has left of its quota; empty without one."""
-        ...
-
-    @property
-    def deadline_at(self) -> float:
-        """When its time is up, on the loop's clock."""
-        ...
-
-    async def next(self) -> Chunk | None:
-        """The next chunk; None after a whole answer. Raises StayfastError for any other end."""
-        ...
-
-    def close(self, why: StayfastError | None = None) -> None:
-        """Release everything; `why` it was ended by us, where its client has not left. Safe to call again."""
-        ...
-
-    def server_timing(self) -> str:
-        """Where the time went so far, as a `Server-Timing` value."""
-        ...
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -93,6 +42,30 @@ class Service(Protocol):
         ...
 
 
+class Together(Protocol):
+    """All workers of one parent, as one."""
+
+    async def cache_stats(self) -> bytes:
+        """What the caches of all routes hold and saved, as JSON; for admins."""
+        ...
+
+    async def forget(self, what: ToForget) -> bytes:
+        """Forget kept answers; how many, as JSON."""
+        ...
+
+    async def kept(self, key: bytes) -> bytes | None:
+        """What is known of one kept answer, as JSON, but for its words; None where none is."""
+        ...
+
+    async def requests(self, asked: Asked) -> bytes:
+        """Recent requests as JSON, newest first."""
+        ...
+
+    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+        """One recent request in full, as JSON, if it is `tenant`'s (None: anybody's); None where it is not kept."""
+        ...
+
+
 class Backend(Protocol):
     """One running system. Never changes; a reload makes another."""
 
@@ -104,6 +77,11 @@ class Backend(Protocol):
     @property
     def gateway(self) -> Service:
         """Who answers requests."""
+        ...
+
+    @property
+    def together(self) -> Together:
+        """What admins ask of all workers."""
         ...
 
     def models(self) -> Sequence[str]:
@@ -118,28 +96,8 @@ class Backend(Protocol):
         """What this process knows of its upstreams, as JSON; for admins."""
         ...
 
-    async def caches(self) -> bytes:
-        """What the caches of all routes hold and saved, as JSON; for admins."""
-        ...
-
-    async def forget(self, what: ToForget) -> bytes:
-        """Forget kept answers; how many, as JSON."""
-        ...
-
-    async def kept(self, key: bytes) -> bytes | None:
-        """What is known of one kept answer, as JSON, but for its words; None where none is."""
-        ...
-
     async def metrics(self) -> tuple[str, bytes]:
         """Content type and text for /metrics."""
-        ...
-
-    async def requests(self, asked: Asked) -> bytes:
-        """Recent requests as JSON, newest first."""
-        ...
-
-    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
-        """One recent request in full, as JSON, if it is `tenant`'s (None: anybody's); None where it is not kept."""
         ...
 
 

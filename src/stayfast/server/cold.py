@@ -58,7 +58,6 @@ class ColdApp:
 
     async def __call__(self, scope: Scope, receive: Callable[[], Awaitable[Message]],
                        send: Callable[[Message], Awaitable[None]]) -> None:
-        """Answer one request."""
         path = scope["path"]
         page = self._pages.get(path)
         if page is not None:
@@ -98,7 +97,7 @@ class ColdApp:
         if path in MODELS:
             return model_list(self._current.backend.models(), self._created)
         if path == REQUESTS:
-            return await self._current.backend.requests(self._asked(scope))
+            return await self._current.backend.together.requests(self._asked(scope))
         if path == STATE:
             return self._state(scope)
         if path == CACHE:
@@ -118,7 +117,7 @@ class ColdApp:
         return msgspec.json.encode(listed["data"][0])
 
     async def _request(self, request_id: str, tenant: str | None) -> bytes:
-        found = await self._current.backend.request(request_id, tenant)
+        found = await self._current.backend.together.request(request_id, tenant)
         if found is None:
             raise Rejected("No request of this id is kept any more, or it was another client's: GET /admin/requests lists "
                            "what is.", status=404, code="request_not_found", param="id")
@@ -132,7 +131,7 @@ class ColdApp:
         """What caches hold, or what they have forgotten now."""
         self._for_admins(scope)
         if scope["method"] != "DELETE":
-            return await self._current.backend.caches()
+            return await self._current.backend.together.cache_stats()
         given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         for name, values in given.items():
             if name not in _FORGETS:
@@ -144,7 +143,7 @@ class ColdApp:
         what = ToForget(*(given.get(name, [None])[-1] for name in ("route", "tenant", "tag")))
         if what == ToForget() and "all" not in given:
             raise Rejected("Say what is to be forgotten: route, tenant, tag, or all=true.", param="route")
-        return await self._current.backend.forget(what)
+        return await self._current.backend.together.forget(what)
 
     async def _kept(self, scope: Scope, key: str) -> bytes:
         """What is known of one answer, or whether it is forgotten now."""
@@ -152,8 +151,8 @@ class ColdApp:
         if not _KEY.fullmatch(key):
             raise Rejected("A key is 64 hexadecimal digits: `stayfast explain` tells a request's.", param="key")
         if scope["method"] == "DELETE":
-            return await self._current.backend.forget(ToForget(key=bytes.fromhex(key)))
-        found = await self._current.backend.kept(bytes.fromhex(key))
+            return await self._current.backend.together.forget(ToForget(key=bytes.fromhex(key)))
+        found = await self._current.backend.together.kept(bytes.fromhex(key))
         if found is None:
             raise Rejected("No answer is kept under this key.", status=404, code="answer_not_found", param="key")
         return found

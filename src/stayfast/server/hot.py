@@ -1,18 +1,36 @@
-"""The hot endpoints: decode, serve, relay. One Task a request, cancelled the moment its client leaves."""
+"""The hot endpoints: decode, serve, relay. One Task a request, cancelled the moment its client leaves.
+
+`Edge` is what all requests of one loop share: the running system, request ids, the headers of every answer.
+"""
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from http import HTTPStatus
 
-from stayfast.core.errors import Shed, StayfastError
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Shed, StayfastError, UpstreamFailed
+from stayfast.core.events import RequestRefused, Sink, Trace
 from stayfast.core.types import Allowance, Api, Sight
-from stayfast.http.server.connection import Connection
-from stayfast.http.server.response import LAST_CHUNK, connection_line, frame
+from stayfast.http.server.asgi import AsgiApp
+from stayfast.http.server.connection import Connection, Tasks
+from stayfast.http.server.response import (
+    LAST_CHUNK,
+    DateLine,
+    connection_line,
+    frame,
+    header_lines,
+    status_line,
+    stream_head,
+    whole_response,
+)
 from stayfast.pipeline.exchange import Arrival
-from stayfast.server.backend import Reply
-from stayfast.server.edge import Edge
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.server.backend import Current
 from stayfast.server.inbound import (
     EVENTS,
     Inbound,
+    asked_request_id,
     cache_control,
     caller_trace,
     events_wish,
@@ -21,12 +39,96 @@ from stayfast.server.inbound import (
     sdk_silence_s,
     urgency,
 )
-from stayfast.server.respond import error_answer, events_head, json_answer
+from stayfast.server.routes import allowed, dialect, label
 from stayfast.wire.allowances import rate_limit_lines
-from stayfast.wire.errors import render_event
+from stayfast.wire.errors import render, render_event
 from stayfast.wire.json_input import decode
 from stayfast.wire.patience import patience_s
 from stayfast.wire.sse import comment
+
+_STRIDE = 0x9E3779B97F4A7C15  # odd, so that its multiples meet every 64-bit number before one comes again
+_MASK = (1 << 64) - 1
+
+_OURS = frozenset(("x-request-id", "content-length", "connection"))
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+_EVENTS_HEAD = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+                b"x-accel-buffering: no\r\n")
+
+
+class RequestIds:
+    """Request ids that repeat neither in this process nor, but for a tiny chance, in another. One loop's."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, entropy: bytes) -> None:
+        self._at = int.from_bytes(entropy[:8])
+
+    def next(self) -> str:
+        """A new id: `req_` and 16 hex digits."""
+        self._at = at = (self._at + _STRIDE) & _MASK
+        return f"req_{at:016x}"
+
+
+def total(total_s: float) -> str:
+    """How long an answer took, as a `Server-Timing` value."""
+    return f"total;dur={total_s * 1e3:.2f}"
+
+
+Place = Callable[[Trace | None], Trace | None]  # from the caller's place in a trace to the request's own
+
+
+class Edge:
+    """The running system, the cold application, and what answers are made of. One loop's."""
+
+    __slots__ = ("clock", "cold", "current", "date", "ids", "place", "sink", "tasks")
+
+    def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
+                 place: Place | None) -> None:
+        self.current = current
+        self.clock = clock
+        self.sink = sink
+        self.tasks = tasks
+        self.cold = cold
+        self.place = place  # None: no tracing, and what the caller says of its trace is all there is to know
+        self.ids = RequestIds(entropy)
+        self.date = DateLine(clock)
+
+    def request_id(self, inbound: Inbound) -> str:
+        """The client's own, or a new one."""
+        request_id = inbound.request_id
+        if request_id is None:
+            inbound.request_id = request_id = asked_request_id(inbound.fields) or self.ids.next()
+        return request_id
+
+    def common(self, request_id: str) -> bytes:
+        """The header lines of every answer."""
+        return b"%bx-request-id: %b\r\n" % (self.date.line(), request_id.encode())
+
+    def render_error(self, request: Inbound, error: StayfastError, *, keep_alive: bool, more: bytes = b"") -> bytes:
+        """A whole error answer in the dialect of the path. `more` are header lines."""
+        request_id = self.request_id(request)
+        status, headers, body = render(error, dialect(request.path), request_id)
+        lines = [pair for pair in headers if pair[0] not in _OURS]
+        stages = f"{error.server_timing}, " if error.server_timing is not None else ""
+        lines.append(("server-timing", f"{stages}{total(self.clock.now() - request.accepted_at)}"))
+        if isinstance(error, UpstreamFailed):
+            lines.append(("x-stayfast-upstream", error.upstream))
+        if status == HTTPStatus.UNAUTHORIZED:
+            lines.append(("www-authenticate", "Bearer"))
+        elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+            lines.append(("allow", ", ".join(allowed(request.path))))
+        return whole_response(status_line(status) + header_lines(lines) + self.common(request_id) + more, body,
+                              connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
+
+    def note_refusal(self, request: Inbound, error: StayfastError) -> None:
+        """Emit the fact of a request that never reached the gateway, which emits those of all others."""
+        self.sink.emit(RequestRefused(
+            request_id=self.request_id(request), path=label(request.path), status=error.status, code=error.code,
+            wall_at=self.clock.wall(), seconds=self.clock.now() - request.accepted_at, tenant=request.tenant))
+
+    def __repr__(self) -> str:
+        return f"<Edge: {len(self.tasks)} requests>"
+
 
 CHAT = Api.CHAT
 _KEEP_ALIVE = comment("keep-alive")
@@ -67,15 +169,16 @@ class Answer:
 
     async def run(self) -> None:
         """Decode, serve, relay. Raises StayfastError."""
-        inbound, current = self._inbound, self._edge.current
+        inbound, current, place = self._inbound, self._edge.current, self._edge.place
         fields = inbound.fields
         if says_more(fields):
-            trace = self._edge.place(caller_trace(fields))
+            trace = caller_trace(fields) if place is None else place(caller_trace(fields))
             arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
                               patience_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields),
                               events_wish(fields) if EVENTS in fields else None)
         else:
-            arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, trace=self._edge.place(None))
+            arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant,
+                              trace=None if place is None else place(None))
         request = decode(inbound.api or CHAT, inbound.body, current.limits)
         keepalive_s = current.config.keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
@@ -112,9 +215,8 @@ class Answer:
             line.write(frame(event) if self._is_chunked else event)
             line.close()  # without the last chunk: no client may take this answer for a whole one
             return
-        common = self._common + self._limits(error.allowances) if isinstance(error, Shed) else self._common
-        line.write(error_answer(error, inbound, common, self._request_id, keep_alive=line.will_stay(inbound),
-                                total_s=edge.clock.now() - inbound.accepted_at))
+        limits = self._limits(error.allowances) if isinstance(error, Shed) else b""
+        line.write(edge.render_error(inbound, error, keep_alive=line.will_stay(inbound), more=limits))
         line.finish(inbound)
 
     def _about(self, reply: Reply) -> bytes:
@@ -137,7 +239,7 @@ class Answer:
         inbound = self._inbound
         keep_alive = self._is_chunked and self._line.will_stay(inbound)
         connection = connection_line(inbound, keep_alive=keep_alive)
-        head = events_head(self._common + about, connection, is_chunked=self._is_chunked)
+        head = stream_head(_EVENTS_HEAD + self._common + about, connection, is_chunked=self._is_chunked)
         self._line.write(head + (frame(data) if self._is_chunked else data))
 
     async def _relay(self, reply: Reply) -> None:
@@ -177,4 +279,5 @@ class Answer:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         inbound, line = self._inbound, self._line
         connection = connection_line(inbound, keep_alive=line.will_stay(inbound))
-        line.write(json_answer(body, self._common + self._about(reply), connection))
+        line.write(b"%bcontent-length: %d\r\n%b%b%b\r\n%b" % (_JSON_HEAD, len(body), self._common, self._about(reply),
+                                                             connection, body))

@@ -6,7 +6,7 @@ import re
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsWish, Stage
-from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import last_event_id
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
@@ -164,7 +164,7 @@ def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
         return CacheControl(tags=_tags(tagged)) if tagged is not None else None
     text = said.decode("latin-1").lower()
     if '"' in text:
-        text = _QUOTED.sub(_bare, text)
+        text = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), text)  # a comma in quotes parts nothing
     parts = [part.strip() for part in text.split(",")]
     words = [part.partition("=")[0].rstrip() for part in parts]
     max_age_s = None
@@ -174,11 +174,6 @@ def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
             max_age_s = age_s if max_age_s is None else min(max_age_s, age_s)
     tags = _tags(tagged) if tagged is not None else ()
     return CacheControl("no-store" in words, "no-cache" in words, "only-if-cached" in words, max_age_s, tags)
-
-
-def _bare(quoted: re.Match[str]) -> str:
-    """What is quoted, as if it were not; a comma in it parts nothing."""
-    return quoted[1].replace(",", ";")
 
 
 def _seconds(said: str) -> float:

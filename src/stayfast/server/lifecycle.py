@@ -13,25 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import Sink, Trace
+from stayfast.core.events import Sink
 from stayfast.http.server.asgi import AsgiApp
-from stayfast.http.server.connection import HttpServer
-from stayfast.http.server.tasks import Tasks
+from stayfast.http.server.connection import HttpServer, Tasks
 from stayfast.server.app import GatewayApp
 from stayfast.server.backend import Current
 from stayfast.server.cold import ColdApp
 from stayfast.server.config import check_exposure
-from stayfast.server.edge import Edge, Place
+from stayfast.server.hot import Place
 from stayfast.server.inbound import Inbound
 from stayfast.server.routes import shutting_down
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _FAREWELL_S = 1.0  # for cancelled Tasks and closing sockets to go
-
-
-def as_it_came(caller: Trace | None) -> Trace | None:
-    """No tracing: the caller's place is all there is to know."""
-    return caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,7 @@ class Host:
     on_reload: Callable[[], None]  # SIGHUP
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
     cold: AsgiApp | None = None  # in place of the built-in cold endpoints
-    place: Place = as_it_came
+    place: Place | None = None  # None: no tracing
 
 
 class Server:
@@ -63,9 +57,9 @@ class Server:
         cold = host.cold or ColdApp(current, clock=host.clock, version=host.version,
                                     is_draining=lambda: self.http.is_draining)
         tasks = Tasks(host.on_error)
-        self.edge = Edge(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, cold=cold,
-                         place=host.place)
-        self.http: HttpServer[Inbound] = HttpServer(GatewayApp(self.edge), host.clock, tasks)
+        self.edge = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, cold=cold,
+                               place=host.place)
+        self.http: HttpServer[Inbound] = HttpServer(self.edge, host.clock, tasks)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
         """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""
@@ -76,7 +70,6 @@ class Server:
         self._host.on_listening(self.addresses())
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
         return self.http.addresses()
 
     def close(self) -> None:

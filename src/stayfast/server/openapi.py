@@ -145,11 +145,11 @@ _ANSWERS: dict[Api, Json] = {
 
 
 def document(version: str) -> Json:
-    """The whole document, OpenAPI 3.1. Every $ref in it resolves."""
     schemas, components = msgspec.json.schema_components([_describable(body) for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
                                               _given("previous_response_id", "string")]
+    _, waterfalls = msgspec.json.schema_components([Waterfall, Listed], ref_template=_REF)
     schema_of = dict(zip(_BODIES, schemas, strict=True))
     return {
         "openapi": "3.1.0",
@@ -160,16 +160,11 @@ def document(version: str) -> Json:
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
                                      "State": _STATE, "Caches": _CACHES,
-                                     "Forgotten": _FORGOTTEN, "Kept": _KEPT} | _waterfalls(),
+                                     "Forgotten": _FORGOTTEN, "Kept": _KEPT} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
     }
-
-
-def _waterfalls() -> Json:
-    _, components = msgspec.json.schema_components([Waterfall, Listed], ref_template=_REF)
-    return components
 
 
 def _describable(body: type) -> type:

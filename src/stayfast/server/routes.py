@@ -1,18 +1,17 @@
 """Which path is whose: the hot endpoints, which the edge serves itself, and the cold ones of the ASGI application."""
 
-from stayfast.core.errors import Rejected, Shed, StayfastError
+from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
-from stayfast.server.backend import Current
-from stayfast.server.inbound import HOT, Inbound, check_media, check_name
+from stayfast.server.inbound import HOT
 
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
-_OPEN = HEALTH | {"/", "/openapi.json"}
+OPEN = HEALTH | {"/", "/openapi.json"}
 REQUESTS = "/admin/requests"
 STATE = "/debug/state"
 CACHE = "/admin/cache"
 MAX_LISTED = 1000  # of them, at a time
-_COLD = _OPEN | MODELS | {"/metrics", REQUESTS, STATE, CACHE}
+_COLD = OPEN | MODELS | {"/metrics", REQUESTS, STATE, CACHE}
 _READING = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -66,38 +65,18 @@ def cache_key_in(path: str) -> str | None:
     return key if key and not head else None
 
 
-def admit(inbound: Inbound, current: Current, *, is_draining: bool) -> StayfastError | None:
-    """Set `api` and `tenant` of a request whose head is in, or say why it is refused before its body is read."""
-    path = inbound.path
-    inbound.api = api = HOT.get(path)
-    try:
-        if path not in _OPEN and not (path == "/metrics" and current.config.metrics_open):
-            inbound.tenant = current.keys.tenant(inbound.fields)
-            if current.is_for_this_machine:
-                check_name(inbound.fields)
-        methods = ("POST",) if api is not None else allowed(path)
-        if inbound.method not in methods:
-            _refuse_method(inbound, methods)
-        if api is not None:
-            check_media(inbound.fields)
-            if is_draining:
-                return shutting_down()
-    except Rejected as error:
-        return error
-    return None
-
-
 def shutting_down() -> Shed:
     """What a drain says to who comes too late or takes too long; a new one each time, as its end is noted on it."""
     return Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
 
 
-def _refuse_method(inbound: Inbound, methods: tuple[str, ...]) -> None:
-    if not methods:
-        path = inbound.path[:200]
-        meant = next((known for known in (f"/v1{path}", path.replace("/v1/v1/", "/v1/", 1))
-                      if known != path and (known in HOT or known in _COLD)), None)
-        hint = f" Did you mean {meant}? Mind the base URL's /v1." if meant is not None else ""
-        raise Rejected(f"There is nothing at {path}.{hint}", status=404, code="not_found")
-    raise Rejected(f"{inbound.method} is not a method of {inbound.path[:200]}: use {' or '.join(methods)}.", status=405,
-                   code="method_not_allowed")
+def wrong_method(method: str, path: str, methods: tuple[str, ...]) -> Rejected:
+    """The refusal of a method that is not one of the path's `methods`; none: there is no such path."""
+    shown = path[:200]
+    if methods:
+        return Rejected(f"{method} is not a method of {shown}: use {' or '.join(methods)}.", status=405,
+                        code="method_not_allowed")
+    meant = next((known for known in (f"/v1{shown}", shown.replace("/v1/v1/", "/v1/", 1))
+                  if known != shown and (known in HOT or known in _COLD)), None)
+    hint = f" Did you mean {meant}? Mind the base URL's /v1." if meant is not None else ""
+    return Rejected(f"There is nothing at {shown}.{hint}", status=404, code="not_found")

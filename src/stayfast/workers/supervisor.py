@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
 from stayfast.policy.resilience.backoff import backoff_s
-from stayfast.workers.framing import encode_frame
-from stayfast.workers.parent_channel import READY
+from stayfast.workers.channels import READY, encode_frame
 
 EXIT_PORT_IN_USE = 3
 EXIT_WORKERS_FAIL = 4

@@ -29,7 +29,7 @@ from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.upstreams.state.health import Health
 from stayfast.upstreams.state.limiter import Limited
 from stayfast.upstreams.state.upstream_state import Member
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 from stayfast.workers.shared_memory import Board, BoardFull
 
 LOOK_EVERY_S = 0.05
@@ -49,7 +49,7 @@ class AsOne:
         self._others = tuple(other for other in range(n_workers) if other != n)
         self._clock = clock
         self._held: set[str] = set()  # names of what each worker holds
-        self._upstreams: dict[Member, _Upstream] = {}
+        self._upstreams: dict[Member, list[_Breaker | _Limit]] = {}
         self._breakers: dict[Health, _Breaker] = {}
         self._limits: dict[Limited, _Limit] = {}
         self._budgets: dict[ExtraBudget, _Budget] = {}
@@ -75,14 +75,14 @@ class AsOne:
 
         Raises BoardFull.
         """
-        before = self._upstreams
-        self._upstreams = {member: before.get(member) or _Upstream(member) for _, member in members}
+        before, self._upstreams = self._upstreams, {}
         known, self._breakers = self._breakers, {}
         learned, self._limits = self._limits, {}
         for name, member in members:
-            self._upstreams[member].share([self._health(name, health, known.get(health)) for health in member.shared],
-                                          [self._limit(name, limited, learned.get(limited)) for limited in member.all_limited
-                                           if not limited.limit.is_off])
+            self._upstreams[member] = [
+                *(self._health(name, health, known.get(health)) for health in member.shared),
+                *(self._limit(name, limited, learned.get(limited)) for limited in member.all_limited
+                  if not limited.limit.is_off)]
         for member in before:
             if member not in self._upstreams:
                 for limited in member.all_limited:
@@ -102,8 +102,10 @@ class AsOne:
         """Tell the others and hear them, once."""
         now = self._clock.now()
         self._beat(now)
-        for upstream in self._upstreams.values():
-            upstream.look(now)
+        for member, shared in self._upstreams.items():
+            for one in shared:
+                one.look(now)
+            member.learned()
         for budget in self._budgets.values():
             budget.look(now)
         for other in self._others:
@@ -217,7 +219,6 @@ class _Budget:
         self._told = budget.told()
 
     def look(self, now: float) -> None:
-        """Tell and hear."""
         told = self._budget.told()
         if told != self._told:
             self._counts.add([new - old for new, old in zip(told, self._told, strict=True)])
@@ -241,7 +242,6 @@ class _Breaker:
         self._looked_at = -inf
 
     def look(self, now: float) -> None:
-        """Tell and hear."""
         breaker, cells = self._breaker, self._cells
         evidence = breaker.told(self._looked_at)
         self._looked_at = now
@@ -259,29 +259,6 @@ class _Breaker:
             cells[self._said[self._n]] = breaker.said
 
 
-class _Upstream:
-    """One upstream's breakers and limits."""
-
-    __slots__ = ("_breakers", "_limits", "_member")
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-        self._breakers: Sequence[_Breaker] = ()
-        self._limits: Sequence[_Limit] = ()
-
-    def share(self, breakers: Sequence[_Breaker], limits: Sequence["_Limit"]) -> None:
-        """From now on these."""
-        self._breakers, self._limits = breakers, limits
-
-    def look(self, now: float) -> None:
-        """Tell and hear."""
-        for breaker in self._breakers:
-            breaker.look(now)
-        for limit in self._limits:
-            limit.look(now)
-        self._member.learned()
-
-
 class _Limit:
     """One limit: all of an upstream's, or a lane's there."""
 
@@ -294,7 +271,7 @@ class _Limit:
         self._value, self._leader, self._led_at = own
 
     def look(self, now: float) -> None:
-        """Tell and hear. The leader learns; it is whoever was busy first when there was none."""
+        """The leader learns; it is whoever was busy first when there was none."""
         limited, cells = self._limited, self._cells
         if not limited.limit.learns:
             return

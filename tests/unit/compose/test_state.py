@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stayfast.compose.system import Observers, System, build
-from stayfast.compose.telemetry import Looked, gauges, told, waiting
+from stayfast.compose.telemetry import gauges, told, waiting
 from stayfast.core.types import Api, Outcome
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.counters import Snapshot, Totals
@@ -54,7 +54,7 @@ def test_metrics_and_text() -> None:
     assert gauges(built.registry) == {"stayfast_limit": [(("a", ""), 50.0)],
                                       "stayfast_breaker_state": [(("a",), 2.0), (("b",), 0.0)]}
     assert waiting(built.registry) == [(("a", ""), 0), (("b", ""), 0)]
-    state = json.loads(told(Looked(built.registry, built.gateway.router.routes, built.gateway.admit, {}, 3, 0.0)))
+    state = json.loads(told(built.registry, built.gateway.router.routes, built.gateway.admit, prefix={}, worker=3, now=0.0))
     assert state["worker"] == 3
     assert "<Breaker open: 2 failures in a row; 2 failures in a row>" in state["upstreams"]["a"]
     assert "<Limit off>" in state["upstreams"]["b"]

@@ -13,7 +13,7 @@ from stayfast.core.events import RequestDone
 from stayfast.observe.batch import Batch
 from stayfast.observe.recent import Recent, RecentConfig
 from stayfast.server.backend import Asked
-from stayfast.workers.peers import Siblings
+from stayfast.workers.channels import Siblings
 from tests.unit.observe.test_metrics import counting, done
 
 pytestmark = pytest.mark.sockets

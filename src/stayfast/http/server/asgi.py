@@ -11,8 +11,7 @@ from typing import Any, Generic, cast
 from urllib.parse import unquote
 
 from stayfast.http.server.connection import Connection
-from stayfast.http.server.parser import R
-from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.parser import HttpRequest, R
 from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line
 
 Scope = dict[str, Any]  # ASGI's own words; it gives no closer types
@@ -23,7 +22,6 @@ _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
 
 
 def scope_of(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str, Any]) -> Scope:
-    """ASGI's scope of one request."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

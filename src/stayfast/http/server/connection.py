@@ -2,8 +2,7 @@
 
 Reading never stops while a request is answered, because the end of reading is how the client's leaving shows: the
 request's Task is cancelled in the same turn of the loop. Of what a client sends far ahead, the requests that are whole are
-answered and the rest is dropped. One timer serves all time-outs. It is never moved later, only found to be early when it
-fires, so that a request on a warm connection touches no timer.
+answered and the rest is dropped. One `LazyTimer` serves all time-outs. Every Task is held by `Tasks` until it ends.
 """
 
 import asyncio
@@ -17,8 +16,78 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
-from stayfast.http.server.tasks import Tasks
-from stayfast.http.server.timer import LazyTimer
+
+
+class LazyTimer:
+    """Calls `check` no later than the earliest instant it was set to; `check` returns when it is due next, `math.inf` for
+    never. It is never moved later, only found to be early when it fires: a request on a warm connection moves no timer.
+    """
+
+    __slots__ = ("_at", "_check", "_handle")
+
+    def __init__(self, check: Callable[[], float]) -> None:
+        self._check = check
+        self._at = math.inf
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set_by(self, at: float) -> None:
+        """Fire no later than `at`, on the loop's clock."""
+        if at < self._at:
+            if self._handle is not None:
+                self._handle.cancel()
+            self._at = at
+            self._handle = asyncio.get_running_loop().call_at(at, self._fire)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._at = -math.inf
+        self._check = lambda: math.inf  # `check` held the connection, and the connection this
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._at = math.inf
+        self.set_by(self._check())
+
+
+class Tasks:
+    """Running Tasks of one loop. `on_error(error)` gets every exception but cancellation; it must not raise."""
+
+    __slots__ = ("_on_error", "_running", "loop")
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._on_error = on_error
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a Task; it runs from the next turn of the loop."""
+        task = self.loop.create_task(coroutine)
+        self._running.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def report(self, error: BaseException) -> None:
+        """Hand on an exception that its Task has answered for in another way (with a 500, say)."""
+        self._on_error(error)
+
+    async def wait(self, limit_s: float) -> None:
+        """Return when none is running, or after `limit_s` seconds."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=limit_s)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_error(error)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __repr__(self) -> str:
+        return f"<Tasks: {len(self._running)} running>"
+
 
 BACKLOG = 4096
 HIGH_WATER_BYTES = 128 * 1024  # unsent bytes above which nothing more is pulled from where an answer comes from
@@ -84,15 +153,12 @@ class HttpServer(Generic[R]):
                                                       reuse_port=reuse_port or None)
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
         return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
 
     def connect(self) -> "Connection[R]":
-        """The protocol of a new connection."""
         return Connection(self)
 
     def leave(self, connection: "Connection[R]") -> None:
-        """A connection is gone."""
         self.connections.discard(connection)
         if not self.connections:
             self.is_empty.set()
@@ -102,17 +168,14 @@ class HttpServer(Generic[R]):
         self.is_draining = True
 
     def stop_listening(self) -> None:
-        """Take no new connections."""
         if self._listener is not None:
             self._listener.close()
 
     def abort(self) -> None:
-        """Close all connections at once and cancel what runs."""
         for connection in tuple(self.connections):
             connection.abort()
 
     def check_head(self, request: R) -> StayfastError | None:
-        """What to refuse of a request whose head is in."""
         return self.app.check_head(request, is_draining=self.is_draining)
 
     def __repr__(self) -> str:
@@ -151,7 +214,6 @@ class Connection(asyncio.Protocol, Generic[R]):
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
         self._transport = cast("asyncio.Transport", transport)
         self.write: Callable[[bytes], None] = self._transport.write
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
@@ -167,7 +229,6 @@ class Connection(asyncio.Protocol, Generic[R]):
             self._timer.set_by(self._idle_since + limits.idle_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        """The client sent bytes."""
         if self._is_lingering or self._is_lost:
             return
         parser = self._parser
@@ -189,21 +250,18 @@ class Connection(asyncio.Protocol, Generic[R]):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._is_lost = True
         self._server.leave(self)
         self._timer.cancel()
         self._cancel()
 
     def pause_writing(self) -> None:
-        """More is unsent than should be."""
         self.is_full = True
         self._stalled_since = self._server.clock.now()
         self._n_unsent = self._transport.get_write_buffer_size()
         self._timer.set_by(self._stalled_since + self._server.app.limits.write_stall_s)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
         self.is_full = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -247,7 +305,6 @@ class Connection(asyncio.Protocol, Generic[R]):
         self._server.tasks.report(error)
 
     def respond_error(self, request: R, error: StayfastError) -> None:
-        """Answer with an error, where no answer has begun."""
         self.write(self._server.app.render_error(request, error, keep_alive=self.will_stay(request)))
         self.finish(request)
 

@@ -1,24 +1,118 @@
-"""Bytes to requests, without sockets: the parser, its limits, and what it must never accept.
+"""Bytes to requests, without sockets: the parser, its limits, the checks of heads.
 
 llhttp runs with every leniency off: a line end that is not CRLF, folding, NUL, a second or malformed Content-Length and
 one beside Transfer-Encoding end here. Whatever two servers in a row could understand in two ways is how requests are
-smuggled, so it is answered with 400 and the connection is closed.
+smuggled, so it is answered with 400 and the connection is closed. So is a header that is given twice, a transfer-encoding
+other than chunked, and a target that is no path; RFC 9112 demands the `host` header of HTTP/1.1.
 
 Reading goes on while a request is answered (that is how the client's leaving is seen), so several can be ready.
 What is sent cannot grow memory: `_n_quiet` counts the bytes of a request since its last body byte, so trailers and chunk
 extensions are bounded like a head, and a body that is refused already is read only as far as `SWALLOWED_BYTES`.
 """
 
+import math
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import httptools
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
-from stayfast.http.server.request import HttpRequest, is_http_10, read_fields, split_target
+
+FRAMING_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"connection"))
+_HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
+_TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?", re.IGNORECASE)
+
+
+class HttpRequest:
+    """A request. The parser fills it, the head check may set what it stands for; nothing changes it afterwards.
+
+    A subclass names the headers that its application reads in `READ_HEADERS`, and those of them that may come in several
+    lines (RFC 9110, 5.3) in `LIST_HEADERS`. The parser looks at no others.
+    """
+
+    READ_HEADERS: ClassVar[frozenset[bytes]] = FRAMING_HEADERS
+    LIST_HEADERS: ClassVar[frozenset[bytes]] = frozenset((b"connection",))
+
+    __slots__ = ("accepted_at", "body", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive", "method", "path",
+                 "query", "raw_headers", "refusal")
+
+    def __init__(self, accepted_at: float) -> None:
+        self.accepted_at = accepted_at  # monotonic seconds, when its first byte was read
+        self.method = ""
+        self.path = ""  # still quoted
+        self.query = b""
+        self.is_http_10 = False
+        self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # the head check may drop them
+        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of READ_HEADERS but content-length
+        self.body = b""
+        self.keep_alive = False
+        self.deadline_s = math.inf  # after its first byte; set by the head check: until then the body must be in
+        self.refusal: StayfastError | None = None  # to be answered without being handled
+        self.is_broken = False  # nothing that follows on its connection can be trusted
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.READ_HEADERS = cls.READ_HEADERS | FRAMING_HEADERS
+        cls.LIST_HEADERS = cls.LIST_HEADERS | HttpRequest.LIST_HEADERS
+
+    def deadline_error(self) -> StayfastError:
+        """The answer when `deadline_s` is over before the body is in."""
+        return Rejected(f"The request's body did not arrive in time ({self.deadline_s:g} s).", status=408,
+                        code="request_timeout")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.method} {self.path}, body of {len(self.body)} bytes>"
+
+
+def is_http_10(version: str) -> bool:
+    """Whether it is HTTP/1.0. Raises Rejected for what is neither that nor 1.1."""
+    if version not in ("1.0", "1.1"):
+        raise Rejected(f"HTTP/{version} is not spoken here: use HTTP/1.1.", code="bad_version")
+    return version == "1.0"
+
+
+def split_target(target: bytes) -> tuple[str, bytes]:
+    """Path and query of a request target in origin or absolute form. Raises Rejected."""
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise Rejected("The request target is not a path.", code="bad_request_target")
+    return found[1].decode("ascii"), found[2] or b""
+
+
+def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpRequest], *,
+                is_http_10: bool) -> dict[bytes, bytes]:
+    """The headers that `request_type` reads, by lower-case name. Raises Rejected for what two servers could understand in
+    two ways.
+    """
+    names, lists = request_type.READ_HEADERS, request_type.LIST_HEADERS
+    fields: dict[bytes, bytes] = {}
+    for name, value in raw:
+        key = name.lower()
+        if key in names:
+            if key not in fields:
+                fields[key] = value
+            elif key in lists:
+                fields[key] += b", " + value
+            else:
+                raise Rejected(f"The header {key.decode()} is given twice.", code="duplicate_header", param=key.decode())
+    host = fields.get(b"host")
+    if host is None:
+        if not is_http_10:
+            raise Rejected("The header host is missing.", code="missing_host", param="host")
+    elif host.translate(None, _HOST_CHARS):
+        raise Rejected("The header host is not a host name.", code="bad_host", param="host")
+    if (coding := fields.get(b"transfer-encoding")) is not None and (is_http_10 or coding.lower() != b"chunked"):
+        raise Rejected("The only transfer-encoding understood is chunked, in HTTP/1.1.",
+                       code="bad_transfer_encoding", param="transfer-encoding")
+    if (expected := fields.get(b"expect")) is not None and expected.lower() != b"100-continue":
+        raise Rejected("The only expectation understood is 100-continue.", status=417, code="bad_expectation",
+                       param="expect")
+    return fields
+
 
 IDLE, HEAD, BODY = 0, 1, 2
 MAX_PIPELINED = 64
@@ -143,14 +237,12 @@ class RequestParser(Generic[R]):
             self._break_off(error)
 
     def on_message_begin(self) -> None:
-        """The parser saw the first byte of a request."""
         self._began_at = began_at = self._clock.now()
         self._request = self._request_type(began_at)
         self._n_head, self._n_first = self._n_first, 0
         self.phase = HEAD
 
     def on_url(self, part: bytes) -> None:
-        """The parser has a part of the target."""
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -197,7 +289,6 @@ class RequestParser(Generic[R]):
         self.owes_continue = True
 
     def on_body(self, part: bytes) -> None:
-        """The parser has a part of the body."""
         self._n_quiet = 0
         self._n_body += len(part)
         if self._n_body > self._limits.max_body_bytes:
@@ -214,7 +305,6 @@ class RequestParser(Generic[R]):
             self._body += part
 
     def on_message_complete(self) -> None:
-        """The parser has a whole request."""
         if self._replay is not None:
             return
         if self._raw:

@@ -5,7 +5,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 from stayfast.core.clock import Clock
-from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.parser import HttpRequest
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -27,7 +27,6 @@ class DateLine:
         self._line = b""
 
     def line(self) -> bytes:
-        """The whole header line."""
         second = int(self._clock.wall())
         if second != self._second:
             self._second = second

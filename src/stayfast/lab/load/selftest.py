@@ -14,11 +14,9 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.http.server.connection import Connection as HttpConnection
-from stayfast.http.server.connection import HttpServer
-from stayfast.http.server.parser import HttpLimits
-from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.connection import HttpServer, Tasks
+from stayfast.http.server.parser import HttpLimits, HttpRequest
 from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line, whole_response
-from stayfast.http.server.tasks import Tasks
 from stayfast.lab.load.arrivals import Gamma
 from stayfast.lab.load.client import AskingConfig, HttpConfig, HttpTarget
 from stayfast.lab.load.exchange import Connection, Exchange

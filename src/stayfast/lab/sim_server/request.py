@@ -1,6 +1,6 @@
 """A request to the simulator."""
 
-from stayfast.http.server.request import HttpRequest
+from stayfast.http.server.parser import HttpRequest
 
 
 class SimRequest(HttpRequest):

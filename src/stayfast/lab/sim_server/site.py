@@ -8,10 +8,9 @@ from typing import Any
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.types import Api
-from stayfast.http.server.connection import Connection, HttpServer
+from stayfast.http.server.connection import Connection, HttpServer, Tasks
 from stayfast.http.server.parser import HttpLimits
 from stayfast.http.server.response import DateLine, connection_line, whole_response
-from stayfast.http.server.tasks import Tasks
 from stayfast.lab.sim_server.answer import Answer, Desk, Headers, head_lines
 from stayfast.lab.sim_server.config import ListenConfig
 from stayfast.lab.sim_server.control import Control

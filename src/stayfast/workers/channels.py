@@ -1,12 +1,21 @@
-"""How the workers of one parent ask each other things: a question and an answer over a private Unix socket.
+"""Messages between the processes of one gateway, each a frame: its length (4 bytes, big-endian) and its bytes.
 
-Problem: a client reaches one worker by chance, but asks about all of them. Rule: each worker listens on a socket of its own
-in a folder that only their user can enter; whoever is asked something asks the others, all at once, and waits for them no
-longer than `patience_s`. Both ways a message is a frame (server/framing.py). One that does not answer is left out, never
-waited for.
+Parent and worker. Problem: a worker must never outlive its parent, must start from the very settings that the parent has
+checked (the file may have changed since), and must say when it serves. Rule: a socket pair, on the worker's standard input,
+carries all three. Down come briefings; up goes one line, `ready`. The end of the line is the end of the parent, even one
+that was killed: the worker drains as for SIGTERM. A briefing after the first one is a reload: it raises SIGHUP.
+
+Worker and worker. Problem: a client reaches one worker by chance, but asks about all of them. Rule: each worker listens on a
+Unix socket in a folder that only their user can enter; whoever is asked something asks the others, all at once, and waits
+for them no longer than `patience_s`. One that does not answer is left out, never waited for.
 """
 
 import asyncio
+import os
+import signal
+import socket
+import struct
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,10 +23,75 @@ from shutil import rmtree
 from tempfile import mkdtemp
 
 from stayfast.workers import shared_memory as board
-from stayfast.workers.framing import encode_frame, read_frame
 
+READY = b"ready\n"
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+
+
+def encode_frame(message: bytes) -> bytes:
+    return _LENGTH.pack(len(message)) + message
+
+
+async def read_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes | None:
+    """One message; None for one that breaks off or is longer than `max_bytes`."""
+    try:
+        (n_bytes,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return await reader.readexactly(n_bytes) if n_bytes <= max_bytes else None
+    except asyncio.IncompleteReadError:
+        return None
+
+
+def receive_frame(sock: socket.socket) -> bytes | None:
+    """One message from a blocking socket; None when the peer has closed it."""
+    head = _receive_exactly(sock, _LENGTH.size)
+    return None if head is None else _receive_exactly(sock, _LENGTH.unpack(head)[0])
+
+
+def _receive_exactly(sock: socket.socket, n_bytes: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < n_bytes:
+        try:
+            part = sock.recv(n_bytes - len(parts))
+        except ConnectionError:
+            return None
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+class Lifeline:
+    """The worker's end. `briefing` is the latest one; a thread of its own waits for the next."""
+
+    def __init__(self, line: socket.socket) -> None:
+        """Wait for the first briefing. Raises EOFError when the parent is gone before it came."""
+        self._line = line
+        first = receive_frame(self._line)
+        if first is None:
+            raise EOFError("the parent process ended before it said what to serve")
+        self.briefing = first
+
+    @classmethod
+    def on_standard_input(cls) -> "Lifeline":
+        return cls(socket.socket(fileno=os.dup(0)))
+
+    def watch(self, drain_s: float) -> None:
+        """From now on raise SIGHUP for a new briefing and SIGTERM for the parent's end; `drain_s` later, exit at once."""
+        threading.Thread(target=self._watch, args=(drain_s,), name="lifeline", daemon=True).start()
+
+    def ready(self) -> None:
+        """Tell the parent that this worker serves, and takes signals."""
+        self._line.sendall(READY)
+
+    def _watch(self, drain_s: float) -> None:
+        while (briefing := receive_frame(self._line)) is not None:
+            self.briefing = briefing
+            os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(drain_s)
+        os._exit(1)  # the drain hangs, and nobody is left to see it
 
 
 @contextmanager
@@ -76,7 +150,6 @@ class Siblings:
         return {other: task.result() for other, task in asked.items()}
 
     def close(self) -> None:
-        """Answer no more."""
         if self._server is not None:
             self._server.close()
 
