@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.engine.config import TINY_PATH, EngineConfig, check_runnable
-from stayfast.engine.crash_log import LastWords
-from stayfast.engine.process import command, n_cores
+from stayfast.engine.process import LastWords, command, n_cores
 
 CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
 

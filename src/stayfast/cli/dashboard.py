@@ -3,7 +3,7 @@
 import argparse
 
 from stayfast.cli.alerts import write
-from stayfast.observe.grafana.dashboard import text
+from stayfast.observe.grafana import text
 
 
 def run(arguments: argparse.Namespace) -> int:

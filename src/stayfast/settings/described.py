@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from stayfast.core.deadline import Timeouts
+from stayfast.core.setting import About
 from stayfast.engine.config import EngineConfig
-from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.alerts.rule import AlertsConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.budget import PART, PART_FORM, BudgetConfig
@@ -20,7 +21,6 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Latency, Slo
 from stayfast.server.config import ServerConfig
-from stayfast.settings.about import About
 from stayfast.settings.described_admission import DESCRIBED as ADMISSION
 from stayfast.settings.described_semantic import DESCRIBED as SEMANTIC
 from stayfast.settings.described_stores import DESCRIBED as STORES

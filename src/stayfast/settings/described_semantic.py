@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from stayfast.core.setting import About
 from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import LEAST_LABELS
 from stayfast.policy.cache.similarity import MOST_LABELS, PERCENT, PERCENT_FORM, SemanticConfig
-from stayfast.settings.about import About
 from stayfast.stores.embedder import EmbedderConfig
 
 EMBEDDER = {

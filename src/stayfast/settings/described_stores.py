@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stayfast.settings.about import About
+from stayfast.core.setting import About
 from stayfast.stores.remote_store import SharedConfig
 
 SHARED = {

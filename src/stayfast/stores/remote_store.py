@@ -16,6 +16,13 @@ One call for all processes: whoever is to make an answer asks to `lead` it, for 
 made every FIRST_LOOK_S to LAST_LOOK_S, until it is there, or nobody makes it any more. A leader that dies costs `wait_s`.
 When wrong: what one process forgets on purpose, others may give for `near_s` more. Clocks of machines that differ make
 answers older or younger by that.
+
+An answer leaves this process as bytes. What another version wrote, or a broken disk, is no answer:
+
+    1 byte   the form's version
+    4 bytes  CRC-32 of key and rest, so that no answer is read under another key
+    rest     msgpack of `Kept`, with its members' names: a version may add some; one that means something else by a name
+             must raise `VERSION`
 """
 
 import asyncio
@@ -25,7 +32,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from random import Random
+from typing import Final
+from zlib import crc32
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -34,10 +44,33 @@ from stayfast.core.events import Sink, StoreAsked, StoreChanged
 from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.policy.resilience.backoff import backoff_s
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
-from stayfast.stores.backend import Door, Get, IsLed, Lead, Led, Order, Put, Remove, Reply
-from stayfast.stores.base import Kept, StoreGone, StoreStats
-from stayfast.stores.codec import packed, unpacked
+from stayfast.stores.base import Door, Get, IsLed, Kept, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
 from stayfast.stores.journal import Journal
+
+VERSION: Final = b"\x01"
+_HEAD: Final = 5  # bytes before the msgpack
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Kept).decode
+
+
+def packed(key: bytes, kept: Kept) -> bytes:
+    """An answer that is to be kept under a key."""
+    said = _encode(kept)
+    return VERSION + crc32(said, crc32(key)).to_bytes(4, "big") + said
+
+
+def unpacked(key: bytes, data: bytes) -> Kept:
+    """What was kept under a key. Raises ValueError for anything else."""
+    if data[:1] != VERSION:
+        raise ValueError("it was written by another version")
+    said = memoryview(data)[_HEAD:]
+    if crc32(said, crc32(key)) != int.from_bytes(data[1:_HEAD], "big"):
+        raise ValueError("it is not what was written")
+    try:
+        return _decode(said)
+    except (msgspec.DecodeError, RecursionError):
+        raise ValueError("it is no answer of this version") from None
+
 
 AT_A_TIME = 64
 MOST_WAITING = 2000  # look-ups; more than that are told at once that there is nothing
