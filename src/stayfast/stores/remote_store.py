@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from random import Random
-from typing import Final
+from typing import Annotated, Final
 from zlib import crc32
 
 import msgspec
@@ -41,6 +41,7 @@ from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked, StoreChanged
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.policy.resilience.backoff import backoff_s
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
@@ -86,20 +87,21 @@ CLOSED = State.CLOSED
 class SharedConfig:
     """How a shared store is asked. Seconds and bytes; `wait_s` 0: no process waits for another's call."""
 
-    timeout_s: float = 0.02
-    wait_s: float = 5.0
-    near_bytes: int = 16 * 1024 * 1024
-    near_s: float = 10.0
+    timeout_s: Annotated[float, About(
+        "The longest that a request waits for it, in seconds; then it goes on as if nothing were kept.",
+        minimum=0.001, maximum=10)] = 0.02
+    wait_s: Annotated[float, About(
+        "The longest that a request for a whole answer waits for another process that makes the same one just now, in "
+        "seconds; never more than half of its own time. 0: each process makes its own.", minimum=0, maximum=60)] = 5.0
+    near_bytes: Annotated[int, About(
+        "The memory for answers that were had or kept lately, in each worker; 0: none.",
+        minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
+    near_s: Annotated[float, About(
+        "How long an answer is had from there, in seconds: as long, other processes may give what was purged.",
+        more_than=0, maximum=86_400)] = 10.0
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.timeout_s <= 10:
-            raise ValueError(f"timeout_s must be from 0.001 to 10 seconds, not {self.timeout_s}")
-        if not 0 <= self.wait_s <= 60:
-            raise ValueError(f"wait_s must be from 0 to 60 seconds, not {self.wait_s}")
-        if not 0 <= self.near_bytes <= 1 << 40:
-            raise ValueError(f"near_bytes must be from 0 to {1 << 40}, not {self.near_bytes}")
-        if not 0 < self.near_s <= 86_400:
-            raise ValueError(f"near_s must be more than 0 and at most 86400 seconds, not {self.near_s}")
+        check_bounds(self)
 
 
 class Lost(StrEnum):
