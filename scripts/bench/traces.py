@@ -27,7 +27,7 @@ from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.tracing.config import TraceConfig
 from stayfast.observe.tracing.exporter import Tracing
-from stayfast.observe.tracing.spans import Spans
+from stayfast.observe.tracing.otlp import Spans
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.inbound import caller_trace, forwarded
 from stayfast.wire.trace_context import headers_of

@@ -30,8 +30,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.settings import Route, Settings
 from stayfast.settings.environment import cache_home, environment
 from stayfast.stores import onnx_embedder as minilm
-from stayfast.stores.backend import Get, IsLed, Lead, Led, Order, Put, Reply
-from stayfast.stores.base import StoreStats
+from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Reply, StoreStats
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import Say, Scripted, Wait

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.engine.config import TINY_PATH, EngineConfig, check_runnable
-from stayfast.engine.crash_log import LastWords
-from stayfast.engine.process import command, n_cores
+from stayfast.engine.process import LastWords, command, n_cores
 
 CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
 
 
 @pytest.mark.parametrize(("field", "value", "says"), [
-    ("model", "", "model must be"), ("n_threads", -1, "n_threads must be 0 to 512"), ("n_slots", 0, "n_slots must be 1"),
-    ("ctx_per_slot", 10, "ctx_per_slot must be 64"), ("port", 80, "port must be 0"), ("port", 70_000, "port must be 0"),
-    ("prompt_cache_mib", -1, "prompt_cache_mib must be 0"), ("ready_timeout_s", 0.0, "ready_timeout_s must be more"),
-    ("restart_base_s", 31.0, "restart_base_s <= restart_cap_s"), ("healthy_after_s", -1.0, "healthy_after_s must not"),
+    ("model", "", "model must be"), ("n_threads", -1, "n_threads must be from 0 to 512"),
+    ("n_slots", 0, "n_slots must be from 1"), ("ctx_per_slot", 10, "ctx_per_slot must be from 64"),
+    ("port", 80, "port must be 0"), ("port", 70_000, "port must be from 0"),
+    ("prompt_cache_mib", -1, "prompt_cache_mib must be from 0"), ("ready_timeout_s", 0.0, "ready_timeout_s must be more"),
+    ("restart_base_s", 31.0, "restart_base_s <= restart_cap_s"),
+    ("healthy_after_s", -1.0, "healthy_after_s must be at least 0"),
 ])
 def test_config_names_what_is_wrong(field: str, value: Any, says: str) -> None:
     """Every range is checked, and the message names the field."""

@@ -190,7 +190,7 @@ def test_an_open_gateway_listens_on_loopback_only(host: str, *, is_local: bool) 
 
 
 @pytest.mark.parametrize(("setting", "value", "said"), [
-    ("port", 65_536, "port must be between"), ("max_body_bytes", 0, "max_body_bytes must be"),
+    ("port", 65_536, "port must be from"), ("max_body_bytes", 0, "max_body_bytes must be"),
     ("head_timeout_s", 0, "head_timeout_s must be"),
     ("keepalive_s", -1, "keepalive_s must be"), ("idle_timeout_s", float("nan"), "idle_timeout_s must be"),
     ("auth", "maybe", "auth must be one of"), ("auth", "required", "keys is empty"),
@@ -207,7 +207,7 @@ def test_settings_are_checked_where_they_are_made(setting: str, value: object, s
 def test_every_depth_that_can_be_set_can_be_used() -> None:
     """One bound for the setting and for the decoder: the largest makes a system, the next names itself."""
     assert Current(FakeBackend(ServerConfig(max_depth=MAX_DEPTH))).limits.max_depth == MAX_DEPTH
-    with pytest.raises(ValueError, match=f"max_depth must be between 8 and {MAX_DEPTH}"):
+    with pytest.raises(ValueError, match=f"max_depth must be from 8 to {MAX_DEPTH}"):
         ServerConfig(max_depth=MAX_DEPTH + 1)
 
 

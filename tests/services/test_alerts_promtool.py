@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.alerts.files import groups, prometheus, sloth
-from stayfast.observe.alerts.rule import Alert
+from stayfast.observe.alerts.rule import Alert, AlertsConfig
 from stayfast.policy.slo import Latency, Slo
 from tests.services.tools import tool
 

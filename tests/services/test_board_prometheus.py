@@ -13,7 +13,7 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import groups
 from stayfast.observe.alerts.files import prometheus as rules_file
 from stayfast.observe.alerts.rule import Recording, is_awaited, quoted
-from stayfast.observe.grafana.dashboard import FIRING, board
+from stayfast.observe.grafana import FIRING, board
 from stayfast.settings import Settings, Source, load
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool

@@ -11,8 +11,7 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreAsked, StoreChanged
-from stayfast.stores.backend import Door
-from stayfast.stores.base import Store, StoreGone
+from stayfast.stores.base import Door, Store, StoreGone
 from stayfast.stores.redis import RedisDoor
 from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import RecordingSink

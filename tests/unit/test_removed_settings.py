@@ -5,7 +5,7 @@ import pytest
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, SettingsError, Source, load
 from stayfast.settings.problems import Path
-from stayfast.settings.removed import ANY, REMOVED_KEYS, explain_removed
+from stayfast.settings.validate import ANY, REMOVED_KEYS, explain_removed
 
 BASE = "upstreams: {a: {kind: simulated}}\nroutes: {m: [a]}\n"
 TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old"): "in a list", ("gone",): "a section"}

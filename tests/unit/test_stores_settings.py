@@ -93,7 +93,7 @@ def test_a_route_names_a_store_that_is_there() -> None:
 
 def test_redis_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says how to get it."""
-    monkeypatch.setattr(sys.modules["stayfast.settings.caching"], "find_spec", lambda name: None)
+    monkeypatch.setattr(sys.modules["stayfast.settings.checks"], "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"stores\.s\.kind: redis needs .* pip install '\.\[redis\]' in "):
         read(f"stores: {{s: {{kind: redis, url: 'redis://h'}}}}\n{ROUTES}")
 

@@ -18,12 +18,12 @@ import uvloop
 from stayfast import __version__
 from stayfast.cli import say
 from stayfast.core.clock import SystemClock
+from stayfast.core.setting import About
 from stayfast.lab.sim_server.config import ListenConfig
 from stayfast.lab.sim_server.signals import signalled
 from stayfast.lab.sim_server.site import Site, check_name
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError, environment
-from stayfast.settings.about import About
 from stayfast.settings.validate import Decoder, Record
 from stayfast.settings.yaml_nodes import parse
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE

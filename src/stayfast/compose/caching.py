@@ -51,8 +51,7 @@ from stayfast.settings import Route as RouteSettings
 from stayfast.settings import Settings
 from stayfast.settings.environment import cache_home, environment
 from stayfast.settings.upstreams import MemoryStoreSettings, SqliteStoreSettings, StoreSettings
-from stayfast.stores.backend import Door
-from stayfast.stores.base import Store, StoreGone
+from stayfast.stores.base import Door, Store, StoreGone
 from stayfast.stores.embedder import HOW_TO, EmbedderConfig, Embedding
 from stayfast.stores.label_store import Learned
 from stayfast.stores.memory import MemoryStore

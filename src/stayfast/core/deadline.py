@@ -5,8 +5,11 @@ Source: gRPC deadlines; the SDKs' own 600 s default for `total_s`.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+
+from stayfast.core.setting import About, check_bounds
 
 
 class Deadline(msgspec.Struct, frozen=True, gc=False):
@@ -31,21 +34,20 @@ class Deadline(msgspec.Struct, frozen=True, gc=False):
         return self if self.at <= other.at else other
 
 
+def _wait(doc: str) -> About:
+    return About(doc, more_than=0, maximum=86_400)
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a request may wait for each thing, in seconds. All are bounded by `total_s`.
+    """How long a request may wait for each thing, in seconds. All are bounded by `total_s`."""
 
-    connect: TCP and TLS. first_token: from the attempt's start to the first token of content. idle: between two reads
-    of a running answer. total: from accept to the last byte.
-    """
-
-    total_s: float = 600.0  # what the OpenAI and Anthropic SDKs themselves wait
-    first_token_s: float = 120.0  # a long prompt on a busy self-hosted engine prefills for a minute
-    idle_s: float = 60.0
-    connect_s: float = 5.0
+    # what the OpenAI and Anthropic SDKs themselves wait
+    total_s: Annotated[float, _wait("From accept to the last byte, everything included; the request's deadline.")] = 600.0
+    # a long prompt on a busy self-hosted engine prefills for a minute
+    first_token_s: Annotated[float, _wait("From an attempt's start to the first token of content.")] = 120.0
+    idle_s: Annotated[float, _wait("Between two reads of a running answer.")] = 60.0
+    connect_s: Annotated[float, _wait("TCP and TLS.")] = 5.0
 
     def __post_init__(self) -> None:
-        for name in ("total_s", "first_token_s", "idle_s", "connect_s"):
-            value = getattr(self, name)
-            if not 0 < value <= 86_400:
-                raise ValueError(f"{name} must be more than 0 and at most 86400 seconds, not {value}")
+        check_bounds(self)

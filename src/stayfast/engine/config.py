@@ -3,6 +3,9 @@
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from stayfast.core.setting import About, check_bounds
 
 TINY = "tiny"
 TINY_TEMPERATURE = 0.1
@@ -14,41 +17,32 @@ _GGUF_MAGIC = b"GGUF"
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The embedded engine: `model` is "tiny" (ships with the package) or the path of a GGUF file. Seconds, tokens, MiB.
+    """The embedded engine: `model` is "tiny" (ships with the package) or the path of a GGUF file. Seconds, tokens, MiB."""
 
-    n_threads: 0 means all cores but one, which is left to the gateway. n_slots: answers generated at the same time, each
-    with a context of `ctx_per_slot` tokens. port: 0 means that one is chosen. prompt_cache_mib: memory for the prompts of
-    idle slots; llama.cpp's own default is 8 GiB, too much for a process that lives beside a gateway.
-    """
-
-    model: str = TINY
-    n_threads: int = 0
-    n_slots: int = 4
-    ctx_per_slot: int = 2048
-    port: int = 0
-    prompt_cache_mib: int = 256
-    ready_timeout_s: float = 30.0
-    restart_base_s: float = 0.25
-    restart_cap_s: float = 30.0
-    healthy_after_s: float = 10.0  # ready for so long, a crash counts as the first one again
+    model: Annotated[str, About("`tiny` (comes with Stayfast) or the path of a GGUF file.")] = TINY
+    n_threads: Annotated[int, About("Threads of the engine; 0: one less than there are cores.", minimum=0, maximum=512)] = 0
+    n_slots: Annotated[int, About("Answers that it writes at the same time.", minimum=1, maximum=256)] = 4
+    ctx_per_slot: Annotated[int, About(
+        "Tokens of prompt and answer together, for each slot.", minimum=64, maximum=1_048_576)] = 2048
+    port: Annotated[int, About(
+        "TCP port of the engine's process on 127.0.0.1 (1024 to 65535); 0: one is chosen.", minimum=0, maximum=65_535)] = 0
+    # llama.cpp's own default is 8 GiB, too much beside a gateway
+    prompt_cache_mib: Annotated[int, About("Memory for the prompts of idle slots, MiB.", minimum=0, maximum=1_048_576)] = 256
+    ready_timeout_s: Annotated[float, About("How long the model may take to load.", more_than=0, maximum=3600)] = 30.0
+    restart_base_s: Annotated[float, About(
+        "Wait before the first restart after a crash; it doubles each time.", more_than=0, maximum=3600)] = 0.25
+    restart_cap_s: Annotated[float, About("No wait before a restart is longer than this.", more_than=0, maximum=3600)] = 30.0
+    healthy_after_s: Annotated[float, About("Ready for so long, a crash counts as the first one again.", minimum=0)] = 10.0
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if not self.model:
             raise ValueError(f'model must be "{TINY}" or the path of a GGUF file')
-        for name, low, high in (("n_threads", 0, 512), ("n_slots", 1, 256), ("ctx_per_slot", 64, 1_048_576),
-                                ("prompt_cache_mib", 0, 1_048_576)):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ValueError(f"{name} must be {low} to {high}, not {value}")
-        if self.port != 0 and not 1024 <= self.port <= 65_535:
+        if 0 < self.port < 1024:
             raise ValueError(f"port must be 0 (chosen) or 1024 to 65535, not {self.port}")
-        if not 0 < self.ready_timeout_s <= 3600:
-            raise ValueError(f"ready_timeout_s must be more than 0 and at most 3600 seconds, not {self.ready_timeout_s}")
-        if not 0 < self.restart_base_s <= self.restart_cap_s <= 3600:
+        if self.restart_base_s > self.restart_cap_s:
             raise ValueError("0 < restart_base_s <= restart_cap_s <= 3600 must hold, "
                              f"not restart_base_s={self.restart_base_s}, restart_cap_s={self.restart_cap_s}")
-        if self.healthy_after_s < 0:
-            raise ValueError(f"healthy_after_s must not be negative, not {self.healthy_after_s}")
 
     @property
     def alias(self) -> str:

@@ -3,30 +3,130 @@
 A native crash costs a restart, never the gateway. The child ends with its parent, even when that is killed (see `child`).
 One engine serves all workers of a machine: whoever starts it hands its `address` on.
 
-A loopback port for the engine.
-
-Chosen below the ephemeral range (32768 upwards on Linux), so that no outgoing connection takes it while the engine is
-restarting, and kept over restarts, so that whoever holds the address need not be told.
+port      Below the ephemeral range (32768 upwards on Linux), so that no outgoing connection takes it while the engine is
+          restarting, and kept over restarts, so that whoever holds the address need not be told.
+ready     A token was generated: a port that accepts, or a health page, says little about a model.
+stderr    llama.cpp quotes requests in some of its messages (a grammar that does not parse, a schema it does not know), at
+          every verbosity. So everything is kept while the model loads, when there are no requests, and only the messages
+          of a native crash from then on.
 """
 
 import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE
+from collections import deque
 from enum import StrEnum
 from random import Random
+
+import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import EngineState, Sink
 from stayfast.engine.config import EngineConfig, check_runnable
-from stayfast.engine.crash_log import LastWords
-from stayfast.engine.probe import ProbeFailed, generate_token
 from stayfast.policy.resilience.backoff import backoff_s
+
+_BODY = (b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
+         b'"stream_options":{"include_usage":true}}')
+_REQUEST = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s") % (len(_BODY), _BODY)
+
+
+class ProbeFailed(Exception):
+    """The engine answered, but not with a token."""
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int
+
+
+class _Event(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+async def generate_token(host: str, port: int) -> None:
+    """Return once one token has been generated. Raises OSError (no connection) or ProbeFailed; has no time-out itself.
+
+    The usage at the end counts, not the first text: a first token may be half a character and show no text at all.
+    Chunked framing is skipped, not parsed: each event is a chunk of its own, so no line of an event is ever split.
+    """
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(_REQUEST)
+        status = (await reader.readline()).split(b" ", 2)
+        if len(status) < 2 or status[1] != b"200":
+            raise ProbeFailed(f"status {status[1].decode('latin-1') if len(status) > 1 else 'missing'}")
+        async for line in reader:
+            if line.startswith(b"data: {") and _n_tokens(line[len(b"data: "):]) > 0:
+                return
+        raise ProbeFailed("the answer ended without a token")
+    finally:
+        writer.transport.abort()
+
+
+def _n_tokens(event: bytes) -> int:
+    try:
+        usage = msgspec.json.decode(event, type=_Event).usage
+    except msgspec.DecodeError as error:
+        raise ProbeFailed("an event is not what the protocol says") from error
+    return usage.completion_tokens if usage is not None else 0
+
+
+_N_LINES = 20
+_MAX_LINE_BYTES = 400
+_READ_BYTES = 65_536
+
+_CRASH = re.compile(r"\S+:\d+: GGML_ASSERT\(.*\) failed|terminate called after throwing an instance of '[\w:]+'")
+_ERROR = re.compile(r"[\d.]+ E +")
+
+
+class LastWords:
+    """A ring of lines. One task at a time."""
+
+    __slots__ = ("_is_serving", "_lines", "_partial")
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_N_LINES)
+        self._partial = b""
+        self._is_serving = False
+
+    def begin_serving(self) -> None:
+        """From here on requests may be quoted: forget what was said, keep only the messages of a crash."""
+        self._lines.clear()
+        self._partial = b""
+        self._is_serving = True
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of stderr, cut anywhere."""
+        *lines, rest = (self._partial + data).split(b"\n")
+        self._partial = rest[:_MAX_LINE_BYTES]
+        for line in lines:
+            text = line[:_MAX_LINE_BYTES].decode("utf-8", "replace").strip()
+            if text and (not self._is_serving or _CRASH.fullmatch(text)):
+                self._lines.append(text)
+
+    async def follow(self, reader: asyncio.StreamReader) -> None:
+        """Feed until EOF."""
+        while data := await reader.read(_READ_BYTES):
+            self.feed(data)
+
+    def lines(self) -> tuple[str, ...]:
+        """What was kept, oldest first."""
+        return tuple(self._lines)
+
+    def cause(self) -> str | None:
+        """The likeliest cause in one line: llama.cpp's first error (the others are echoes), else the last line."""
+        for line in self._lines:
+            if match := _ERROR.match(line):
+                return line[match.end():]
+        return self._lines[-1] if self._lines else None
+
 
 HOST = "127.0.0.1"
 

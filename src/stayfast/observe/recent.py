@@ -8,10 +8,12 @@ megabytes, through which every later request's objects would wander, and a proce
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from stayfast.core.events import Fact, RequestDone
+from stayfast.core.setting import About, check_bounds
 
 _MAX_FACT_BYTES = 64 * 1024
 
@@ -20,17 +22,15 @@ _MAX_FACT_BYTES = 64 * 1024
 class RecentConfig:
     """How many requests each ring keeps, in numbers and in memory; 0 keeps none."""
 
-    size: int = 1000
-    slow_s: float = 2.0  # to the first token
-    max_bytes: int = 8 * 1024 * 1024
+    size: Annotated[int, About(
+        "Requests kept, and as many again of those that were slow or went wrong; 0: none.",
+        minimum=0, maximum=100_000)] = 1000
+    slow_s: Annotated[float, About("A first token after this is slow.", more_than=0)] = 2.0
+    max_bytes: Annotated[int, About(
+        "Memory for each of the two, at most.", minimum=65_536, maximum=1_073_741_824)] = 8 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        if not 0 <= self.size <= 100_000:
-            raise ValueError(f"size must be from 0 to 100000, not {self.size}")
-        if not self.slow_s > 0:
-            raise ValueError(f"slow_s must be more than 0, not {self.slow_s}")
-        if not 64 * 1024 <= self.max_bytes <= 1024 * 1024 * 1024:
-            raise ValueError(f"max_bytes must be from 65536 to 1073741824, not {self.max_bytes}")
+        check_bounds(self)
 
 
 class Ring:

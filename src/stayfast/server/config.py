@@ -4,68 +4,68 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.http.server.parser import HttpLimits
 from stayfast.wire.json_input import MAX_DEPTH
 
-_MODES = ("auto", "off", "required")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TENANT = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Limits and time-outs of the edge. Sizes in bytes, durations in seconds.
+    """Limits and time-outs of the edge. Sizes in bytes, durations in seconds."""
 
-    `auth` is `required` (keys must be given), `off`, or `auto`: keys are demanded wherever there are any, and without any
-    the edge listens on loopback addresses only. `keys` maps a tenant's name to `sha256:<hex>` of its key.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8090
-    max_body_bytes: int = 32 * _MIB  # a prompt with a few images; 413 above it
-    max_head_bytes: int = 64 * 1024  # request line and headers, 431 above it; common servers take 8 to 80 KiB
-    max_headers: int = 100
-    max_depth: int = 64  # nesting of a JSON body
-    max_connections: int = 10_000
-    head_timeout_s: float = 10.0  # from a head's first byte to its last: 408 after it
-    body_timeout_s: float = 30.0  # from the request's first byte, beside what a body takes at 16 KiB/s
-    idle_timeout_s: float = 75.0  # keep-alive; longer than the 60 s that balancers keep theirs
-    write_stall_s: float = 60.0  # a client that takes nothing for so long is cut off
-    keepalive_s: float = 15.0  # silence before the first token that a comment ends; 0: no comments
-    drain_grace_s: float = 0.5  # how long the listener stays open, answering 503, while balancers look away
-    drain_s: float = 30.0  # what running answers get to finish
-    auth: str = "auto"
-    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
-    admins: tuple[str, ...] = ()  # tenants that may look at everybody's recent requests; all others at their own
-    metrics_open: bool = False  # /metrics without a key
+    host: Annotated[str, About(
+        "Address to listen on. Other machines reach the gateway on 0.0.0.0 or ::, which needs keys.")] = "127.0.0.1"
+    port: Annotated[int, About("TCP port; 0 takes a free one.", minimum=0, maximum=65_535)] = 8090
+    max_body_bytes: Annotated[int, About(
+        "Largest request body; 413 above it.", minimum=1024, maximum=1024 * _MIB)] = 32 * _MIB  # a prompt with a few images
+    # common servers take 8 to 80 KiB
+    max_head_bytes: Annotated[int, About(
+        "Largest request line with headers; 431 above it.", minimum=1024, maximum=_MIB)] = 64 * 1024
+    max_headers: Annotated[int, About("Most headers of a request; 431 above it.", minimum=8, maximum=1000)] = 100
+    max_depth: Annotated[int, About("Deepest nesting of a JSON body; 400 above it.", minimum=8, maximum=MAX_DEPTH)] = 64
+    max_connections: Annotated[int, About("Most client connections at a time.", minimum=1, maximum=1_000_000)] = 10_000
+    head_timeout_s: Annotated[float, About(
+        "From a head's first byte to its last; 408 after it.", minimum=0.01, maximum=600)] = 10.0
+    # from the request's first byte; a slow line has besides what the body takes at 16 KiB/s
+    body_timeout_s: Annotated[float, About(
+        "For a request's body, beside what a slow line needs; 408 after it.", minimum=0.01, maximum=3600)] = 30.0
+    # longer than the 60 s that balancers keep theirs
+    idle_timeout_s: Annotated[float, About(
+        "How long a connection is kept without a request.", minimum=0.01, maximum=3600)] = 75.0
+    write_stall_s: Annotated[float, About(
+        "A client that takes no byte for so long is cut off.", minimum=0.01, maximum=3600)] = 60.0
+    keepalive_s: Annotated[float, About(
+        "Silence before the first token of a stream that a comment ends; 0: no comments.", minimum=0, maximum=600)] = 15.0
+    drain_grace_s: Annotated[float, About(
+        "At the stop, how long new requests get 503 while load balancers look away.", minimum=0, maximum=600)] = 0.5
+    drain_s: Annotated[float, About(
+        "At the stop, how long running answers may take to finish.", minimum=0, maximum=86_400)] = 30.0
+    auth: Annotated[str, About(
+        "auto: keys are asked for wherever there are any, and without any only loopback addresses are served. off: nobody "
+        "is asked. required: everybody is.", words=("auto", "off", "required"))] = "auto"
+    keys: Annotated[Mapping[str, str], About(
+        "Client keys: a tenant's name and the digest of its key; `stayfast key` makes both.",
+        pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)",
+        is_secret=True)] = field(default_factory=dict, repr=False)
+    admins: Annotated[tuple[str, ...], About(
+        "Names in `keys` that may see everybody's requests at /admin/requests; others see their own.")] = ()
+    metrics_open: Annotated[bool, About("Whether /metrics answers without a key.")] = False
 
     def __post_init__(self) -> None:
-        self._check_ranges()
-        if self.auth not in _MODES:
-            raise ValueError(f"auth must be one of {', '.join(_MODES)}, not {self.auth!r}")
-        for tenant, digest in self.keys.items():
+        check_bounds(self)
+        for tenant in self.keys:
             if not _TENANT.fullmatch(tenant):
                 raise ValueError(f"keys: {tenant!r} is no tenant name: 1 to 64 of letters, digits, '.', '_', '@', '-'")
-            if not _DIGEST.fullmatch(digest):
-                raise ValueError(f"keys.{tenant} must be sha256: and 64 hex digits (`stayfast key` makes one)")
         for tenant in self.admins:
             if tenant not in self.keys:
                 raise ValueError(f"admins: {tenant!r} is none of the names in keys")
         if self.auth == "required" and not self.keys:
             raise ValueError("auth is required, but keys is empty: add one (`stayfast key` makes one)")
-
-    def _check_ranges(self) -> None:
-        for name, low, high in (
-            ("port", 0, 65_535), ("max_body_bytes", 1024, 1024 * _MIB), ("max_head_bytes", 1024, _MIB),
-            ("max_headers", 8, 1000), ("max_depth", 8, MAX_DEPTH), ("max_connections", 1, 1_000_000),
-            ("head_timeout_s", 0.01, 600), ("body_timeout_s", 0.01, 3600), ("idle_timeout_s", 0.01, 3600),
-            ("write_stall_s", 0.01, 3600), ("keepalive_s", 0, 600), ("drain_grace_s", 0, 600), ("drain_s", 0, 86_400),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ValueError(f"{name} must be between {low} and {high}, not {value}")
 
     @property
     def demands_key(self) -> bool:

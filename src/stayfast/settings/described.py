@@ -3,10 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stayfast.core.deadline import Timeouts
-from stayfast.engine.config import EngineConfig
-from stayfast.observe.alerts.config import AlertsConfig
-from stayfast.observe.recent import RecentConfig
+from stayfast.core.setting import About
 from stayfast.policy.admission.price import Price
 from stayfast.policy.budget import PART, PART_FORM, BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
@@ -19,26 +16,12 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Latency, Slo
-from stayfast.server.config import ServerConfig
-from stayfast.settings.about import About
 from stayfast.settings.described_admission import DESCRIBED as ADMISSION
 from stayfast.settings.described_semantic import DESCRIBED as SEMANTIC
-from stayfast.settings.described_stores import DESCRIBED as STORES
 
 _DAY_S = 86_400
 _MIB = 1 << 20
 
-
-def _wait(doc: str) -> About:
-    return About(doc, more_than=0, maximum=_DAY_S)
-
-
-TIMEOUTS = {
-    "total_s": _wait("From accept to the last byte, everything included; the request's deadline."),
-    "first_token_s": _wait("From an attempt's start to the first token of content."),
-    "idle_s": _wait("Between two reads of a running answer."),
-    "connect_s": _wait("TCP and TLS."),
-}
 
 
 def _part(doc: str) -> About:
@@ -124,47 +107,6 @@ BREAKER = {
                     more_than=0, maximum=86_400),
 }
 
-SERVER = {
-    "host": About("Address to listen on. Other machines reach the gateway on 0.0.0.0 or ::, which needs keys."),
-    "port": About("TCP port; 0 takes a free one.", minimum=0, maximum=65_535),
-    "max_body_bytes": About("Largest request body; 413 above it.", minimum=1024, maximum=1024 * _MIB),
-    "max_head_bytes": About("Largest request line with headers; 431 above it.", minimum=1024, maximum=_MIB),
-    "max_headers": About("Most headers of a request; 431 above it.", minimum=8, maximum=1000),
-    "max_depth": About("Deepest nesting of a JSON body; 400 above it.", minimum=8, maximum=512),
-    "max_connections": About("Most client connections at a time.", minimum=1, maximum=1_000_000),
-    "head_timeout_s": About("From a head's first byte to its last; 408 after it.", minimum=0.01, maximum=600),
-    "body_timeout_s": About("For a request's body, beside what a slow line needs; 408 after it.",
-                            minimum=0.01, maximum=3600),
-    "idle_timeout_s": About("How long a connection is kept without a request.", minimum=0.01, maximum=3600),
-    "write_stall_s": About("A client that takes no byte for so long is cut off.", minimum=0.01, maximum=3600),
-    "keepalive_s": About("Silence before the first token of a stream that a comment ends; 0: no comments.",
-                         minimum=0, maximum=600),
-    "drain_grace_s": About("At the stop, how long new requests get 503 while load balancers look away.",
-                           minimum=0, maximum=600),
-    "drain_s": About("At the stop, how long running answers may take to finish.", minimum=0, maximum=_DAY_S),
-    "auth": About("auto: keys are asked for wherever there are any, and without any only loopback addresses are served. "
-                  "off: nobody is asked. required: everybody is.", words=("auto", "off", "required")),
-    "keys": About("Client keys: a tenant's name and the digest of its key; `stayfast key` makes both.",
-                  pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)",
-                  is_secret=True),
-    "admins": About("Names in `keys` that may see everybody's requests at /admin/requests; others see their own."),
-    "metrics_open": About("Whether /metrics answers without a key."),
-}
-
-ENGINE = {
-    "model": About("`tiny` (comes with Stayfast) or the path of a GGUF file."),
-    "n_threads": About("Threads of the engine; 0: one less than there are cores.", minimum=0, maximum=512),
-    "n_slots": About("Answers that it writes at the same time.", minimum=1, maximum=256),
-    "ctx_per_slot": About("Tokens of prompt and answer together, for each slot.", minimum=64, maximum=1_048_576),
-    "port": About("TCP port of the engine's process on 127.0.0.1 (1024 to 65535); 0: one is chosen.",
-                  minimum=0, maximum=65_535),
-    "prompt_cache_mib": About("Memory for the prompts of idle slots, MiB.", minimum=0, maximum=1_048_576),
-    "ready_timeout_s": About("How long the model may take to load.", more_than=0, maximum=3600),
-    "restart_base_s": About("Wait before the first restart after a crash; it doubles each time.", more_than=0, maximum=3600),
-    "restart_cap_s": About("No wait before a restart is longer than this.", more_than=0, maximum=3600),
-    "healthy_after_s": About("Ready for so long, a crash counts as the first one again.", minimum=0),
-}
-
 def _share(doc: str) -> About:
     return About(doc, minimum=0.5, maximum=0.99999)
 
@@ -185,43 +127,6 @@ SLO = {
 }
 
 
-def _line(doc: str) -> About:
-    return About(doc, more_than=0)
-
-
-def _ratio(doc: str) -> About:
-    return About(doc, more_than=0, maximum=0.99999)
-
-
-ALERTS = {
-    "ttft_p95_s": _line("p95 of the time to the first token over 5 minutes, by route; null: no such alert."),
-    "ttft_p99_s": _line("The same for p99."),
-    "usable_p95_s": _line("p95 of the time to a usable answer; null: no such alert."),
-    "usable_p99_s": _line("The same for p99."),
-    "e2e_p95_s": _line("p95 of the whole time; unset: no such alert, for long answers take long."),
-    "e2e_p99_s": _line("The same for p99."),
-    "min_requests": About("With fewer requests in its long window, a burn of the error budget is not told.", minimum=1),
-    "min_bad": About("With fewer bad requests than this, neither.", minimum=1),
-    "min_requests_5m": About("With fewer requests in 5 minutes, no percentile and no ratio is judged; with fewer than five "
-                             "times as many, no p99.", minimum=1),
-    "cache_hit_ratio_min": _ratio("A lower share of cache hits over 30 minutes is told."),
-    "prefix_read_ratio_min": _ratio("A lower share of input read from providers' prefix caches over 30 minutes is told."),
-    "queue_depth": About("More requests waiting than this is told.", minimum=1),
-    "truncated_ratio": _ratio("Share of an upstream's streams that break off after their first token."),
-    "degraded_ratio": _ratio("Share of a route's answers by fallback, template or in part."),
-    "stalled_ratio": _ratio("Stalls for each request of an upstream."),
-    "rate_limited_ratio": _ratio("Share of an upstream's attempts that meet 429 or 529."),
-    "failed_attempts_ratio": _ratio("Share of an upstream's attempts that fail."),
-    "retry_amplification": About("Attempts for each request, by route.", more_than=1),
-    "spike_factor": _line("p99 over p50 of the first token, by route."),
-    "loop_lag_s": _line("How late the gateway's own event loop runs, in seconds."),
-    "queue_wait_p95_s": _line("p95 of the wait between accept and the first look at a request, in seconds."),
-    "handshake_p95_s": _line("p95 of the time that new connections to an upstream take, in seconds."),
-    "job": About("The name of the gateway's job in Prometheus's scrape_configs.", pattern=r"[A-Za-z0-9_./-]+",
-                 form="letters, digits and _ . / -"),
-    "runbook": About("Where docs/alerts.md can be read by whoever is on call; each alert's own heading is added."),
-}
-
 def _usd(doc: str) -> About:
     return About(doc, minimum=0, maximum=1_000_000)
 
@@ -232,13 +137,6 @@ PRICE = {
     "cached_read_per_mtok": _usd("The same for input read from the provider's cache; unset: as input."),
     "cache_write_per_mtok": _usd("The same for input written to it (for five minutes, if it says); unset: as input."),
     "cache_write_1h_per_mtok": _usd("The same for input written to it for an hour; unset: as any write."),
-}
-
-RECENT = {
-    "size": About("Requests kept, and as many again of those that were slow or went wrong; 0: none.", minimum=0,
-                  maximum=100_000),
-    "slow_s": About("A first token after this is slow.", more_than=0),
-    "max_bytes": About("Memory for each of the two, at most.", minimum=65_536, maximum=1_073_741_824),
 }
 
 CACHE = {
@@ -281,9 +179,7 @@ MODEL_RULES = {
 }
 
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
-    Timeouts: TIMEOUTS, BudgetConfig: BUDGET, RetryConfig: RETRY, HedgeConfig: HEDGE, CacheConfig: CACHE,
-    AffinityConfig: AFFINITY, EjectConfig: EJECT, LimitConfig: LIMIT, BreakerConfig: BREAKER, ServerConfig: SERVER,
-    EngineConfig: ENGINE, **SEMANTIC,
-    **STORES, **ADMISSION, Latency: LATENCY, Slo: SLO, AlertsConfig: ALERTS, Price: PRICE, RecentConfig: RECENT,
-    PrefixConfig: PREFIX, ModelRules: MODEL_RULES,
+    BudgetConfig: BUDGET, RetryConfig: RETRY, HedgeConfig: HEDGE, CacheConfig: CACHE,
+    AffinityConfig: AFFINITY, EjectConfig: EJECT, LimitConfig: LIMIT, BreakerConfig: BREAKER, **SEMANTIC,
+    **ADMISSION, Latency: LATENCY, Slo: SLO, Price: PRICE, PrefixConfig: PREFIX, ModelRules: MODEL_RULES,
 }

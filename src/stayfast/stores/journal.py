@@ -19,8 +19,7 @@ from typing import Any, Final
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked
 from stayfast.policy.resilience.backoff import backoff_s
-from stayfast.stores.backend import Door
-from stayfast.stores.base import StoreGone
+from stayfast.stores.base import Door, StoreGone
 
 SOON_S: Final = 1.0
 LONGEST_S: Final = 15.0

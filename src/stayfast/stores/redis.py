@@ -19,8 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from stayfast.core.clock import Clock
-from stayfast.stores.backend import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
-from stayfast.stores.base import Kept, StoreGone, StoreStats
+from stayfast.stores.base import Get, IsLed, Kept, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
 
 IO_S: Final = 1.0  # for one round trip; whoever waits for an answer has gone on by then
 STEP: Final = 500  # answers forgotten in one round trip

@@ -16,6 +16,13 @@ One call for all processes: whoever is to make an answer asks to `lead` it, for 
 made every FIRST_LOOK_S to LAST_LOOK_S, until it is there, or nobody makes it any more. A leader that dies costs `wait_s`.
 When wrong: what one process forgets on purpose, others may give for `near_s` more. Clocks of machines that differ make
 answers older or younger by that.
+
+An answer leaves this process as bytes. What another version wrote, or a broken disk, is no answer:
+
+    1 byte   the form's version
+    4 bytes  CRC-32 of key and rest, so that no answer is read under another key
+    rest     msgpack of `Kept`, with its members' names: a version may add some; one that means something else by a name
+             must raise `VERSION`
 """
 
 import asyncio
@@ -25,19 +32,46 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from random import Random
+from typing import Annotated, Final
+from zlib import crc32
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked, StoreChanged
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.policy.resilience.backoff import backoff_s
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
-from stayfast.stores.backend import Door, Get, IsLed, Lead, Led, Order, Put, Remove, Reply
-from stayfast.stores.base import Kept, StoreGone, StoreStats
-from stayfast.stores.codec import packed, unpacked
+from stayfast.stores.base import Door, Get, IsLed, Kept, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
 from stayfast.stores.journal import Journal
+
+VERSION: Final = b"\x01"
+_HEAD: Final = 5  # bytes before the msgpack
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Kept).decode
+
+
+def packed(key: bytes, kept: Kept) -> bytes:
+    """An answer that is to be kept under a key."""
+    said = _encode(kept)
+    return VERSION + crc32(said, crc32(key)).to_bytes(4, "big") + said
+
+
+def unpacked(key: bytes, data: bytes) -> Kept:
+    """What was kept under a key. Raises ValueError for anything else."""
+    if data[:1] != VERSION:
+        raise ValueError("it was written by another version")
+    said = memoryview(data)[_HEAD:]
+    if crc32(said, crc32(key)) != int.from_bytes(data[1:_HEAD], "big"):
+        raise ValueError("it is not what was written")
+    try:
+        return _decode(said)
+    except (msgspec.DecodeError, RecursionError):
+        raise ValueError("it is no answer of this version") from None
+
 
 AT_A_TIME = 64
 MOST_WAITING = 2000  # look-ups; more than that are told at once that there is nothing
@@ -53,20 +87,21 @@ CLOSED = State.CLOSED
 class SharedConfig:
     """How a shared store is asked. Seconds and bytes; `wait_s` 0: no process waits for another's call."""
 
-    timeout_s: float = 0.02
-    wait_s: float = 5.0
-    near_bytes: int = 16 * 1024 * 1024
-    near_s: float = 10.0
+    timeout_s: Annotated[float, About(
+        "The longest that a request waits for it, in seconds; then it goes on as if nothing were kept.",
+        minimum=0.001, maximum=10)] = 0.02
+    wait_s: Annotated[float, About(
+        "The longest that a request for a whole answer waits for another process that makes the same one just now, in "
+        "seconds; never more than half of its own time. 0: each process makes its own.", minimum=0, maximum=60)] = 5.0
+    near_bytes: Annotated[int, About(
+        "The memory for answers that were had or kept lately, in each worker; 0: none.",
+        minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
+    near_s: Annotated[float, About(
+        "How long an answer is had from there, in seconds: as long, other processes may give what was purged.",
+        more_than=0, maximum=86_400)] = 10.0
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.timeout_s <= 10:
-            raise ValueError(f"timeout_s must be from 0.001 to 10 seconds, not {self.timeout_s}")
-        if not 0 <= self.wait_s <= 60:
-            raise ValueError(f"wait_s must be from 0 to 60 seconds, not {self.wait_s}")
-        if not 0 <= self.near_bytes <= 1 << 40:
-            raise ValueError(f"near_bytes must be from 0 to {1 << 40}, not {self.near_bytes}")
-        if not 0 < self.near_s <= 86_400:
-            raise ValueError(f"near_s must be more than 0 and at most 86400 seconds, not {self.near_s}")
+        check_bounds(self)
 
 
 class Lost(StrEnum):

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stayfast.core.clock import Clock
-from stayfast.stores.backend import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
-from stayfast.stores.base import StoreGone, StoreStats
+from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from random import Random
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fanout
-from stayfast.stores.backend import Door
-from stayfast.stores.base import Store
+from stayfast.stores.base import Door, Store
 from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
 from stayfast.turns.amounts import is_count, is_seconds, wrong

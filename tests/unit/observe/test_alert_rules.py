@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.alerts.files import groups, prometheus, sloth
-from stayfast.observe.alerts.rule import AWAITED, Alert, Recording, percent, span
+from stayfast.observe.alerts.rule import AWAITED, Alert, AlertsConfig, Recording, percent, span
 from stayfast.observe.metrics.definitions import FAMILIES
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.alerts.files import groups
-from stayfast.observe.alerts.rule import Recording
-from stayfast.observe.grafana.dashboard import board, text
+from stayfast.observe.alerts.rule import AlertsConfig, Recording
+from stayfast.observe.grafana import board, text
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names
 

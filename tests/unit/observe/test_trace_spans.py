@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall, Trace
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.tracing.config import Peer, provider_of
-from stayfast.observe.tracing.spans import Spans
+from stayfast.observe.tracing.otlp import Spans
 from tests.unit.observe.test_metrics import done
 
 TRACE = Trace("a" * 32, "b" * 16, "c" * 16, is_sampled=True, state="foo=1", is_random=True)

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
-from stayfast.stores.backend import Get, IsLed, Lead, Led, Order, Put, Remove, Reply
-from stayfast.stores.base import StoreGone, StoreStats
-from stayfast.stores.codec import unpacked
+from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
+from stayfast.stores.remote_store import unpacked
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from stayfast.stores.backend import Door
+from stayfast.stores.base import Door
 
 Story = Callable[[Door, Door], Awaitable[None]]
 

@@ -9,7 +9,7 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreAsked
 from stayfast.stores import journal
-from stayfast.stores.backend import Door
+from stayfast.stores.base import Door
 from stayfast.stores.journal import LONGEST_S, SOON_S, Journal
 from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreAsked, StoreChanged
 from stayfast.stores import remote_store as shared
-from stayfast.stores.backend import Get, Lead, Led, Order, Put, Reply
-from stayfast.stores.base import Kept, Store, StoreGone
-from stayfast.stores.codec import VERSION, packed, unpacked
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.base import Get, Kept, Lead, Led, Order, Put, Reply, Store, StoreGone
+from stayfast.stores.remote_store import VERSION, Shared, SharedConfig, packed, unpacked
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept

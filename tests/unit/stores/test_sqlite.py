@@ -8,8 +8,7 @@ from random import Random
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.backend import Door
-from stayfast.stores.base import Kept, Store, StoreGone
+from stayfast.stores.base import Door, Kept, Store, StoreGone
 from stayfast.stores.remote_store import Shared, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
 from stayfast.testing import RecordingSink

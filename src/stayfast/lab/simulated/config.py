@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Final
 
+from stayfast.core.setting import About
 from stayfast.lab.simulated.engine import EngineModel
 from stayfast.lab.simulated.faults import FaultRule
 from stayfast.lab.simulated.latency import Gaps, Mixture
@@ -15,7 +16,6 @@ from stayfast.lab.simulated.prompt_cache import PromptCacheModel
 from stayfast.lab.simulated.quota import Quota
 from stayfast.lab.simulated.regimes import Regimes
 from stayfast.lab.simulated.vendor import Vendor
-from stayfast.settings.about import About
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from math import floor, inf
 from typing import Annotated, Final, Literal
 
 from stayfast.core.clock import Clock
+from stayfast.core.setting import About
 from stayfast.policy.routing.affinity import Prefixes
-from stayfast.settings.about import About
 
 _EPSILON: Final = 1e-6  # tokens: what rounding may lack
 CACHE_BLOCK_TOKENS: Final = 64

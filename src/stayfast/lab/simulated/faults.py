@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
+from stayfast.core.setting import About
 from stayfast.core.types import Api
-from stayfast.settings.about import About
 
 
 class Kind(StrEnum):

@@ -15,7 +15,7 @@ from math import erf, exp, log, sqrt
 from random import Random
 from typing import Annotated
 
-from stayfast.settings.about import About
+from stayfast.core.setting import About
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.setting import About
 from stayfast.core.types import Api
 from stayfast.lab.simulated.filler_text import n_tokens_in
-from stayfast.settings.about import About
 from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
 from stayfast.wire.tokens import TOKENS_AN_IMAGE
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from stayfast.core.setting import About
 from stayfast.lab.simulated.vendor import Limit, Trouble, over_limit
 from stayfast.policy.admission.token_bucket import Bucket
-from stayfast.settings.about import About
 
 _FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "input-tokens": "input_tokens_per_min",
                   "output-tokens": "output_tokens_per_min"}

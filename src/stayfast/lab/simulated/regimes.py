@@ -12,7 +12,7 @@ from enum import StrEnum
 from random import Random
 from typing import Annotated, Final
 
-from stayfast.settings.about import About
+from stayfast.core.setting import About
 
 
 class Weather(StrEnum):

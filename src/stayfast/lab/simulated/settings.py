@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from stayfast.core.clock import Clock
+from stayfast.core.setting import About
 from stayfast.lab.simulated.config import ProviderConfig
 from stayfast.lab.simulated.upstream import Simulated
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings.about import About
 from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, AddedUpstream, nothing
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Scripted

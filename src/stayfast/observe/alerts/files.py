@@ -5,8 +5,7 @@ from typing import Any
 
 import yaml
 
-from stayfast.observe.alerts.config import AlertsConfig
-from stayfast.observe.alerts.rule import AWAITED, Alert, Group, latency
+from stayfast.observe.alerts.rule import AWAITED, Alert, AlertsConfig, Group, latency
 from stayfast.observe.alerts.slo_alerts import Promise, promises
 from stayfast.observe.alerts.symptom_alerts import causes
 from stayfast.policy.slo import Slo

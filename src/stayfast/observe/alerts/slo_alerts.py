@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from re import sub
 from zlib import crc32
 
-from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.alerts.rule import (
     ANSWERED,
     COUNTED,
     FAILED,
     Alert,
+    AlertsConfig,
     Condition,
     Group,
     Recording,

@@ -4,12 +4,12 @@
 
 from collections.abc import Iterator
 
-from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.alerts.rule import (
     ATTEMPTS_5M,
     METRICS,
     REQUESTS_5M,
     Alert,
+    AlertsConfig,
     Condition,
     Group,
     percentile,

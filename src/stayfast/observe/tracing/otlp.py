@@ -1,16 +1,238 @@
-"""OTLP over HTTP, with bodies in protobuf (https://opentelemetry.io/docs/specs/otlp/). Imported only where tracing is on."""
+"""Spans of requests, sent by OTLP over HTTP in protobuf (https://opentelemetry.io/docs/specs/otlp/).
+
+Imported only where tracing is on. One request gives a SERVER span, an INTERNAL one a stage, a CLIENT one each call to an
+upstream. Made with the messages of opentelemetry-proto themselves: OpenTelemetry's SDK takes six times as long for the same
+bytes (docs/traces.md), in a process that has one thread's worth of Python to give.
+"""
 
 import http.client
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
+from typing import Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from stayfast.core.events import RequestDone
-from stayfast.observe.tracing.config import Peer, TraceConfig
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
+
+from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
+from stayfast.core.steps import StepDone
+from stayfast.core.types import Outcome, Usage
+from stayfast.observe.tracing.config import OPERATIONS, PATHS, Peer, TraceConfig
 from stayfast.observe.tracing.exporter import Verdict
-from stayfast.observe.tracing.spans import Spans
+
+MAX_NAME_CHARS = 128  # of what a client chose freely
+CLIENT_LEFT = 499
+_NO_PEER = Peer("")
+_LOCAL = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
+_REMOTE = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+_SAMPLED, _RANDOM = 1, 2
+
+Value = str | float | None  # a whole number and a truth are sent as what they are
+
+
+class Spans:
+    """Makes spans of requests. `about` describes this process. One thread's."""
+
+    def __init__(self, about: Mapping[str, Value], version: str, rng: Random) -> None:
+        self._about = about
+        self._version = version
+        self._rng = rng
+
+    def encode(self, requests: Iterable[RequestDone], peers: Mapping[str, Peer]) -> bytes:
+        """An OTLP message; such messages may be joined end to end into one. `peers` are upstreams by name."""
+        message = ExportTraceServiceRequest()
+        group = message.resource_spans.add()
+        _put(group.resource.attributes, self._about)
+        scope = group.scope_spans.add()
+        scope.scope.name = "stayfast"
+        scope.scope.version = self._version
+        for request in requests:
+            if request.trace is not None:
+                self._request(scope, request, request.trace, peers)
+        encoded: bytes = message.SerializeToString()
+        return encoded
+
+    def _request(self, scope: ScopeSpans, done: RequestDone, trace: Trace, peers: Mapping[str, Peer]) -> None:
+        # one difference of the clocks for all of a request's spans: they nest as the instants did
+        wall_ns = int(done.wall_at * 1e9) - int(done.ended_at * 1e9)
+        own_id = bytes.fromhex(trace.span_id)
+        made = _Made(scope, trace, wall_ns)
+        root = made.span(f"POST {PATHS[done.api]}", Span.SPAN_KIND_SERVER, done.accepted_at, done.ended_at, span_id=own_id,
+                         parent_id=bytes.fromhex(trace.parent_id) if trace.parent_id is not None else None)
+        if trace.parent_id is not None:
+            root.flags |= _REMOTE
+        _describe_request(root, done)
+        for stage in done.stages:
+            span = made.span(stage.stage._value_, Span.SPAN_KIND_INTERNAL, stage.began_at, stage.ended_at,
+                             span_id=self._new_id(), parent_id=own_id)
+            _describe_stage(span, stage)
+        for attempt in done.attempts:
+            span_id = bytes.fromhex(attempt.span_id) if attempt.span_id is not None else self._new_id()
+            span = made.span(f"{OPERATIONS[attempt.api]} {attempt.model[:MAX_NAME_CHARS]}", Span.SPAN_KIND_CLIENT,
+                             attempt.began_at, attempt.ended_at, span_id=span_id, parent_id=own_id)
+            _describe_attempt(span, attempt, peers.get(attempt.upstream, _NO_PEER), is_stream=done.stream)
+            made.events(span, attempt)
+            if attempt.steps:
+                self._steps(made, attempt.steps, span_id)
+
+    def _steps(self, made: "_Made", steps: Iterable[StepDone], below: bytes) -> None:
+        """A turn's steps, each below the one that it ran in."""
+        ids: list[bytes] = []
+        for step in steps:
+            ids.append(self._new_id())
+            parent_id = ids[step.parent] if step.parent >= 0 else below
+            _describe_step(made.span(step.name, Span.SPAN_KIND_INTERNAL, step.began_at, step.ended_at, span_id=ids[-1],
+                                     parent_id=parent_id), step)
+
+    def _new_id(self) -> bytes:
+        return (self._rng.getrandbits(64) or 1).to_bytes(8, "big")
+
+
+class _Made:
+    """What the spans of one request have in common."""
+
+    __slots__ = ("_flags", "_scope", "_state", "_trace_id", "_wall_ns")
+
+    def __init__(self, scope: ScopeSpans, trace: Trace, wall_ns: int) -> None:
+        self._scope = scope
+        self._trace_id = bytes.fromhex(trace.trace_id)
+        self._state = trace.state
+        self._flags = _LOCAL | _SAMPLED | (_RANDOM if trace.is_random else 0)
+        self._wall_ns = wall_ns
+
+    def span(self, name: str, kind: Span.SpanKind.ValueType, began_at: float, ended_at: float, *, span_id: bytes,
+             parent_id: bytes | None) -> Span:
+        added: Span = self._scope.spans.add()
+        added.trace_id = self._trace_id
+        added.span_id = span_id
+        if parent_id is not None:
+            added.parent_span_id = parent_id
+        added.name = name
+        added.kind = kind
+        added.start_time_unix_nano = self._wall_ns + int(began_at * 1e9)
+        added.end_time_unix_nano = self._wall_ns + int(ended_at * 1e9)
+        added.flags = self._flags
+        if self._state:
+            added.trace_state = self._state
+        return added
+
+    def events(self, span: Span, attempt: AttemptDone) -> None:
+        if attempt.ttft_s is not None:
+            first_at = attempt.began_at + attempt.ttft_s
+            span.events.add(name="first_token", time_unix_nano=self._wall_ns + int(first_at * 1e9))
+            if attempt.is_hedge:
+                span.events.add(name="hedge_won", time_unix_nano=self._wall_ns + int(first_at * 1e9))
+        for stall in attempt.stalls:
+            event = span.events.add(name="stall", time_unix_nano=self._wall_ns + int(stall.at * 1e9))
+            _add(event.attributes, "stayfast.stall_ms", stall.seconds * 1e3)
+
+
+def _describe_request(span: Span, done: RequestDone) -> None:
+    is_left = done.status == CLIENT_LEFT
+    is_error = done.status >= 500
+    costs_usd = [attempt.cost_usd for attempt in done.attempts if attempt.cost_usd is not None]
+    _put(span.attributes, {
+        "http.request.method": "POST", "http.route": PATHS[done.api], "url.path": PATHS[done.api], "url.scheme": "http",
+        "http.response.status_code": None if is_left else done.status,
+        "error.type": done.error if is_left or is_error else None,  # a 4xx is no error of a server's, by the convention
+        "stayfast.request_id": done.request_id, "stayfast.route": done.route, "stayfast.model": done.model[:MAX_NAME_CHARS],
+        "stayfast.stream": done.stream, "stayfast.upstream": done.upstream, "stayfast.attempts": done.n_attempts,
+        "stayfast.error": done.error, "stayfast.tenant": done.tenant, "stayfast.degraded": done.degraded,
+        "stayfast.over_stage": done.over_stage._value_ if done.over_stage is not None else None,
+        "stayfast.queue_ms": _ms(done.queue_s), "stayfast.budget_ms": _ms(done.total_s),
+        "stayfast.ttft_ms": _ms(done.ttft_s), "stayfast.tpot_ms": _ms(done.tpot_s),
+        "stayfast.cost_usd": sum(costs_usd) if costs_usd else None,
+    })
+    if is_error:
+        _fail(span, done.error)
+
+
+def _describe_stage(span: Span, stage: StageDone) -> None:
+    attributes = span.attributes
+    _add(attributes, "stayfast.allowance_ms", stage.allowance_s * 1e3)
+    if stage.ended_at - stage.began_at > stage.allowance_s:
+        _add(attributes, "stayfast.over", True)
+
+
+def _describe_step(span: Span, step: StepDone) -> None:
+    _put(span.attributes, {
+        "stayfast.step.result": step.how, "stayfast.allowance_ms": step.allowance_s * 1e3,
+        "stayfast.over": True if step.broke_budget else None, "stayfast.cost_usd": step.cost_usd,
+    })
+    if step.how in ("timeout", "failed"):
+        _add(span.attributes, "error.type", step.how)
+        _fail(span, step.detail)
+
+
+def _describe_attempt(span: Span, done: AttemptDone, peer: Peer, *, is_stream: bool) -> None:
+    usage = done.usage or Usage()
+    error = _error_of(done)
+    _put(span.attributes, {
+        "gen_ai.operation.name": OPERATIONS[done.api], "gen_ai.provider.name": peer.provider or done.kind,
+        "gen_ai.request.model": done.model[:MAX_NAME_CHARS], "gen_ai.request.stream": True if is_stream else None,
+        "gen_ai.response.time_to_first_chunk": done.ttft_s if is_stream else None,
+        "gen_ai.usage.input_tokens": usage.input_total if done.usage is not None else None,
+        "gen_ai.usage.output_tokens": usage.output if done.usage is not None else None,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_read or None,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_5m + usage.cache_write_1h or None,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning or None,
+        "server.address": peer.host, "server.port": peer.port, "error.type": error,
+        "stayfast.upstream": done.upstream, "stayfast.attempt": done.n_attempt, "stayfast.cost_usd": done.cost_usd,
+    })
+    if done.finish_reason is not None:
+        reasons = span.attributes.add()
+        reasons.key = "gen_ai.response.finish_reasons"
+        reasons.value.array_value.values.add(string_value=done.finish_reason)
+    if error is not None:
+        _fail(span, error)
+
+
+def _error_of(done: AttemptDone) -> str | None:
+    """A word of few: the status where that was the failure, our name of the fault, or that nobody wanted it any more."""
+    if done.outcome is Outcome.SUCCESS:
+        return None
+    if done.fault == "status" and done.upstream_status is not None:
+        return str(done.upstream_status)
+    return done.fault or ("hedge_lost" if done.is_lost else "cancelled")
+
+
+def _fail(span: Span, message: str | None) -> None:
+    span.status.code = Status.STATUS_CODE_ERROR
+    span.status.message = message or ""
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+class _Attributes(Protocol):
+    """Where attributes go: protobuf's repeated field."""
+
+    def add(self) -> KeyValue: ...
+
+
+def _put(attributes: _Attributes, values: Mapping[str, Value]) -> None:
+    """Add what is not None."""
+    for key, value in values.items():
+        if value is not None:
+            _add(attributes, key, value)
+
+
+def _add(attributes: _Attributes, key: str, value: str | float) -> None:
+    added = attributes.add()
+    added.key = key
+    if isinstance(value, str):
+        added.value.string_value = value
+    elif isinstance(value, bool):
+        added.value.bool_value = value
+    elif isinstance(value, int):
+        added.value.int_value = value
+    else:
+        added.value.double_value = value
+
 
 _CAN_RETRY = (429, 502, 503, 504)  # by the specification; any other refusal is for good
 _MAX_ANSWER_BYTES = 64 * 1024

@@ -1,0 +1,117 @@
+"""The declaration of one setting, beside its field: `name: Annotated[type, About(...)] = default` in a frozen dataclass.
+
+Problem: bounds that stand in a dataclass's checks, and once more in the tables that a schema and a page of documentation are
+made of, drift apart. Rule: they stand at the field alone. `check_bounds` holds a record to them wherever it is made;
+`stayfast.settings` reads them for files, the schema and the page. A field without an `About` cannot be set from a file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from re import fullmatch
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a setting means and what it may be. Bounds are inclusive, but for `more_than`.
+
+    `pattern` must match the whole text, and `form` says it in words.
+    """
+
+    doc: str
+    minimum: float | None = None
+    maximum: float | None = None
+    more_than: float | None = None
+    pattern: str | None = None
+    form: str | None = None
+    words: tuple[str, ...] = ()  # the only texts allowed, where the type does not say so
+    or_number: bool = False  # a bare number is such a text, too
+    is_secret: bool = False  # a wrong value is never quoted
+    is_inline: bool = False  # a record whose settings stand among its parent's
+
+    def complaint(self, value: object) -> str | None:
+        """What the value should have been, or None where it is within the bounds, the words and the pattern."""
+        if isinstance(value, str):
+            if self.words and value not in self.words:
+                return f"must be one of {', '.join(self.words)}"
+            return f"must be {self.form}" if self.pattern is not None and not fullmatch(self.pattern, value) else None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        is_inside = ((self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+                     and (self.more_than is None or value > self.more_than))
+        return None if is_inside else f"must be {self.bounds()}"
+
+    def bounds(self) -> str:
+        """The bounds in words; empty without any."""
+        if self.minimum is not None and self.maximum is not None:
+            return f"from {self.minimum:.15g} to {self.maximum:.15g}"
+        low = f"more than {self.more_than:g}" if self.more_than is not None else ""
+        if self.minimum is not None:
+            low = f"at least {self.minimum:.15g}"
+        high = f"at most {self.maximum:.15g}" if self.maximum is not None else ""
+        return " and ".join(part for part in (low, high) if part)
+
+
+class Secret:
+    """Text that only `reveal()` gives out: it prints as stars wherever it is formatted, logged or shown in an error.
+
+    Immutable, compared by value.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself; call it where the text goes on the wire and nowhere else."""
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a Secret is not pickled: it would leave the process in the clear")
+
+
+@cache
+def declarations(cls: Any) -> Mapping[str, tuple[Any, About]]:
+    """The type and the `About` of each field of a dataclass that has one, in the order of the fields."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = {}
+    for field in fields(cls):
+        hint = hints[field.name]
+        about = next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, About)), None)
+        if about is not None:
+            found[field.name] = (get_args(hint)[0], about)
+    return found
+
+
+def check_bounds(record: Any) -> None:
+    """Hold a record to its declarations, for `__post_init__`. Raises ValueError that begins with the name of the setting.
+
+    Of a mapping each value is checked; null is within all bounds.
+    """
+    for name, (hint, about) in declarations(type(record)).items():
+        value = getattr(record, name)
+        values = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+        for where, item in values.items():
+            complaint = about.complaint(item)
+            if complaint is None and isinstance(item, str) and (words := _literals(hint)) and item not in words:
+                complaint = f"must be one of {', '.join(words)}"
+            if complaint is not None:
+                raise ValueError(f"{where} {complaint}" + ("" if about.is_secret else f", not {item!r}"))
+
+
+def _literals(hint: Any) -> tuple[str, ...]:
+    """The words of a Literal, or of one beside None."""
+    return next((get_args(one) for one in (hint, *get_args(hint)) if get_origin(one) is Literal), ())
