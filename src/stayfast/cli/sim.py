@@ -18,9 +18,7 @@ import uvloop
 from stayfast import __version__
 from stayfast.cli import say
 from stayfast.core.clock import SystemClock
-from stayfast.lab.sim_server.config import ListenConfig
-from stayfast.lab.sim_server.signals import signalled
-from stayfast.lab.sim_server.site import Site, check_name
+from stayfast.lab.sim_server.app import ListenConfig, Site, check_name, signalled
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError, environment
 from stayfast.settings.about import About

@@ -21,9 +21,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from stayfast.lab.load.goodput import Slo
-from stayfast.lab.load.result import Health, Mode, Result, Subject
-from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, Gaps, Health, Mode, Result, Sample, Samples, Slo, Subject
 from stayfast.lab.load.stats import DEFINITIONS, Measured
 
 SCHEMA: Final = "stayfast.lab.load/1"
