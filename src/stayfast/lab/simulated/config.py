@@ -25,6 +25,7 @@ from stayfast.lab.simulated.faults import FaultRule, Regimes
 from stayfast.lab.simulated.prompt_cache import PromptCacheModel
 from stayfast.lab.simulated.vendor import Quota, Vendor
 from stayfast.settings.about import About
+from stayfast.settings.validate import check_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,7 @@ class Mixture:
     tail_sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.45
 
     def __post_init__(self) -> None:
-        for name in ("median_s", "tail_median_s"):
-            if not 0 <= getattr(self, name) <= 3600:
-                raise ValueError(f"{name} must be from 0 to 3600 seconds, not {getattr(self, name)}")
-        for name in ("sigma", "tail_sigma"):
-            if not 0 <= getattr(self, name) <= 3:
-                raise ValueError(f"{name} must be from 0 to 3, not {getattr(self, name)}")
-        if not 0 <= self.tail_share <= 1:
-            raise ValueError(f"tail_share must be from 0 to 1, not {self.tail_share}")
+        check_bounds(self)
 
     def draw(self, rng: Random, luck: float) -> float:
         """One wait in seconds. `luck`, uniform in [0, 1), decides between body and tail: shared luck is a shared tail."""
@@ -106,13 +100,7 @@ class Gaps:
         "Events that leave together, as behind a proxy that buffers.", minimum=1, maximum=10000)] = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.median_s <= 60:
-            raise ValueError(f"median_s must be from 0 to 60 seconds, not {self.median_s}")
-        if not 0 <= self.sigma <= 3:
-            raise ValueError(f"sigma must be from 0 to 3, not {self.sigma}")
-        for name in ("tokens_per_chunk", "chunks_per_write"):
-            if not 1 <= getattr(self, name) <= 10_000:
-                raise ValueError(f"{name} must be from 1 to 10000, not {getattr(self, name)}")
+        check_bounds(self)
 
     def draw(self, rng: Random, n_tokens: int) -> float:
         """Seconds that the next `n_tokens` tokens take together."""
@@ -176,12 +164,7 @@ class Lengths:
     most: Annotated[int, About("No answer is longer.", minimum=1, maximum=1000000)] = 4096
 
     def __post_init__(self) -> None:
-        if not 1 <= self.median <= 1_000_000:
-            raise ValueError(f"median must be from 1 to 1000000 tokens, not {self.median}")
-        if not 0 <= self.sigma <= 3:
-            raise ValueError(f"sigma must be from 0 to 3, not {self.sigma}")
-        if not 1 <= self.most <= 1_000_000:
-            raise ValueError(f"most must be from 1 to 1000000 tokens, not {self.most}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +175,7 @@ class Stalls:
     duration: Annotated[Mixture, About("How long they are.")] = field(default_factory=lambda: Mixture(1.0, 0.8))
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be from 0 to 1, not {self.share}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +186,7 @@ class Sag:
     rate_factor: Annotated[float, About("What is left of the pace.", more_than=0, maximum=1)] = 0.3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be from 0 to 1, not {self.share}")
-        if not 0 < self.rate_factor <= 1:
-            raise ValueError(f"rate_factor must be more than 0 and at most 1, not {self.rate_factor}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +204,11 @@ class ColdStart:
     load_max_s: Annotated[float, About("The most.", minimum=0, maximum=3600)] = 8.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.after_idle_s <= 86_400:
-            raise ValueError(f"after_idle_s must be more than 0 and at most 86400, not {self.after_idle_s}")
+        check_bounds(self)
         for name in ("container", "load"):
             least, most = getattr(self, f"{name}_min_s"), getattr(self, f"{name}_max_s")
-            if not 0 <= least <= most <= 3600:
-                raise ValueError(f"{name}_min_s must be at most {name}_max_s, both from 0 to 3600, not {least} and {most}")
+            if least > most:
+                raise ValueError(f"{name}_min_s must be at most {name}_max_s, not {least} and {most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +223,7 @@ class Tariff:
         "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 4.0
 
     def __post_init__(self) -> None:
-        for name in ("input_usd_per_mtok", "output_usd_per_mtok"):
-            if not 0 <= getattr(self, name) <= 1_000_000:
-                raise ValueError(f"{name} must be from 0 to 1000000, not {getattr(self, name)}")
+        check_bounds(self)
 
     def usd(self, n_input: float, n_output: int) -> float:
         """What so many tokens cost."""
@@ -298,15 +274,9 @@ class ProviderConfig:
     tariff: Annotated[Tariff, About("What it charges, for its own count of costs.")] = field(default_factory=Tariff)
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.preset and self.preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}")
-        for name in ("head_share", "embedding_share", "tail_correlation", "prefill_per_token"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
-        if not 0 < self.luck_holds_s <= 86_400:
-            raise ValueError(f"luck_holds_s must be more than 0 and at most 86400, not {self.luck_holds_s}")
 
     @property
     def numbers(self) -> Preset:

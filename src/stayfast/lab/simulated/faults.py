@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 
 from stayfast.core.types import Api
 from stayfast.settings.about import About
+from stayfast.settings.validate import check_bounds
 
 
 class Kind(StrEnum):
@@ -72,22 +73,9 @@ class FaultRule:
         "How an error inside a stream is written; usual: as the dialect's own provider does.")] = "usual"
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate must be more than 0 and at most 1, not {self.rate}")
-        if not (self.from_s >= 0 and (self.until_s is None or self.from_s < self.until_s)):
-            raise ValueError(f"from_s must be 0 or more and before until_s, not {self.from_s} and {self.until_s}")
-        if self.n_at_most is not None and self.n_at_most < 1:
-            raise ValueError(f"n_at_most must be at least 1, not {self.n_at_most}")
-        if not 400 <= self.status <= 599:
-            raise ValueError(f"status must be from 400 to 599, not {self.status}")
-        if self.retry_after_s is not None and not 0 <= self.retry_after_s <= 1e9:
-            raise ValueError(f"retry_after_s must be from 0 to 1e9, not {self.retry_after_s}")
-        if not 0 <= self.seconds <= 86_400:
-            raise ValueError(f"seconds must be from 0 to 86400, not {self.seconds}")
-        if not 1 <= self.factor <= 1000:
-            raise ValueError(f"factor must be from 1 to 1000, not {self.factor}")
-        if self.after_chunks < 0:
-            raise ValueError(f"after_chunks must not be negative, not {self.after_chunks}")
+        check_bounds(self)
+        if self.until_s is not None and not self.from_s < self.until_s:
+            raise ValueError(f"from_s must be before until_s, not {self.from_s} and {self.until_s}")
         if self.api is not None and not self._has_form(self.api):
             raise ValueError(f"form of {self.api.value} must be one of {', '.join(_FORMS.get(self.api, _ONE_FORM))}, "
                              f"not {self.form}")
@@ -128,13 +116,7 @@ class Regime:
     error_rate: Annotated[float, About("Share of requests answered as overloaded.", minimum=0, maximum=1)] = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.mean_s <= 1e9:
-            raise ValueError(f"mean_s must be more than 0 and at most 1e9, not {self.mean_s}")
-        for name in ("ttft_factor", "gap_factor"):
-            if not 0 < getattr(self, name) <= 1000:
-                raise ValueError(f"{name} must be more than 0 and at most 1000, not {getattr(self, name)}")
-        if not 0 <= self.error_rate <= 1:
-            raise ValueError(f"error_rate must be from 0 to 1, not {self.error_rate}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from stayfast.core.types import Api
 from stayfast.policy.admission.token_bucket import Bucket
 from stayfast.settings.about import About
+from stayfast.settings.validate import check_bounds
 
 Vendor = Literal["openai", "azure", "openrouter", "anthropic", "vllm"]
 Headers = tuple[tuple[str, str], ...]
@@ -237,14 +238,7 @@ class Quota:
         "Tokens charged in advance for an answer whose request sets no limit.", minimum=0, maximum=1000000)] = 256
 
     def __post_init__(self) -> None:
-        for name in _FIELDS.values():
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= 1_000_000_000:
-                raise ValueError(f"{name} must be from 1 to 1000000000, not {value}")
-        if not 0 < self.burst_s <= 3600:
-            raise ValueError(f"burst_s must be more than 0 and at most 3600, not {self.burst_s}")
-        if not 0 <= self.assumed_output <= 1_000_000:
-            raise ValueError(f"assumed_output must be from 0 to 1000000, not {self.assumed_output}")
+        check_bounds(self)
 
 
 class Meter:
