@@ -8,9 +8,8 @@ from typing import Final
 
 from stayfast.core import units as amounts
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.report.html.frame import Box, Series, axes, curve
+from stayfast.lab.report.html.frame import Box, Scale, Series, axes, curve, log_scale, pixels, round_seconds, ticks
 from stayfast.lab.report.html.markup import Markup, number, tag
-from stayfast.lab.report.html.scale import Scale, log_scale, pixels, round_seconds, ticks
 
 WIDTH: Final = 760.0
 LEAST_S: Final = 0.001  # what takes no virtual time is drawn here

@@ -15,10 +15,9 @@ from stayfast.core.types import Request
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.load.measure import Origin, Plan, perform
-from stayfast.lab.load.pipeline_target import PipelineTarget
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.schedule import Prompts
-from stayfast.lab.load.virtual import virtual
+from stayfast.lab.load.virtual import PipelineTarget, virtual
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import Settings

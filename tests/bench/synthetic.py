@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from math import nan
 from random import Random
 
-from stayfast.lab.load.goodput import Slo
-from stayfast.lab.load.result import Health, Mode, Result, Subject
-from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, Gaps, Health, Mode, Result, Sample, Samples, Slo, Subject
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.lab.load.client import Asker, AskingConfig, HttpConfig, HttpTarget, path_of
-from stayfast.lab.load.exchange import GRACE_S
+from stayfast.lab.load.client import GRACE_S, Asker, AskingConfig, HttpConfig, HttpTarget, path_of
+from stayfast.lab.load.result import Error, Gaps, Sample
 from stayfast.lab.load.runner import Asking
-from stayfast.lab.load.samples import Error, Gaps, Sample
 from stayfast.lab.load.schedule import Prompts, Shot
 from tests.bench.servers import (
     CLOSE,

@@ -12,8 +12,8 @@ from stayfast.cli.bench_options import at_load, job_of
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load import selftest
 from stayfast.lab.load.measure import health_of
+from stayfast.lab.load.result import Sample
 from stayfast.lab.load.runner import Record
-from stayfast.lab.load.samples import Sample
 from stayfast.lab.load.sweep import N_LEAST, Step, Sweep, is_enough, knee, parse_sweep, told
 
 

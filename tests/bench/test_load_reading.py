@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Sight
 from stayfast.lab.load.reader import HIDDEN, NOTHING, SHOWN, Reader, reader_of
-from stayfast.lab.load.samples import Error
+from stayfast.lab.load.result import Error
 from stayfast.wire.chat.source import ChatSource
 from stayfast.wire.messages.source import MessagesSource
 from stayfast.wire.responses.source import ResponsesSource

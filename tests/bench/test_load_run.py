@@ -9,12 +9,10 @@ import msgspec
 import pytest
 
 from stayfast.lab.load.arrivals import Constant, Gamma
-from stayfast.lab.load.goodput import Slo
 from stayfast.lab.load.lengths import Constant as Always
 from stayfast.lab.load.measure import Origin, Plan, perform, progress
-from stayfast.lab.load.result import Mode, Result, Subject
+from stayfast.lab.load.result import Error, Mode, Result, Sample, Slo, Subject
 from stayfast.lab.load.runner import LEAD_S, Asking, Runner
-from stayfast.lab.load.samples import Error, Sample
 from stayfast.lab.load.schedule import Limit, TurnsConfig, Workload
 from stayfast.lab.load.stats import Measured, column
 from stayfast.testing import SimLoop, run

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.units import seconds_in
-from stayfast.lab.load.arrivals import Arrivals, Constant, Gamma, Mmpp, Ramp, Stage, parse_arrivals
+from stayfast.lab.load.arrivals import Arrivals, Constant, Gamma, Mmpp, Ramp, Stage, parse_arrivals, read_trace
 from stayfast.lab.load.lengths import CONV_INPUT, Lognormal, Normal, Uniform, parse_length
 from stayfast.lab.load.lengths import Constant as Always
 from stayfast.lab.load.schedule import Limit, PoolConfig, Prompts, Shot, TurnsConfig, Workload, shots
-from stayfast.lab.load.traces import read_trace
 
 RATES = st.floats(0.01, 10_000)
 PROCESSES = st.one_of(

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import Health
-from stayfast.lab.load.samples import Sample
+from stayfast.lab.load.result import Health, Sample
 from stayfast.lab.load.stats import DEFINITIONS, Measured
 from stayfast.lab.report.files import SCHEMA, csv_lines, from_json, to_json
 from tests.bench.synthetic import Scenario, result

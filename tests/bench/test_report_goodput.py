@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.load.goodput import BOUNDED, Slo, judge, parse_slo
-from stayfast.lab.load.result import Health
-from stayfast.lab.load.samples import Error
+from stayfast.lab.load.result import BOUNDED, Error, Health, Slo, judge, parse_slo
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.assertions import KNOWN, check, parse_assertion
 from tests.bench.synthetic import Scenario, result

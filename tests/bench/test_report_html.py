@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import Health, Mode, Result, Subject
-from stayfast.lab.load.samples import Error
+from stayfast.lab.load.result import Error, Health, Mode, Result, Subject
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.assertions import check, parse_assertion
 from stayfast.lab.report.compare import CompareConfig, compare
-from stayfast.lab.report.html import lanes
-from stayfast.lab.report.html.frame import WIDE
-from stayfast.lab.report.html.markup import data, number, tag
-from stayfast.lab.report.html.page import page
-from stayfast.lab.report.html.scale import (
+from stayfast.lab.report.html import charts
+from stayfast.lab.report.html.frame import (
+    WIDE,
     Scale,
     from_zero,
     instant,
@@ -30,6 +27,8 @@ from stayfast.lab.report.html.scale import (
     ticks,
     time_ticks,
 )
+from stayfast.lab.report.html.markup import data, number, tag
+from stayfast.lab.report.html.page import page
 from tests.bench.synthetic import Scenario, result
 
 TINY = Scenario(n=6)
@@ -196,12 +195,12 @@ def test_intervals_of_any_size_stay_apart_and_within_the_page() -> None:
     drawn = []
     for factor in (20, 200):
         slow = replace(TINY, ttft_s=TINY.ttft_s * factor, token_s=TINY.token_s * factor)
-        shown = lanes.intervals(compare(a, Measured(result(slow)), Random(1), CompareConfig(n_replicates=100)))
+        shown = charts.intervals(compare(a, Measured(result(slow)), Random(1), CompareConfig(n_replicates=100)))
         points = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', shown)]
         words = [(float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]* class="tick \w+-word">([^<]*)', shown)]
         assert len(points) == len(words) > 10
         assert all(x + 7 * len(text) < WIDE for x, text in words)
-        assert max(points) < WIDE - lanes._FOR_WORDS
+        assert max(points) < WIDE - charts._FOR_WORDS
         drawn.append(re.findall(r">([\d.]+)x<", shown))
     assert all("1" in ticks and 2 <= len(ticks) <= 7 for ticks in drawn)
     assert float(drawn[0][-1]) >= 9

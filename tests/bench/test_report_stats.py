@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.load.goodput import Slo
-from stayfast.lab.load.result import Result
-from stayfast.lab.load.samples import GROWTH, LOWEST_S, MAX_BINS, Error, Gaps, Sample, Samples, bucket_of, middle_s
+from stayfast.lab.load.result import (
+    GROWTH,
+    LOWEST_S,
+    MAX_BINS,
+    Error,
+    Gaps,
+    Result,
+    Sample,
+    Samples,
+    Slo,
+    bucket_of,
+    middle_s,
+)
 from stayfast.lab.load.stats import DEFINITIONS, LATENCIES, Binned, Exact, Measured, column, is_resolved, of_offered
 from tests.bench.synthetic import Scenario, result
 

@@ -6,10 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, Gaps, Sample, Samples
 from stayfast.lab.load.stats import Measured
-from stayfast.lab.report.stages import ELSEWHERE, MAX_STAGES, OTHERS, Timing, breakdown, parse
-from stayfast.lab.report.timeline import FAILED, MAX_ROWS, bin_width, heat_of_gaps, heat_of_rows, timeline
+from stayfast.lab.report.timeline import (
+    ELSEWHERE,
+    FAILED,
+    MAX_ROWS,
+    MAX_STAGES,
+    OTHERS,
+    Timing,
+    bin_width,
+    breakdown,
+    heat_of_gaps,
+    heat_of_rows,
+    parse,
+    timeline,
+)
 from tests.bench.synthetic import Scenario, result
 
 

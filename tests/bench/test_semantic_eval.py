@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from stayfast.cli import cache_eval, main
 from stayfast.lab.report.table import Ink
-from stayfast.lab.semantic_eval.evaluate import Evaluation, Row, evaluate, in_hindsight, one_pass
-from stayfast.lab.semantic_eval.page import page
-from stayfast.lab.semantic_eval.questions import Questions, Unreadable, of_classes, of_pairs
-from stayfast.lab.semantic_eval.table import as_text
+from stayfast.lab.semantic_eval.evaluate import (
+    Evaluation,
+    Questions,
+    Row,
+    Unreadable,
+    evaluate,
+    in_hindsight,
+    of_classes,
+    of_pairs,
+    one_pass,
+)
+from stayfast.lab.semantic_eval.report import as_text, page
 from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
 from stayfast.policy.cache.similarity import N_FEATURES, Fixed

@@ -23,8 +23,7 @@ from stayfast.lab.harness.claim import Extent, Finding
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import Processes, Server
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.lab.load.result import Health, Mode, Result, Subject
-from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, Gaps, Health, Mode, Result, Sample, Samples, Subject
 from stayfast.lab.simulated import PRESETS
 from tests.prove.running import run, short_of
 

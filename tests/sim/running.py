@@ -15,8 +15,7 @@ from urllib.request import Request, urlopen
 import uvloop
 
 from stayfast.core.clock import SystemClock
-from stayfast.lab.sim_server.config import ListenConfig
-from stayfast.lab.sim_server.site import Site
+from stayfast.lab.sim_server.app import ListenConfig, Site
 from stayfast.lab.simulated import ProviderConfig
 
 PATIENCE_S = 30.0

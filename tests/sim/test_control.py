@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stayfast.lab.sim_server.config import ListenConfig
+from stayfast.lab.sim_server.app import ListenConfig
 from stayfast.lab.simulated import ProviderConfig
 from tests.sim.running import Sim, running_sim
 

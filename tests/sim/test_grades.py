@@ -2,7 +2,7 @@
 
 import pytest
 
-from stayfast.lab.sim_server.grades import MAX_CLIENTS, MAX_OPEN, Grade, Grades
+from stayfast.lab.sim_server.recording import MAX_CLIENTS, MAX_OPEN, Grade, Grades
 from stayfast.lab.simulated import Head
 
 GOOD = Head(200, (), b"")

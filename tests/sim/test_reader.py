@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.clock import SystemClock
 from stayfast.http.server.parser import HttpLimits, RequestParser
-from stayfast.lab.sim_server.request import SimRequest
+from stayfast.lab.sim_server.answer import SimRequest
 
 MAX_HEAD_BYTES = HttpLimits().max_head_bytes
 ASKED = (b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-API-Key: k\r\nContent-Length: 5\r\n\r\nhello"

@@ -10,15 +10,13 @@ from urllib.parse import urlsplit
 
 from stayfast.core.types import Api
 from stayfast.core.units import seconds_in
-from stayfast.lab.load.arrivals import Constant, Gamma, Ramp, parse_arrivals
+from stayfast.lab.load.arrivals import Constant, Gamma, Ramp, Recorded, parse_arrivals, read_trace
 from stayfast.lab.load.client import PATHS, AskingConfig, HttpConfig
-from stayfast.lab.load.goodput import Slo, parse_slo
 from stayfast.lab.load.lengths import parse_length
 from stayfast.lab.load.measure import Plan
-from stayfast.lab.load.result import Subject
+from stayfast.lab.load.result import Slo, Subject, parse_slo
 from stayfast.lab.load.schedule import Limit, PoolConfig, TurnsConfig, Workload
 from stayfast.lab.load.sweep import N_LEAST, Sweep, parse_sweep
-from stayfast.lab.load.traces import Recorded, read_trace
 from stayfast.lab.report.assertions import Assertion, parse_assertion
 
 T = TypeVar("T")

@@ -19,13 +19,12 @@ from stayfast.core import units
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.load.client import HttpTarget
 from stayfast.lab.load.measure import Origin, Plan, perform, progress
-from stayfast.lab.load.pipeline_target import PipelineTarget
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.runner import Runner
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.load.sweep import Step, is_enough, step_of
-from stayfast.lab.load.virtual import check_simulated, virtual
+from stayfast.lab.load.virtual import PipelineTarget, check_simulated, virtual
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, Source, environment, find, load
 from stayfast.testing.simloop import SimLoop, run

@@ -9,10 +9,8 @@ import msgspec
 
 from stayfast.cli import say
 from stayfast.lab.report.table import Ink
-from stayfast.lab.semantic_eval.evaluate import Evaluation, evaluate
-from stayfast.lab.semantic_eval.page import page
-from stayfast.lab.semantic_eval.questions import Unreadable, of_classes, of_pairs
-from stayfast.lab.semantic_eval.table import as_text
+from stayfast.lab.semantic_eval.evaluate import Evaluation, Unreadable, evaluate, of_classes, of_pairs
+from stayfast.lab.semantic_eval.report import as_text, page
 from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import LEAST_LABELS
 from stayfast.policy.cache.similarity import MOST_LABELS

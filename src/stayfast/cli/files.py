@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stayfast.cli import say
 from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe import grafana
 from stayfast.observe.alerts.files import prometheus, sloth
-from stayfast.observe.grafana import dashboard
 from stayfast.server.auth import new_key
 from stayfast.server.config import ServerConfig
 from stayfast.settings import SettingsError, environment, find, load, overrides, why_not_embedded
@@ -69,7 +69,7 @@ def print_alerts(arguments: argparse.Namespace) -> int:
 
 
 def print_dashboard(arguments: argparse.Namespace) -> int:
-    return _write(dashboard.text(), arguments.out)
+    return _write(grafana.text(), arguments.out)
 
 
 def _write(text: str, path: str | None) -> int:

@@ -19,9 +19,7 @@ from stayfast import __version__
 from stayfast.cli import say
 from stayfast.core.clock import SystemClock
 from stayfast.core.setting import About
-from stayfast.lab.sim_server.config import ListenConfig
-from stayfast.lab.sim_server.signals import signalled
-from stayfast.lab.sim_server.site import Site, check_name
+from stayfast.lab.sim_server.app import ListenConfig, Site, check_name, signalled
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError, environment
 from stayfast.settings.validate import Decoder, Record

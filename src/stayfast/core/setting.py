@@ -101,7 +101,8 @@ def check_bounds(record: Any) -> None:
 
     Of a mapping each value is checked; null is within all bounds.
     """
-    for name, (hint, about) in declarations(type(record)).items():
+    cls: Any = type(record)
+    for name, (hint, about) in declarations(cls).items():
         value = getattr(record, name)
         values = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
         for where, item in values.items():

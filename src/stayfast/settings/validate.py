@@ -134,7 +134,8 @@ def kinds_of(cls: type[Any]) -> tuple[str, ...]:
 @cache
 def settings_of(record: Record) -> tuple[Setting, ...]:
     """The settings that a record's mapping may hold, in the order of its fields, inlined ones in their parent's place."""
-    declared = {**declarations(record.cls), **_described(record.cls)}
+    cls: Any = record.cls
+    declared = {**declarations(cls), **_described(record.cls)}
     found: list[Setting] = []
     for field in fields(record.cls):
         if field.name not in declared:

@@ -7,10 +7,28 @@
         assert run(main) == 0.25      # virtual seconds, exact, in no real time
 """
 
-from stayfast.testing.recording import RecordingSink
-from stayfast.testing.simloop import Deadlocked, SimLoop, run
-from stayfast.testing.threads import VirtualThreads
+from typing import TypeVar
+
+from stayfast.core.events import Fact
+from stayfast.testing.simloop import Deadlocked, SimLoop, VirtualThreads, run
 from stayfast.upstreams.scripted import Cut, Fail, Raw, Say, Script, Scripted, Wait
 
 __all__ = ["Cut", "Deadlocked", "Fail", "Raw", "RecordingSink", "Say", "Script", "Scripted", "SimLoop", "VirtualThreads",
            "Wait", "run"]
+
+T = TypeVar("T")
+
+
+class RecordingSink:
+    """Keeps every fact in order."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+
+    def emit(self, fact: Fact) -> None:
+        """Take one fact."""
+        self.facts.append(fact)
+
+    def of(self, kind: type[T]) -> list[T]:
+        """The facts of one kind, in order."""
+        return [fact for fact in self.facts if isinstance(fact, kind)]

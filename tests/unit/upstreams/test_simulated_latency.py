@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api
 from stayfast.lab.simulated import PRESETS, Ask, Gaps, Mixture, ProviderConfig, Regime, Regimes, Sag, Stalls, Weather
-from stayfast.lab.simulated.regimes import CALM, Forecast
+from stayfast.lab.simulated.faults import CALM, Forecast
 from stayfast.lab.simulated.timing_plan import Dice, chunks_until, plan, rest_s
 
 # What reference percentiles the fits were made to, in milliseconds: p50, p95, p99.

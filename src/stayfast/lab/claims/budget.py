@@ -18,8 +18,7 @@ from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, largest_lag_ms, n_failed, simulated_gateway
-from stayfast.lab.load.result import Result
-from stayfast.lab.load.samples import Error, Samples
+from stayfast.lab.load.result import Error, Result, Samples
 from stayfast.lab.load.stats import Exact
 
 WITHIN_MS = 50.0

@@ -19,8 +19,7 @@ from typing import Any
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim
-from stayfast.testing.simloop import SimLoop
-from stayfast.testing.threads import VirtualThreads
+from stayfast.testing.simloop import SimLoop, VirtualThreads
 from stayfast.turns import Breaker, Budget, Hedge, OutOfTime, StepFailed, budget, step
 from stayfast.turns.step import RAISE
 from stayfast.turns.step_run import Running, here

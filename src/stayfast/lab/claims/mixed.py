@@ -35,7 +35,7 @@ from stayfast.lab.load.schedule import Shot, shots
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.load.virtual import virtual
 from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
-from stayfast.lab.simulated.regimes import CALM
+from stayfast.lab.simulated.faults import CALM
 from stayfast.lab.simulated.request import Ask
 from stayfast.lab.simulated.timing_plan import Dice
 from stayfast.lab.simulated.timing_plan import plan as draw_plan

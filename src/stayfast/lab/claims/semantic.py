@@ -69,7 +69,7 @@ class Passes:
             self._online = import_module("stayfast.lab.semantic_eval.evaluate")
         except ImportError as missing:
             raise NoEmbedder(f"there is no {missing.name} here; {HOW_TO}") from missing
-        read = import_module("stayfast.lab.semantic_eval.questions")
+        read = import_module("stayfast.lab.semantic_eval.evaluate")
         try:
             self._classes, self._pairs = read.of_classes(folder / CLASSES), read.of_pairs(folder / PAIRS)
         except read.Unreadable as why:

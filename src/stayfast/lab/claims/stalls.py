@@ -24,7 +24,7 @@ from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated import Say, Scripted, Wait
 from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import HttpUpstream, Log, Route, Settings
-from stayfast.testing.recording import RecordingSink
+from stayfast.testing import RecordingSink
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.scripted import Step

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
-from stayfast.lab.load.result import Result
+from stayfast.lab.load.result import Result, Sample
 from stayfast.lab.load.runner import Asking, Target
-from stayfast.lab.load.samples import Sample
 from stayfast.lab.load.virtual import virtual
 from stayfast.lab.simulated import EngineModel, FaultRule, Kind, Mixture, ProviderConfig
 from stayfast.policy.resilience.limits import LimitConfig, Mode

@@ -201,7 +201,7 @@ def _wordings(folder: Path) -> list[list[str]]:
     """Of a bank's customers, by what they want; none where they are not in this folder. Raises SetUpFailed."""
     if not (folder / CLASSES).exists():
         return []
-    read = import_module("stayfast.lab.semantic_eval.questions")
+    read = import_module("stayfast.lab.semantic_eval.evaluate")
     try:
         found = read.of_classes(folder / CLASSES)
     except read.Unreadable as why:

@@ -11,10 +11,10 @@ from stayfast.lab.harness.claim import Conditions, Finding
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.load.measure import Origin, perform
-from stayfast.lab.load.pipeline_target import PipelineTarget
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.runner import Target
 from stayfast.lab.load.schedule import Prompts
+from stayfast.lab.load.virtual import PipelineTarget
 from stayfast.lab.simulated import ProviderConfig, Simulated
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.stages.relay import Reply

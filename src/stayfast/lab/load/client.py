@@ -1,22 +1,21 @@
-"""A server behind HTTP/1.1 as a target: connections, time-outs, one sample a request (docs/decisions/0005).
+"""A server behind HTTP/1.1 as a target: bodies, connections, time-outs, one sample a request (docs/decisions/0005).
 
 There is no limit on connections: one would queue requests here and call it the target's speed. A connection is kept while
 the target keeps it; the one used last goes out first. A kept connection that turns out to be closed before one byte of the
-answer came is replaced once, as SDKs do; the request's clock goes on.
-
-Shots as requests of a dialect: path, headers and body.
-
-From an answer as it came to a row of the report.
+answer came is replaced once, as SDKs do; the request's clock goes on. Bytes are stamped when the loop hands them over,
+before anything looks at them, and read where they arrive: no task is woken for a chunk. What a chunk costs the client is
+what it cannot measure of the target.
 """
 
 import asyncio
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Final
 
+import httptools
 import msgspec
 
 from stayfast.core.clock import Clock
@@ -26,10 +25,9 @@ from stayfast.core.units import printable
 from stayfast.http.client.client import split_base_url
 from stayfast.http.client.dial import Dialer, Origin
 from stayfast.http.client.dns import Resolver
-from stayfast.lab.load.exchange import Connection, Exchange
-from stayfast.lab.load.reader import reader_of
+from stayfast.lab.load.reader import Exchange, reader_of
+from stayfast.lab.load.result import Error, Sample
 from stayfast.lab.load.runner import Asking
-from stayfast.lab.load.samples import Error, Sample
 from stayfast.lab.load.schedule import Prompts, Shot
 
 PATHS: Final = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.RESPONSES: "/responses",
@@ -156,8 +154,124 @@ class Tally:
         return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "..."
 
 
+GRACE_S: Final = 0.25  # for the end of a body whose protocol has said its own end
 DNS_TTL_S = 300.0
 _OURS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)  # not the target's fault
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time. `on_free` is told when another may go out, `on_gone` when none will."""
+
+    __slots__ = ("_can_reuse", "_exchange", "_headers", "_is_whole", "_now", "_now_at", "_on_free", "_on_gone", "_parser",
+                 "_transport", "is_gone")
+
+    def __init__(self, transport: asyncio.Transport, now: Callable[[], float], on_free: "Callable[[Connection], None]",
+                 on_gone: "Callable[[Connection], None]") -> None:
+        self._transport = transport
+        self._now = now
+        self._now_at = 0.0
+        self._on_free = on_free
+        self._on_gone = on_gone
+        self._parser = httptools.HttpResponseParser(self)
+        self._exchange: Exchange | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._is_whole = False
+        self._can_reuse = False
+        self.is_gone = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a request may go out: the peer may have closed since the last answer."""
+        return not self.is_gone and not self._transport.is_closing()
+
+    def send(self, request: bytes, exchange: Exchange) -> float:
+        """Write the request; returns the instant at which it was written."""
+        self._exchange = exchange
+        sent_at = self._now()
+        self._transport.write(request)
+        return sent_at
+
+    def abort(self) -> None:
+        """Close at once; an answer on its way is let go, and must be ended by who does this."""
+        self._exchange = None
+        self.is_gone = True
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Stamp, then read."""
+        self._now_at = at = self._now()
+        exchange = self._exchange
+        if exchange is None:  # a server that speaks unasked is about to close
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if not self._is_whole:
+                self.abort()
+                exchange.end(Error.MALFORMED, at)
+                return
+            self._can_reuse = False
+        if self._is_whole:
+            self._end(exchange, at)
+        elif exchange.has_ended:
+            asyncio.get_running_loop().call_later(GRACE_S, self._end_without_body_end, exchange)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end of a body without a length; of any other, and of a connection kept for later, the end of it."""
+        at = self._now()
+        self.is_gone = True
+        exchange, self._exchange = self._exchange, None
+        self._on_gone(self)
+        if exchange is None:
+            return
+        if exchange.has_ended or (exc is None and exchange.status and b"content-length" not in self._headers
+                                  and b"transfer-encoding" not in self._headers):
+            exchange.finish(at)
+            return
+        exchange.was_untouched = not exchange.status
+        exchange.end(Error.TRUNCATED if exc is None and exchange.status else Error.RESET, at)
+
+    def on_message_begin(self) -> None:
+        """httptools: an answer begins, or one that nobody asked for."""
+        if self._is_whole:
+            raise httptools.HttpParserError("an answer to nothing")
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools: a whole field."""
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """httptools: the head is in."""
+        status = self._parser.get_status_code()
+        if status >= 200 and self._exchange is not None:
+            self._exchange.begin(status, self._headers, self._now_at)
+
+    def on_body(self, data: bytes) -> None:
+        """httptools: a part of the body."""
+        if self._exchange is not None:
+            self._exchange.take(data, self._now_at)
+
+    def on_message_complete(self) -> None:
+        """httptools: the message is whole; only here does `should_keep_alive` tell the truth."""
+        if self._exchange is not None and self._exchange.status:
+            self._is_whole = True
+            self._can_reuse = self._parser.should_keep_alive()
+
+    def _end(self, exchange: Exchange, at: float) -> None:
+        self._is_whole = False
+        self._exchange = None
+        if self._can_reuse:
+            self._on_free(self)
+        else:
+            self.abort()
+        exchange.finish(at)
+
+    def _end_without_body_end(self, exchange: Exchange) -> None:
+        if exchange is self._exchange:
+            self.abort()
+            exchange.finish(self._now())
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,8 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.units import said
-from stayfast.lab.load.goodput import Slo
-from stayfast.lab.load.result import Health, Mode, Result, Subject
+from stayfast.lab.load.result import Health, Mode, Result, Samples, Slo, Subject
 from stayfast.lab.load.runner import Record, RunConfig, Runner, Target, in_turn, rounds
-from stayfast.lab.load.samples import Samples
 from stayfast.lab.load.schedule import Limit, Shot, Workload, shots
 
 TICK_S = 0.01

@@ -1,19 +1,21 @@
-"""What the bench sees in an answer: pieces that a model generated, the protocol's own end, errors, token counts.
+"""What the bench sees in an answer: when pieces that a model generated came, the protocol's own end, errors, token counts.
 
 Read here and not by `wire`, whose mistakes an instrument must not share; a test holds the two against each other. A piece
 is text, reasoning or arguments of a tool call, and not empty. None of these is one: a chunk that names the role or a tool
 only, usage, encrypted reasoning, comments, `message_start`, `ping`, `response.created`.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
+from math import isnan, nan
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from stayfast.core.types import Api, Usage
-from stayfast.lab.load.samples import Error
-from stayfast.wire import usage
+from stayfast.lab.load.result import Error, Gaps
+from stayfast.wire import sse, usage
 
 NOTHING, HIDDEN, SHOWN = 0, 1, 2  # what an event holds: no piece, reasoning, anything that a user or a tool gets
 _BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -280,3 +282,143 @@ def reader_of(api: Api) -> Reader:
         case Api.RESPONSES:
             return ResponsesReader()
     return ChatReader()
+
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of a whole answer
+EXCERPT_BYTES: Final = 2000  # of a failed one that are kept
+_TIMING: Final = b": server-timing "
+_OK, _TOO_MANY = 200, 429
+
+
+class Exchange:
+    """One answer: instants of the clock (NaN: did not happen) and what was in it. `done` is set when it has ended.
+
+    `allows_empty`: an answer that is whole by the protocol is good although nothing was generated.
+    """
+
+    __slots__ = ("_allows_empty", "_body", "_gaps", "_last_at", "_n_body", "_splitter", "_streams", "_zero_at", "done",
+                 "ended_at", "error", "first_at", "gap_max_s", "head_at", "n_attempts", "n_chunks", "reader",
+                 "server_timing", "shown_at", "status", "was_untouched")
+
+    def __init__(self, reader: Reader, *, streams: bool, gaps: Gaps, zero_at: float, done: "asyncio.Future[None]",
+                 allows_empty: bool = False) -> None:
+        self.reader = reader
+        self._allows_empty = allows_empty
+        self.done = done
+        self.status = 0
+        self.error = Error.NONE
+        self.head_at = self.first_at = self.shown_at = self._last_at = self.ended_at = self.gap_max_s = nan
+        self.n_chunks = 0
+        self.n_attempts = 0
+        self.server_timing = ""
+        self.was_untouched = False
+        self._splitter = sse.Splitter()
+        self._streams = streams
+        self._gaps = gaps
+        self._zero_at = zero_at
+        self._body: list[bytes] = []
+        self._n_body = 0
+
+    @property
+    def last_at(self) -> float:
+        """The last piece."""
+        return self._last_at
+
+    @property
+    def has_ended(self) -> bool:
+        """By the protocol's own word, whatever the connection does."""
+        return self.reader.is_over
+
+    @property
+    def excerpt(self) -> bytes:
+        """The beginning of a failed answer's body; empty for a good one."""
+        return b"".join(self._body)[:EXCERPT_BYTES] if self.error is not Error.NONE else b""
+
+    def begin(self, status: int, headers: dict[bytes, bytes], at: float) -> None:
+        """The head is in."""
+        self.status = status
+        self.head_at = at
+        self.server_timing = headers.get(b"server-timing", b"").decode("latin-1")
+        attempts = headers.get(b"x-stayfast-attempts", b"")
+        self.n_attempts = int(attempts) if attempts.isdigit() and len(attempts) < 10 else 0
+        if status != _OK:
+            self.error = Error.RATE_LIMITED if status == _TOO_MANY else Error.STATUS
+        elif self._streams and not headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+            self.error = Error.MALFORMED
+
+    def take(self, data: bytes, at: float) -> None:
+        """A part of the body came."""
+        if self.error is not Error.NONE:
+            self._keep(data)
+            return
+        if not self._streams:
+            self._n_body += len(data)
+            if self._n_body > MAX_BODY_BYTES:
+                self.error = Error.MALFORMED
+            self._body.append(data)
+            return
+        try:
+            blocks = self._splitter.feed(data)
+        except sse.EventTooLong:
+            self.error = Error.MALFORMED
+            return
+        are_data = self._splitter.are_data
+        for block in blocks:
+            said, name = (block, b"") if are_data else sse.parse(block)
+            if said is not None:
+                if not self.reader.is_over:
+                    self._see(said, name, at)
+            elif block.startswith(_TIMING):
+                self.server_timing = block[len(_TIMING):].decode("latin-1")
+
+    def _keep(self, data: bytes) -> None:
+        if self._n_body < EXCERPT_BYTES:
+            self._n_body += len(data)
+            self._body.append(data)
+
+    def _see(self, said: bytes, name: bytes, at: float) -> None:
+        piece = self.reader.see(said, name)
+        if piece != NOTHING:
+            self._count(at, is_shown=piece == SHOWN)
+        if self.reader.is_over:
+            self.ended_at = at
+            if self.reader.error is not Error.NONE:
+                self._keep(said)
+
+    def _count(self, at: float, *, is_shown: bool) -> None:
+        self.n_chunks += 1
+        if self.n_chunks == 1:
+            self.first_at = at
+        else:
+            gap_s = at - self._last_at
+            self._gaps.add(at - self._zero_at, gap_s)
+            if not gap_s <= self.gap_max_s:  # NaN at first
+                self.gap_max_s = gap_s
+        if is_shown and isnan(self.shown_at):
+            self.shown_at = at
+        self._last_at = at
+
+    def finish(self, at: float) -> None:
+        """The body is whole, or was closed where that ends it."""
+        reader = self.reader
+        if self.error is Error.NONE and not self._streams:
+            reader.see_whole(b"".join(self._body))
+            if reader.error is Error.NONE and not reader.is_empty_whole:
+                self._count(at, is_shown=True)
+        elif self.error is Error.NONE:
+            if not reader.is_over and self._splitter.held:  # the last event may lack its blank line
+                said, name = sse.parse(self._splitter.rest())
+                if said is not None:
+                    self._see(said, name, at)
+            reader.end()
+        is_empty = reader.error is Error.NONE and not self.n_chunks and not self._allows_empty
+        self.end(Error.EMPTY if is_empty else reader.error, at)
+
+    def end(self, error: Error, at: float) -> None:
+        """No more will come, or is waited for."""
+        if self.done.done():
+            return
+        self.error = self.error or error  # what the head said stands
+        if isnan(self.ended_at):
+            self.ended_at = at
+        self.done.set_result(None)

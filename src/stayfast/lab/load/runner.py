@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, Gaps, Sample, Samples
 from stayfast.lab.load.schedule import Shot
 
 

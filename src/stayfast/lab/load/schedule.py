@@ -15,9 +15,8 @@ from random import Random
 
 import msgspec
 
-from stayfast.lab.load.arrivals import Arrivals
+from stayfast.lab.load.arrivals import Arrivals, Recorded
 from stayfast.lab.load.lengths import WORDINGS, Book, Length
-from stayfast.lab.load.traces import Recorded
 
 BLOCK_TOKENS = 512  # what a hash of Mooncake's traces stands for
 

@@ -18,14 +18,12 @@ from stayfast.http.server.connection import HttpServer, Tasks
 from stayfast.http.server.parser import HttpLimits, HttpRequest
 from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line, whole_response
 from stayfast.lab.load.arrivals import Gamma
-from stayfast.lab.load.client import AskingConfig, HttpConfig, HttpTarget
-from stayfast.lab.load.exchange import Connection, Exchange
+from stayfast.lab.load.client import AskingConfig, Connection, HttpConfig, HttpTarget
 from stayfast.lab.load.lengths import Constant
 from stayfast.lab.load.measure import Origin, Plan, cpu_s, perform
-from stayfast.lab.load.reader import ChatReader
-from stayfast.lab.load.result import Result, Subject
+from stayfast.lab.load.reader import ChatReader, Exchange
+from stayfast.lab.load.result import Gaps, Result, Sample, Subject
 from stayfast.lab.load.runner import Asking
-from stayfast.lab.load.samples import Gaps, Sample
 from stayfast.lab.load.schedule import Limit, Prompts, Workload
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

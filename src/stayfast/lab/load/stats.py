@@ -13,9 +13,7 @@ from math import ceil, floor, fsum, inf, isnan, nan, sqrt
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from stayfast.lab.load.goodput import Goodput, judge
-from stayfast.lab.load.result import Result
-from stayfast.lab.load.samples import Gaps, Samples, lateness_s, middle_s
+from stayfast.lab.load.result import Gaps, Goodput, Result, Samples, judge, lateness_s, middle_s
 
 DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
     "t0": "intended start: the instant in the schedule, fixed before the run and never moved because the client was late",

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.lab.load.samples import Error
+from stayfast.lab.load.result import Error
 from stayfast.lab.load.stats import LATENCIES, Measured, Spread, of_offered
 
 SHARES: Final = ("goodput", "errors", *(str(error) for error in Error if error))

@@ -1,6 +1,6 @@
 """Results as files: JSON to keep and to compare, CSV with a row a request.
 
-The JSON is `{"schema": "stayfast.lab.load/1", "results": [...]}`. Each result has, at its top, the figures under the names
+The JSON is `{"schema": "stayfast.bench/1", "results": [...]}`. Each result has, at its top, the figures under the names
 that vLLM's bench uses where they mean the same (`p99_ttft_ms`, `request_goodput`, ...: all in milliseconds and requests a
 second, of whole answers), and the same pattern for what vLLM has not (`p99_ttft_sched_ms`). One name means a little less:
 vLLM's `e2el` ends at the last chunk, ours at the last chunk *with content*. `run` holds everything needed to read the
@@ -21,12 +21,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from stayfast.lab.load.goodput import Slo
-from stayfast.lab.load.result import Health, Mode, Result, Subject
-from stayfast.lab.load.samples import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, Gaps, Health, Mode, Result, Sample, Samples, Slo, Subject
 from stayfast.lab.load.stats import DEFINITIONS, Measured
 
-SCHEMA: Final = "stayfast.lab.load/1"
+SCHEMA: Final = "stayfast.bench/1"
 _QUANTILES: Final = (("median", 0.5), ("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
 _NAMES: Final = {"ttft": "ttft", "ttft_sched": "ttft_sched", "ttfo": "ttfo", "ttfb": "ttfb", "e2e": "e2el",
                  "e2e_sched": "e2el_sched", "tpot": "tpot", "gap": "itl", "gap_max": "itl_max"}

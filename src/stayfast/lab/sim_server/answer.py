@@ -1,4 +1,4 @@
-"""The story of one request: ask the provider, write what it says as it says it, break off as it breaks off."""
+"""One request to the simulator: ask the provider, write what it says as it says it, break off as it breaks off."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,6 +7,7 @@ from functools import partial
 
 from stayfast.core.clock import Clock
 from stayfast.http.server.connection import Connection
+from stayfast.http.server.parser import HttpRequest
 from stayfast.http.server.response import (
     LAST_CHUNK,
     DateLine,
@@ -17,10 +18,22 @@ from stayfast.http.server.response import (
     stream_head,
     whole_response,
 )
-from stayfast.lab.sim_server.grades import Grades
-from stayfast.lab.sim_server.record import LEFT, WHOLE, Record, Records
-from stayfast.lab.sim_server.request import SimRequest
+from stayfast.lab.sim_server.recording import LEFT, WHOLE, Grades, Record, Records
 from stayfast.lab.simulated import Answering, Ask, Broke, Head, Provider
+
+
+class SimRequest(HttpRequest):
+    """What the simulator reads of a request's head: who is asking."""
+
+    READ_HEADERS = frozenset((b"authorization", b"x-api-key"))
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> bytes:
+        """The API key that came with it; empty without one."""
+        return self.fields.get(b"x-api-key") or self.fields.get(b"authorization", b"").removeprefix(b"Bearer ")
+
 
 Headers = Iterable[tuple[str, str]]
 _FRAMING = frozenset(("connection", "content-length", "date", "transfer-encoding"))  # which are the server's to set

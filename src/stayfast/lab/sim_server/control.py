@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from stayfast.core.errors import Rejected
-from stayfast.lab.sim_server.answer import Desk
-from stayfast.lab.sim_server.request import SimRequest
+from stayfast.lab.sim_server.answer import Desk, SimRequest
 from stayfast.lab.simulated import FaultRule, Provider, ProviderConfig, Weather
 from stayfast.wire.dialect import missing
 from stayfast.wire.json_input import check, typed

@@ -5,19 +5,26 @@ down under load, and every way to fail. It waits only by asyncio and draws only 
 `stayfast sim` over HTTP, behind the gateway's `simulated` upstreams, and in virtual time.
 """
 
-from stayfast.lab.simulated.call import Answering, Head
-from stayfast.lab.simulated.config import PRESETS, ColdStart, Lengths, Preset, ProviderConfig, Sag, Stalls, Tariff
+from stayfast.lab.simulated.config import (
+    PRESETS,
+    ColdStart,
+    Gaps,
+    Lengths,
+    Mixture,
+    Preset,
+    ProviderConfig,
+    Sag,
+    Stalls,
+    Tariff,
+)
 from stayfast.lab.simulated.engine import EngineModel
-from stayfast.lab.simulated.faults import Broke, FaultRule, Kind
-from stayfast.lab.simulated.latency import Gaps, Mixture
+from stayfast.lab.simulated.faults import Broke, FaultRule, Kind, Regime, Regimes, Weather
 from stayfast.lab.simulated.prompt_cache import PromptCacheModel
-from stayfast.lab.simulated.provider import Provider
+from stayfast.lab.simulated.provider import Answering, Head, Provider
 from stayfast.lab.simulated.provider_state import Counts
-from stayfast.lab.simulated.quota import Quota
-from stayfast.lab.simulated.regimes import Regime, Regimes, Weather
 from stayfast.lab.simulated.request import Ask, ask_of
-from stayfast.lab.simulated.upstream import Simulated
-from stayfast.lab.simulated.vendor import Vendor
+from stayfast.lab.simulated.settings import Simulated
+from stayfast.lab.simulated.vendor import Quota, Vendor
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Cut, Fail, Raw, Say, Script, Scripted, Step, Wait
 
 __all__ = [

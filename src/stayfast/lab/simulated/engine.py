@@ -28,7 +28,7 @@ from math import floor, inf
 from typing import Annotated, Final, Literal
 
 from stayfast.core.clock import Clock
-from stayfast.core.setting import About
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.routing.affinity import Prefixes
 
 _EPSILON: Final = 1e-6  # tokens: what rounding may lack
@@ -61,13 +61,7 @@ class EngineModel:
         "Static: how long the first of a batch waits for others.", minimum=0, maximum=60)] = 0.05
 
     def __post_init__(self) -> None:
-        for name, least, most in (("prefill_tokens_per_s", 1, 1e9), ("decode_step_s", 1e-6, 60), ("batch_window_s", 0, 60),
-                                  ("decode_step_per_sequence_s", 0, 60), ("decode_share", 0.01, 1),
-                                  ("kv_tokens", 1, 1e9), ("max_running", 1, 100_000), ("cache_tokens", 0, 1e9)):
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be from {least:g} to {most:g}, not {getattr(self, name)}")
-        if self.max_waiting is not None and self.max_waiting < 0:
-            raise ValueError(f"max_waiting must not be negative, not {self.max_waiting}")
+        check_bounds(self)
 
 
 class Sequence:

@@ -16,14 +16,14 @@ A prompt as a provider's cache of prefixes sees it: what it begins with, how lon
 
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 from zlib import crc32
 
 import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
-from stayfast.core.setting import About
+from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Api
 from stayfast.lab.simulated.filler_text import n_tokens_in
 from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
@@ -163,17 +163,9 @@ class PromptCacheModel:
         "remembers nothing of them. Assumed.", minimum=1)] = 15
 
     def __post_init__(self) -> None:
-        if self.rules not in ("anthropic", "breakpoints", "automatic"):
-            raise ValueError(f"rules must be anthropic, breakpoints or automatic, not {self.rules!r}")
-        if not 0 <= self.floor_tokens <= 1_000_000:
-            raise ValueError(f"floor_tokens must be from 0 to 1000000, not {self.floor_tokens}")
-        if not 0 < self.keeps_s <= 86_400:
-            raise ValueError(f"keeps_s must be more than 0 and at most 86400 seconds, not {self.keeps_s}")
-        if self.machine_rpm < 1:
-            raise ValueError(f"machine_rpm must be at least 1, not {self.machine_rpm}")
-        for name in ("read_factor", "write_factor", "write_1h_factor"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name} must be from 0 to 100, not {getattr(self, name)}")
+        check_bounds(self)
+        if self.rules not in get_args(CacheRules):
+            raise ValueError(f"rules must be one of {', '.join(get_args(CacheRules))}, not {self.rules!r}")
 
     def plain_tokens(self, n_prompt: int, found: "Looked") -> float:
         """What a prompt costs, in tokens of plain input."""

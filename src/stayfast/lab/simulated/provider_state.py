@@ -1,10 +1,7 @@
-"""The state of a simulated provider: its weather, its capacity, its faults, and what it counts.
-
-What a simulated provider was asked, and what was thrown away.
-"""
+"""What all requests of a simulated provider share (weather, capacity, faults, counts), and what it knows of each."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import sqrt
 from random import Random
 from typing import Final
@@ -14,19 +11,18 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Api
-from stayfast.lab.simulated.call_state import CallState
 from stayfast.lab.simulated.config import ProviderConfig
-from stayfast.lab.simulated.engine import engine_of
-from stayfast.lab.simulated.faults import FaultRule
+from stayfast.lab.simulated.engine import Sequence, engine_of
+from stayfast.lab.simulated.faults import CALM, FaultRule, Forecast, Regime, Regimes, Weather
 from stayfast.lab.simulated.prompt_cache import CacheRules, Looked, PromptCache
-from stayfast.lab.simulated.quota import Meter
-from stayfast.lab.simulated.regimes import CALM, Forecast, Regime, Regimes, Weather
 from stayfast.lab.simulated.request import Ask
 from stayfast.lab.simulated.timing_plan import Dice
 from stayfast.lab.simulated.vendor import (
     RATE_LIMITED,
+    Charge,
     Headers,
     Limit,
+    Meter,
     Trouble,
     limit_headers,
     over_limit,
@@ -35,6 +31,26 @@ from stayfast.lab.simulated.vendor import (
     trouble,
     used_up,
 )
+
+
+class CallState:
+    """One request at a provider. Changed by the provider and by what answers the request, on one loop."""
+
+    __slots__ = ("ask", "asked_at", "charge", "ended_at", "n_after_hangup", "n_generated", "number", "outcome", "remembers",
+                 "request_id", "sequence")
+
+    def __init__(self, ask: Ask, number: int, request_id: str, asked_at: float) -> None:
+        self.ask = ask
+        self.number = number
+        self.request_id = request_id  # what the provider calls it, in headers and errors
+        self.asked_at = asked_at
+        self.ended_at: float | None = None
+        self.outcome: str | None = None  # None: running
+        self.n_generated = 0  # tokens of all choices, told when it is over
+        self.n_after_hangup = 0  # of those, the ones that came into being after the caller had gone
+        self.charge: Charge | None = None  # what the quota was charged in advance
+        self.remembers: Looked | None = None  # what its prompt leaves in the provider's cache
+        self.sequence: Sequence | None = None  # its place in the engine
 
 
 class Counts(msgspec.Struct):
@@ -116,7 +132,7 @@ class ProviderState:
         return self.clock.now() - self._began_at
 
     @property
-    def faults(self) -> Sequence[FaultRule]:
+    def faults(self) -> list[FaultRule]:
         """The rules in force, those of the configuration first."""
         return [rule.of for rule in self._rules]
 

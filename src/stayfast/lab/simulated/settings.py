@@ -1,19 +1,130 @@
-"""A simulated provider in a settings file: upstreams of `kind: simulated`."""
+"""A simulated provider as an upstream (`kind: simulated`): the same model as `stayfast sim`, without sockets, so it runs on
+virtual time."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import msgspec
+
 from stayfast.core.clock import Clock
+from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.setting import About
+from stayfast.core.types import Api
 from stayfast.lab.simulated.config import ProviderConfig
-from stayfast.lab.simulated.upstream import Simulated
+from stayfast.lab.simulated.faults import Broke
+from stayfast.lab.simulated.provider import Answering, Head, Provider
+from stayfast.lab.simulated.provider_state import Counts
+from stayfast.lab.simulated.request import ask_of
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, AddedUpstream, nothing
-from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.base import Call, Stream, Upstream
+from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Scripted
+from stayfast.wire.errors import error_in, from_response, malformed
+from stayfast.wire.secrets import Secrets
+from stayfast.wire.transcode import transcoder
+
+_NO_SECRETS = Secrets([])
+
+
+class Simulated:
+    """A provider that is played by a model. Task-safe. It speaks every API natively.
+
+    `number_of`, where it is set, says which dice a call throws; else they go by the order of the calls.
+    """
+
+    kind = "simulated"
+    always_streams = False
+
+    def __init__(self, name: str, config: ProviderConfig, clock: Clock) -> None:
+        self.name = name
+        self.provider = Provider(name, config, clock)
+        self.number_of: Callable[[Call], int] | None = None
+        self._clock = clock
+
+    @property
+    def counts(self) -> Counts:
+        """What it was asked, and what was thrown away."""
+        return self.provider.counts
+
+    def can_serve(self, api: Api) -> bool:
+        """All of them."""
+        return True
+
+    async def open(self, call: Call) -> Stream:
+        """Ask the provider; its errors are those that the same bytes would be over HTTP."""
+        request = call.request
+        if call.marker is not None:
+            request = msgspec.structs.replace(request, body=call.marker.write(request.body, request.api))
+        session = dict(call.headers).get("x-session-id")
+        number = self.number_of(call) if self.number_of is not None else None
+        ask = ask_of(request, model=call.model, number=number, session=session, include_usage=True,
+                     has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
+        answering = self.provider.ask(ask)
+        try:
+            head = await answering.begin()
+            if head.status != 200:
+                raise self._failure(request.api, head)
+            if request.stream and head.body is not None:
+                raise error_in(self.name, head.body) or malformed(self.name, "a whole answer to a request for a stream")
+        except Broke as broke:
+            answering.close()
+            raise _broken(self.name, broke) from None
+        except BaseException:
+            answering.close()
+            raise
+        translated = transcoder(request.api, request, source_streams=request.stream, upstream=self.name,
+                                hide_usage=not request.include_usage, created_at=int(self._clock.wall()))
+        return HttpStream(_Body(self.name, head, answering), translated, _NO_SECRETS)
+
+    def close(self) -> None:
+        """Nothing idle to close."""
+
+    def _failure(self, api: Api, head: Head) -> UpstreamFailed:
+        return from_response(self.name, api, head.status, dict(head.headers), head.body or b"", now_wall=self._clock.wall())
+
+    def __repr__(self) -> str:
+        return f"<Simulated {self.provider!r}>"
+
+
+class _Body:
+    """The body of an answering, as an `http.client.response.Response`. One task reads it."""
+
+    __slots__ = ("_answering", "_name", "_whole", "headers", "status")
+
+    def __init__(self, name: str, head: Head, answering: Answering) -> None:
+        self.status = head.status
+        self.headers: Mapping[str, str] = dict(head.headers)
+        self._name = name
+        self._answering = answering
+        self._whole = head.body
+
+    async def read(self) -> bytes:
+        """The next bytes; b"" at the clean end."""
+        if self._whole is not None:
+            whole, self._whole = self._whole, b""
+            return whole
+        try:
+            return await self._answering.next() or b""
+        except Broke as broke:
+            raise _broken(self._name, broke) from None
+
+    def close(self) -> None:
+        """The caller has gone."""
+        self._answering.close()
+
+    def release(self) -> None:
+        """The answer is whole."""
+        self._answering.close()
+
+
+def _broken(name: str, broke: Broke) -> UpstreamFailed:
+    if broke.kind == "refused":
+        return UpstreamFailed(name, Fault.CONNECT, f"upstream {name} refused the connection")
+    return UpstreamFailed(name, Fault.RESET, f"upstream {name} closed the connection before the answer was whole")
 
 
 @dataclass(frozen=True, slots=True)

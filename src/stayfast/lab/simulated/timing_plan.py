@@ -8,10 +8,9 @@ from zlib import crc32
 import msgspec
 
 from stayfast.core.types import Api
-from stayfast.lab.simulated.config import Preset, ProviderConfig
+from stayfast.lab.simulated.config import Gaps, Preset, ProviderConfig
+from stayfast.lab.simulated.faults import Regime
 from stayfast.lab.simulated.filler_text import CHARACTERS_A_TOKEN, N_WORDS
-from stayfast.lab.simulated.latency import Gaps
-from stayfast.lab.simulated.regimes import Regime
 from stayfast.lab.simulated.request import Ask
 from stayfast.wire.deltas import Reason
 

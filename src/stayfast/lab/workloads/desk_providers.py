@@ -16,11 +16,8 @@ from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
 from stayfast.http.server.connection import Connection
 from stayfast.lab.harness.hedging_runs import HEAVY_TAIL
-from stayfast.lab.sim_server.answer import Answer
-from stayfast.lab.sim_server.config import ListenConfig
-from stayfast.lab.sim_server.request import SimRequest
-from stayfast.lab.sim_server.signals import signalled
-from stayfast.lab.sim_server.site import Site
+from stayfast.lab.sim_server.answer import Answer, SimRequest
+from stayfast.lab.sim_server.app import ListenConfig, Site, signalled
 from stayfast.lab.simulated import Answering, Ask, Gaps, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
 from stayfast.lab.workloads.support_desk import BELOW, answer_of
 from stayfast.upstreams.base import Call

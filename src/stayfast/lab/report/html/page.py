@@ -6,20 +6,23 @@ Charts are SVG drawn here, so the page is whole without its script; the script o
 import hashlib
 from base64 import b64encode
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from math import isfinite
+from typing import Final
 
-from stayfast.lab.load.stats import Measured
+from stayfast.core import units as amounts
+from stayfast.lab.load.result import Mode
+from stayfast.lab.load.stats import DEFINITIONS, LATENCIES, Measured
 from stayfast.lab.report.assertions import Checked
 from stayfast.lab.report.compare import Comparison
-from stayfast.lab.report.html import curves, lanes, parts
-from stayfast.lab.report.html.curves import Line
-from stayfast.lab.report.html.heatmap import heat_map
-from stayfast.lab.report.html.markup import Markup, tag
-from stayfast.lab.report.html.scale import COUNTS, RATES, SECONDS, Unit
-from stayfast.lab.report.stages import breakdown
-from stayfast.lab.report.timeline import heat_of_gaps, heat_of_rows, timeline
+from stayfast.lab.report.html import charts
+from stayfast.lab.report.html.charts import Line, heat_map
+from stayfast.lab.report.html.frame import COLOURS, COUNTS, RATES, SECONDS, Unit
+from stayfast.lab.report.html.markup import Child, Markup, join, tag
+from stayfast.lab.report.table import actual, by_size
+from stayfast.lab.report.timeline import breakdown, heat_of_gaps, heat_of_rows, timeline
 
 MANY = 3  # from this many runs on, what is drawn for each of them is folded
 _SCHED = "From the intended start (solid) and from the actual send (dashed)."
@@ -39,10 +42,10 @@ def page(runs: Sequence[Measured], comparison: Comparison | None = None, checks:
                tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
                tag("meta", name="color-scheme", content="light dark"), tag("title", title), tag("style", Markup(style)))
     is_many = len(runs) >= MANY
-    main = tag("main", parts.banner(runs), parts.header(runs), parts.headline(runs), _sweep(runs), _compared(comparison),
-               parts.checked(checks), parts.latencies(runs), _percentiles(runs), None if is_many else _times(runs),
-               *(_folded(run) if is_many else _details(run) for run in runs), parts.goodput(runs), parts.facts(runs),
-               parts.definitions())
+    main = tag("main", banner(runs), header(runs), headline(runs), _sweep(runs), _compared(comparison),
+               checked(checks), latencies(runs), _percentiles(runs), None if is_many else _times(runs),
+               *(_folded(run) if is_many else _details(run) for run in runs), goodput(runs), facts(runs),
+               definitions())
     body = tag("body", main, tag("div", cls="tip", role="status"), tag("script", Markup(script)))
     is_valid = all(run.result.health.is_valid for run in runs)
     return "<!doctype html>\n" + tag("html", head, body, lang="en", cls=None if is_valid else "is-invalid") + "\n"
@@ -58,11 +61,11 @@ def _percentiles(runs: Sequence[Measured]) -> Markup:
     if not is_many and any(run.errors for run in runs):
         note += _SHADED
     first, last = ("ttft_sched", "ttft")[:n_each], ("e2e_sched", "e2e")[:n_each]
-    return parts.section(
-        "Percentile curves", curves.percentiles(runs, "Time to the first token", note, first),
-        curves.percentiles(runs, "Time to the last token", note, last),
-        curves.percentiles(runs, "Time per output token", "(tn - t1) / (n - 1), one value an answer.", ("tpot",)),
-        curves.percentiles(runs, "Gaps between chunks", "Pooled over all answers.", ("gap",)))
+    return section(
+        "Percentile curves", charts.percentiles(runs, "Time to the first token", note, first),
+        charts.percentiles(runs, "Time to the last token", note, last),
+        charts.percentiles(runs, "Time per output token", "(tn - t1) / (n - 1), one value an answer.", ("tpot",)),
+        charts.percentiles(runs, "Gaps between chunks", "Pooled over all answers.", ("gap",)))
 
 
 def _times(runs: Sequence[Measured]) -> Markup:
@@ -70,14 +73,14 @@ def _times(runs: Sequence[Measured]) -> Markup:
     drawn = [(run, timeline(run.result.samples, run.goodput.is_good, _span_s([run]))) for run in runs]
 
     def chart(title: str, unit: Unit, *lines: Line) -> Markup:
-        return curves.over_time(drawn, title, span_s, unit, lines)
+        return charts.over_time(drawn, title, span_s, unit, lines)
 
     rates = [Line("good", lambda line: line.good_rate)]
     if any(run.errors for run in runs):
         rates.append(Line("failed", lambda line: line.bad_rate, is_bad=True))
     if len(runs) == 1:
         rates.insert(0, Line("offered", lambda line: line.rate, is_faint=True))
-    return parts.section(
+    return section(
         "Over the run's time",
         chart("Time to the first token, from the intended start", SECONDS, Line("p99", lambda line: line.p99_s),
               Line("p50", lambda line: line.p50_s, is_faint=True)),
@@ -99,33 +102,33 @@ def _details(run: Measured) -> Markup:
     result = run.result
     span_s = _span_s([run])
     first = heat_map(heat_of_rows(result.samples, "ttft_sched", span_s), "Time to the first token, every request",
-                     "From the intended start, by when it was due.", "request", curves.slo_of([run], ("ttft_sched", "ttft")))
+                     "From the intended start, by when it was due.", "request", charts.slo_of([run], ("ttft_sched", "ttft")))
     gaps = heat_of_gaps(result.gaps, span_s)
     second = None if gaps is None else heat_map(
-        gaps, "Gaps between chunks, every gap", "By when the gap ended.", "gap", curves.slo_of([run], ("gap_max",)))
+        gaps, "Gaps between chunks, every gap", "By when the gap ended.", "gap", charts.slo_of([run], ("gap_max",)))
     usual = run.spreads["e2e_sched"]
     slices = breakdown(result.samples, (usual.at(0.4), usual.at(0.6)), usual.at(0.99)) if usual.n else None
-    return parts.section(f"Request by request: {result.label}", first, second,
-                         lanes.breakdown(run, slices) if slices else None, lanes.waterfall(run))
+    return section(f"Request by request: {result.label}", first, second,
+                         charts.breakdown(run, slices) if slices else None, charts.waterfall(run))
 
 
 def _compared(comparison: Comparison | None) -> Markup | None:
     if comparison is None:
         return None
     warnings = [tag("p", f"Careful: {warning}.", cls="caution") for warning in comparison.warnings]
-    return parts.section("Compared", *warnings, lanes.intervals(comparison))
+    return section("Compared", *warnings, charts.intervals(comparison))
 
 
 def _sweep(runs: Sequence[Measured]) -> Markup | None:
     """Against the load, where the runs are steps of one."""
-    loads = {curves.load_of(run) for run in runs}
+    loads = {charts.load_of(run) for run in runs}
     if len(runs) < MANY or len(loads) < len(runs) or 0.0 in loads:
         return None
-    return parts.section(
+    return section(
         "Against the load",
-        curves.against_load(runs, "Time to the first token, from the intended start", SECONDS, [
+        charts.against_load(runs, "Time to the first token, from the intended start", SECONDS, [
             (f"p{rank}", partial(_first_at, rank / 100)) for rank in (99, 50)]),
-        curves.against_load(runs, "Requests a second", RATES, (
+        charts.against_load(runs, "Requests a second", RATES, (
             ("good", lambda run: run.rate(run.goodput.n_good)), ("offered", lambda run: run.rate(run.n_offered)))))
 
 
@@ -137,3 +140,175 @@ def _span_s(runs: Sequence[Measured]) -> float:
     latest = [at_s for run in runs for at_s in (run.result.duration_s, max(run.result.samples.floats["at_s"], default=0.0))
               if isfinite(at_s)]
     return max([1e-3, *latest])
+
+
+_RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
+MAX_IN_FULL: Final = 3  # runs; of more, the fewer figures
+_FEWER: Final = ("ttft_sched", "e2e_sched", "tpot", "gap_max")
+_CAVEATS: Final = (
+    "One run is one draw: two runs of the same target differ. `stayfast bench compare` says by how much noise alone would.",
+    "Latencies are of answers that succeeded and were complete; what failed is counted beside them and is bad in goodput.",
+    "Percentiles are exact (linear interpolation between the closest ranks), those of pooled gaps within 1 %.",
+    "A percentile that would only be the maximum is a dash.",
+    "TTFT and gaps are of chunks as the network delivered them: behind a proxy that buffers, gaps are 0 and TTFT is E2E.",
+    "Other tools mean other things by TPOT and ITL; compare only where the definitions agree.",
+)
+_INVALID: Final = "The client was the bottleneck: these figures are not the target's."
+_CLOSED: Final = ("A closed loop waits for the target before it asks again: it omits the queueing of a slow target. "
+                  "Read it as a comparison, not as what users see.")
+
+
+def banner(runs: Sequence[Measured]) -> Markup | None:
+    """What a reader must know before any figure."""
+    reasons = [(run.result.label, reason) for run in runs for reason in run.result.health.verdict]
+    if not reasons:
+        return None
+    lines = [tag("li", tag("b", label), ": ", reason) for label, reason in reasons]
+    return tag("div", tag("strong", "INVALID"), tag("span", _INVALID), tag("ul", *lines), cls="banner", role="alert")
+
+
+def header(runs: Sequence[Measured]) -> Markup:
+    """What was measured, when, and whether it holds."""
+    first = runs[0].result
+    is_valid = all(run.result.health.is_valid for run in runs)
+    when = datetime.fromtimestamp(first.began_at_wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    kinds = list(dict.fromkeys(f"{run.result.mode}{', virtual time' * run.result.is_virtual}" for run in runs))
+    subjects = [tag("p", swatch(order), tag("b", run.result.label),
+                    f" {run.result.subject.model} over {run.result.subject.dialect}, ", tag("code", run.result.subject.url))
+                for order, run in enumerate(runs[:6])]
+    more = tag("p", f"and {len(runs) - 6} more") if len(runs) > 6 else None
+    badge = tag("span", "valid" if is_valid else "invalid", cls=f"badge {'good' if is_valid else 'bad'}")
+    is_closed = any(run.result.mode is Mode.CLOSED for run in runs)
+    title = " against ".join(run.result.label for run in runs) if len(runs) <= 2 else f"{len(runs)} runs"
+    lead = (f"{when} \u00b7 {', '.join(kinds)} \u00b7 {amounts.count(sum(run.n_offered for run in runs))} requests offered "
+            f"over {amounts.seconds(max(run.result.duration_s for run in runs))}")
+    return tag("header", tag("p", "stayfast bench", cls="brand"), tag("h1", title, badge), tag("p", lead, cls="lead"),
+               *subjects, more, tag("p", _CLOSED, cls="caution") if is_closed else None)
+
+
+def headline(runs: Sequence[Measured]) -> Markup | None:
+    """The few figures that are read first; latency is from the intended start. Of many runs there are no few."""
+    if len(runs) > MAX_IN_FULL:
+        return None
+    tiles = (
+        ("TTFT p99", "from the intended start", [_rank(run, "ttft_sched", 0.99) for run in runs]),
+        ("TTFT p50", "from the intended start", [_rank(run, "ttft_sched", 0.5) for run in runs]),
+        ("E2E p99", "from the intended start", [_rank(run, "e2e_sched", 0.99) for run in runs]),
+        ("Spike factor", "TTFT p99 / p50", [amounts.factor(run.spike_factor()) for run in runs]),
+        ("Goodput", "of what was offered", [amounts.share(run.goodput.share) for run in runs]),
+        ("Failed", "no whole answer", [amounts.share(run.error_share) for run in runs]),
+    )
+    return tag("section", *(_tile(*tile) for tile in tiles), cls="tiles")
+
+
+def _rank(run: Measured, name: str, share: float) -> str:
+    return amounts.ranked(run.ranked(name, share))
+
+
+def _tile(name: str, note: str, figures: Sequence[str]) -> Markup:
+    several = len(figures) > 1
+    shown = [tag("span", figure, cls=f"figure t{order}" if several else "figure") for order, figure in enumerate(figures)]
+    return tag("div", tag("p", name, cls="name"), tag("p", *shown, cls="figures"), tag("p", note, cls="note"), cls="tile")
+
+
+def latencies(runs: Sequence[Measured]) -> Markup:
+    """Every latency at every rank."""
+    rows = [row for name in (LATENCIES if len(runs) <= MAX_IN_FULL else _FEWER) for row in _latency_rows(runs, name)]
+    heads = ("", *(("",) if len(runs) > 1 else ()), *(name for name, _ in _RANKS), "mean", "n")
+    table = tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
+    return tag("section", tag("h2", "Latency"), _survivors(runs), tag("div", table, cls="card wide"))
+
+
+def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
+    rows: list[Markup] = []
+    measured = [(order, run) for order, run in enumerate(runs) if name in run.told]
+    for order, run in measured:
+        spread = run.spreads[name]
+        span = str(len(measured)) if len(measured) > 1 else None
+        head = None if rows else tag("th", name, scope="rowgroup", title=DEFINITIONS[name], rowspan=span)
+        label = tag("td", swatch(order), run.result.label, cls="label") if len(runs) > 1 else None
+        cells = [*(_rank(run, name, share) for _, share in _RANKS), amounts.seconds(spread.mean_s), amounts.count(spread.n)]
+        rows.append(tag("tr", head, label, *(tag("td", cell) for cell in cells),
+                        cls="sched" if name.endswith("_sched") else None))
+    return rows
+
+
+def swatch(order: int) -> Markup:
+    """A run's colour."""
+    return tag("span", cls=f"swatch c{order % COLOURS}")
+
+
+def _survivors(runs: Sequence[Measured]) -> Markup | None:
+    high = [f"{run.result.label}: {amounts.share(run.error_share)}" for run in runs if run.error_share >= 0.01]
+    if not high:
+        return None
+    return tag("p", f"Failed of the offered: {', '.join(high)}. The table is of the answers that were left; "
+               "a rank that falls among the failed says so.", cls="caution")
+
+
+def goodput(runs: Sequence[Measured]) -> Markup:
+    """How much was good, and why the rest was not."""
+    return section("Goodput", *(_goodput_card(run, order) for order, run in enumerate(runs)))
+
+
+def _goodput_card(run: Measured, order: int) -> Markup:
+    judged = run.goodput
+    slo = ", ".join(f"{name} <= {amounts.seconds(bound_s)}" for name, bound_s in judged.slo.bounds().items())
+    rows = []
+    for cause, n in by_size(judged.misses):
+        part = n / judged.n_offered
+        fill = tag("span", cls="fill bad" if cause in run.errors else "fill late", style=f"width:{part * 100:.2f}%")
+        bar = tag("span", fill, cls="bar")
+        rows.append(tag("tr", tag("th", cause, scope="row"), tag("td", bar, cls="bars"), tag("td", amounts.count(n)),
+                        tag("td", amounts.share(part))))
+    return tag("figure", tag("figcaption", tag("h3", swatch(order), run.result.label)),
+               tag("p", tag("b", amounts.share(judged.share)), f" of {amounts.count(judged.n_offered)} offered were good: "
+                   f"{amounts.rate(run.rate(judged.n_good))}", cls="big"),
+               tag("p", f"SLO: {slo}" if slo else "No SLO was set: good is a whole answer.", cls="note"),
+               tag("table", tag("tbody", *rows), cls="causes") if rows else None, cls="card")
+
+
+def checked(checks: Sequence[Checked]) -> Markup | None:
+    """The run's assertions."""
+    if not checks:
+        return None
+    rows = []
+    for check in checks:
+        badge = tag("span", "holds", cls="badge good") if check.holds else tag("span", "fails", cls="badge bad")
+        rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.read_as, scope="row"), tag("td", actual(check)),
+                        tag("td", check.why)))
+    return section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
+
+
+def facts(runs: Sequence[Measured]) -> Markup:
+    """The command, the workload, the machine and what the client measured of itself."""
+    return section("How it was run", *(_fact_card(run) for run in runs))
+
+
+def _fact_card(run: Measured) -> Markup:
+    result, health = run.result, run.result.health
+    late = (("p50", health.lateness_p50_s), ("p99", health.lateness_p99_s), ("max", health.lateness_max_s))
+    rows = {
+        "target": f"{result.subject.url} ({result.subject.dialect}, {result.subject.model})", "seed": str(result.seed),
+        "mode": result.mode + ", virtual time" * result.is_virtual, **result.workload,
+        "tokens counted by": result.counted_by,
+        "client late": ", ".join(f"{word} {amounts.seconds(value_s)}" for word, value_s in late),
+        "client loop lag": f"p99 {amounts.seconds(health.loop_lag_p99_s)}, max {amounts.seconds(health.loop_lag_max_s)}",
+    }
+    if health.requested_rps:
+        rows["rate"] = f"{amounts.rate(health.requested_rps)} asked, {amounts.rate(health.achieved_rps)} sent"
+    listed = [join(tag("dt", key), tag("dd", value)) for key, value in (*rows.items(), *result.machine.items())]
+    return tag("figure", tag("figcaption", tag("h3", result.label)), tag("pre", result.command), tag("dl", *listed),
+               *(tag("p", note, cls="note") for note in result.notes), cls="card")
+
+
+def definitions() -> Markup:
+    """The words, to the letter, and what the figures do not say."""
+    words = [join(tag("dt", name), tag("dd", text)) for name, text in DEFINITIONS.items()]
+    return tag("section", tag("h2", "What the words mean"), tag("div", tag("dl", *words), cls="card wide"),
+               tag("h2", "What it does not say"), tag("ul", *(tag("li", text) for text in _CAVEATS), cls="caveats"))
+
+
+def section(title: str, *inside: Child) -> Markup:
+    """A heading and cards beneath it."""
+    return tag("section", tag("h2", title), tag("div", *inside, cls="grid"))

@@ -1,6 +1,11 @@
-"""All providers behind one port: which path is whose, and who may come in."""
+"""All providers behind one port: where it listens, which path is whose, and who may come in."""
 
-from collections.abc import Callable, Coroutine, Mapping
+import asyncio
+import ipaddress
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from re import fullmatch
 from typing import Any
@@ -11,16 +16,54 @@ from stayfast.core.types import Api
 from stayfast.http.server.connection import Connection, HttpServer, Tasks
 from stayfast.http.server.parser import HttpLimits
 from stayfast.http.server.response import DateLine, connection_line, whole_response
-from stayfast.lab.sim_server.answer import Answer, Desk, Headers, head_lines
-from stayfast.lab.sim_server.config import ListenConfig
+from stayfast.lab.sim_server.answer import Answer, Desk, Headers, SimRequest, head_lines
 from stayfast.lab.sim_server.control import Control
-from stayfast.lab.sim_server.grades import Grades
-from stayfast.lab.sim_server.record import Records
-from stayfast.lab.sim_server.request import SimRequest
+from stayfast.lab.sim_server.recording import Grades, Records
 from stayfast.lab.simulated import Provider, ProviderConfig, ask_of
 from stayfast.wire.errors import render
 from stayfast.wire.json_input import decode
 from stayfast.wire.models import model_list
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where the simulator listens, and what it takes. Sizes in bytes.
+
+    `key`: demanded of every client, 401 without it; None: all keys are good, and none. `control_anywhere`: the control
+    endpoints answer although the address can be reached from other machines.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8100
+    key: str | None = field(default=None, repr=False)
+    control_anywhere: bool = False
+    max_body_bytes: int = 32 * _MIB
+    n_remembered: int = 1000  # requests that /_sim/requests can tell of
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("port", 0, 65_535), ("max_body_bytes", 1024, 1024 * _MIB), ("n_remembered", 0, 1_000_000)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be between {low} and {high}, not {value}")
+        if self.key is not None and not fullmatch(r"[!-~]{1,1000}", self.key):
+            raise ValueError("key must be visible ASCII characters")
+
+    @property
+    def has_control(self) -> bool:
+        """Whether the control endpoints answer."""
+        return self.control_anywhere or _is_loopback(self.host)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
 
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
@@ -153,3 +196,17 @@ class Site:
 def _dialect(path: str) -> Api:
     """Whose errors a client of this path understands."""
     return Api.MESSAGES if "/messages" in path else Api.CHAT
+
+
+@contextmanager
+def signalled() -> Iterator[asyncio.Event]:
+    """An event for SIGTERM and SIGINT, which end nothing by themselves inside of this."""
+    loop = asyncio.get_running_loop()
+    has_come = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, has_come.set)
+    try:
+        yield has_come
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,359 @@
+"""The report's charts: curves of percentiles, of the run's time and of a sweep; heat maps; bars, waterfall and intervals.
+
+Heat maps have one path a level, which keeps thousands of cells small.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from math import floor, isfinite, isnan, log, log10, nan
+from typing import Final
+
+from stayfast.core import units as amounts
+from stayfast.lab.load.result import Sample, Samples
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report.compare import Comparison, Row
+from stayfast.lab.report.html.frame import (
+    SECONDS,
+    WIDE,
+    Box,
+    Scale,
+    Series,
+    Unit,
+    axes,
+    card,
+    curve,
+    drawing,
+    from_zero,
+    hover_lines,
+    instant,
+    legend,
+    limit,
+    log_scale,
+    pixels,
+    round_count,
+    round_seconds,
+    ticks,
+    time_ticks,
+)
+from stayfast.lab.report.html.markup import Markup, data, number, tag
+from stayfast.lab.report.timeline import ELSEWHERE, FAILED, Heat, Slice, Stage, Timeline
+
+_N_POINTS: Final = 121
+_RANKS: Final = ((0.0, "p0"), (0.5, "p50"), (0.9, "p90"), (0.95, "p95"), (0.99, "p99"), (0.995, "p99.5"), (0.999, "p99.9"),
+                 (0.9999, "p99.99"))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What to read of a timeline, and how to draw it."""
+
+    name: str
+    read: Callable[[Timeline], Sequence[float]]
+    is_faint: bool = False
+    is_bad: bool = False
+
+
+def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence[str]) -> Markup | None:
+    """Curves of the metrics `names` (the second and later ones dashed) to the rank that the data resolve."""
+    box = Box(height=300)
+    n_most = max(run.spreads[name].n for run in runs for name in names)
+    if not n_most:
+        return None
+    end = min(4.0, max(2.0, log10(n_most)))
+    scale = Scale(0.0, end, box.left, box.right)
+    marks = [number * end / (_N_POINTS - 1) for number in range(_N_POINTS)]
+    drawn = [(run, order, name, _quantiles(run, name, marks)) for order, run in enumerate(runs) for name in names]
+    up = log_scale([value for *_, values in drawn for value in values], box.bottom, box.top)
+    heads = [f"p{amounts.three(100 - 100 * 10 ** -mark)}" for mark in marks]
+    several = len(runs) > 1
+    x = pixels(scale, marks)
+    series = [Series(f"{run.result.label}: {name}" if several else name, order, x, pixels(up, values), heads,
+                     [amounts.seconds(value) for value in values], is_dashed=name != names[0])
+              for run, order, name, values in drawn]
+    across = [(scale.at(-log10(1 - rank)), word) for rank, word in _RANKS if -log10(1 - rank) <= end + 1e-9]
+    bounds = slo_of(runs, names)
+    limits = [limit(box, up.at(bound_s), f"SLO {name} {amounts.seconds(bound_s)}") for name, bound_s in bounds.items()
+              if up.low < bound_s < up.high]
+    failed = [_failed(run, order, scale, box) for order, run in enumerate(runs) if len(names) > 1]
+    return card(title, note, legend(series), drawing(
+        box, title, axes(box, across, _up(up, SECONDS)), *limits, *failed, *(curve(one, box) for one in series)),
+        hover_lines(box, series))
+
+
+def _quantiles(run: Measured, name: str, marks: Sequence[float]) -> list[float]:
+    spread = run.spreads[name]
+    resolved = log10(max(1, spread.n)) + 1e-9
+    return [spread.at(1 - 10 ** -mark) if mark <= resolved else nan for mark in marks]
+
+
+def _failed(run: Measured, order: int, scale: Scale, box: Box) -> Markup | None:
+    """The share of the offered that got no whole answer, where it would stand among the ranks."""
+    if not run.error_share > 0 or -log10(run.error_share) > scale.high:
+        return None
+    x = scale.at(-log10(run.error_share))
+    side, anchor = (-5, "end") if x > box.right - 80 else (5, "start")
+    return tag("g", tag("rect", x=x, y=box.top, width=box.right - x, height=box.bottom - box.top, cls="beyond"),
+               tag("line", x1=x, x2=x, y1=box.top, y2=box.bottom, cls="limit"),
+               tag("text", f"{amounts.share(run.error_share)} failed", x=x + side, y=box.bottom - 8 - 13 * order,
+                   text_anchor=anchor, cls="limit-word"))
+
+
+def over_time(runs: Sequence[tuple[Measured, Timeline]], title: str, span_s: float, unit: Unit,
+              lines: Sequence[Line]) -> Markup:
+    """Lines over the run's time."""
+    box = Box(height=190)
+    across = Scale(0.0, span_s, box.left, box.right)
+    up = unit.scale([value for _, timeline in runs for line in lines for value in line.read(timeline)], box.bottom, box.top)
+    series: list[Series] = []
+    for order, (run, timeline) in enumerate(runs):
+        heads = [f"from {instant(round(number * timeline.bin_s, 4))}" for number in range(len(timeline.rate))]
+        x = pixels(across, ((number + 0.5) * timeline.bin_s for number in range(len(timeline.rate))))
+        for line in lines:
+            name = f"{run.result.label}: {line.name}" if len(runs) > 1 else line.name
+            values = line.read(timeline)
+            series.append(Series(name, order, x, pixels(up, values), heads, [unit.show(value) for value in values],
+                                 is_faint=line.is_faint, is_bad=line.is_bad))
+    grid = axes(box, [(across.at(at_s), instant(at_s)) for at_s in time_ticks(span_s)], _up(up, unit, 4))
+    note = f"By the intended start, in bins of {' and '.join(dict.fromkeys(instant(line.bin_s) for _, line in runs))}."
+    return card(title, note, legend(series), drawing(box, title, grid, *(curve(one, box) for one in series)),
+                hover_lines(box, series))
+
+
+def against_load(runs: Sequence[Measured], title: str, unit: Unit,
+                 lines: Sequence[tuple[str, Callable[[Measured], float]]]) -> Markup:
+    """One point a run of a sweep: across, the load; lines by name."""
+    box = Box(height=230)
+    ordered = sorted(runs, key=load_of)
+    loads, labels = [load_of(run) for run in ordered], [run.result.label for run in ordered]
+    across = log_scale(loads, box.left, box.right)
+    found = [(name, [read(run) for run in ordered]) for name, read in lines]
+    up = unit.scale([value for _, values in found for value in values], box.bottom, box.top)
+    series = [Series(name, order, pixels(across, loads), pixels(up, values), labels, [unit.show(value) for value in values])
+              for order, (name, values) in enumerate(found)]
+    dots = [tag("circle", cx=x, cy=y, r=3.5, cls=f"f{one.colour}") for one in series
+            for x, y in zip(one.x, one.y, strict=True) if isfinite(y)]
+    grid = axes(box, [(across.at(load), round_count(load)) for load in loads], _up(up, unit))
+    return card(title, None, legend(series), drawing(box, title, grid, *(curve(one, box) for one in series), *dots),
+                hover_lines(box, series))
+
+
+def slo_of(runs: Sequence[Measured], names: Sequence[str]) -> dict[str, float]:
+    """The bounds on the metrics `names`, by name, in seconds."""
+    return {name: bound_s for run in runs for name, bound_s in run.result.slo.bounds().items() if name in names}
+
+
+def load_of(run: Measured) -> float:
+    """What a sweep varies: the number of concurrent requests, or the offered rate."""
+    return float(run.result.n_concurrent or run.result.offered_rps)
+
+
+def _up(scale: Scale, unit: Unit, most: int = 6) -> list[tuple[float, str]]:
+    return [(scale.at(value), unit.tick(value)) for value in ticks(scale, most)]
+
+
+LEVELS: Final = 8
+_FAILED_HEIGHT: Final = 10.0
+
+
+def heat_map(heat: Heat, title: str, note: str, what: str, bounds: Mapping[str, float]) -> Markup:
+    """Time across, the logarithm of the value up, the logarithm of the count as colour; failures in a row on top."""
+    box = Box(height=270, top=30)
+    across = Scale(0.0, heat.n_bins * heat.bin_s, box.left, box.right)
+    high_s = heat.lowest_s * heat.factor ** heat.n_rows
+    up = Scale(heat.lowest_s, high_s, box.bottom, box.top, is_log=True)
+    most = max((n for (_, row), n in heat.cells.items() if row != FAILED), default=1)
+    paths = _paths(heat, box, most)
+    has_failures = any(row == FAILED for _, row in heat.cells)
+    cells = [tag("path", d=path, cls=style) for style, path in sorted(paths.items())]
+    limits = [limit(box, up.at(bound_s), f"SLO {name} {amounts.seconds(bound_s)}") for name, bound_s in bounds.items()
+              if heat.lowest_s < bound_s < high_s]
+    grid = axes(box, [(across.at(at_s), instant(at_s)) for at_s in time_ticks(across.high)],
+                [(up.at(value_s), round_seconds(value_s)) for value_s in ticks(up)])
+    failed = tag("text", "failed", x=box.left - 7, y=box.top - 5.5, text_anchor="end", cls="tick bad-word")
+    chart = drawing(box, title, grid, *cells, failed if has_failures else None, *limits)
+    return card(title, note, _ramp(most, what), chart, _hover(heat, box, what))
+
+
+def _paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
+    """A path for each style: h1 to h8 by count, x0 to x2 by the share of a bin's requests that failed."""
+    wide, tall = (box.right - box.left) / heat.n_bins, (box.bottom - box.top) / heat.n_rows
+    offered: Counter[int] = Counter()
+    for (column, _), n in heat.cells.items():
+        offered[column] += n
+    drawn: dict[str, list[str]] = {}
+    for (column, row), n in sorted(heat.cells.items()):
+        has_failed = row == FAILED
+        y = box.top - 4 - _FAILED_HEIGHT if has_failed else box.bottom - (row + 1) * tall
+        shape = f"h{wide:.2f}v{_FAILED_HEIGHT if has_failed else tall:.2f}h-{wide:.2f}z"
+        style = _failed_style(n / offered[column]) if has_failed else f"h{level_of(n, most)}"
+        drawn.setdefault(style, []).append(f"M{number(box.left + column * wide)} {number(y)}{shape}")
+    return {style: "".join(parts) for style, parts in drawn.items()}
+
+
+def _failed_style(share: float) -> str:
+    return "x2" if share > 0.1 else "x1" if share > 0.01 else "x0"
+
+
+def level_of(n: int, most: int) -> int:
+    """1 to LEVELS, by the logarithm of the count."""
+    return LEVELS if n >= most else 1 + int((LEVELS - 1) * log(n) / log(most))
+
+
+def _ramp(most: int, what: str) -> Markup:
+    steps = [tag("span", cls=f"swatch b{level}") for level in range(1, LEVELS + 1)]
+    ends = (tag("span", f"1 {what}"), tag("span", amounts.count(most)))
+    return tag("div", ends[0], tag("span", *steps, cls="ramp"), ends[1], cls="legend")
+
+
+def _hover(heat: Heat, box: Box, what: str) -> Markup:
+    rows = [f"{round_seconds(float(f'{heat.lowest_s * heat.factor ** row:.3g}'))} to "
+            f"{round_seconds(float(f'{heat.lowest_s * heat.factor ** (row + 1):.3g}'))}" for row in range(heat.n_rows)]
+    cells: list[list[list[int]]] = [[] for _ in range(heat.n_bins)]
+    for (column, row), n in heat.cells.items():
+        cells[column].append([row, n])
+    return data({"kind": "heat", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "what": what,
+                 "rows": rows, "heads": [f"from {instant(round(column * heat.bin_s, 4))}" for column in range(heat.n_bins)],
+                 "cells": cells})
+
+
+N_SLOWEST: Final = 24
+N_FAILED: Final = 8  # of them at most: time-outs alone would fill the picture
+_ROW: Final = 17.0
+_FOR_WORDS: Final = 450.0  # right of the intervals: "12.3 ms to 45.6 ms, worse, beyond the threshold (few values)"
+_MOST_TICKS: Final = 6
+_PARTS: Final = (("late", "before the send"), ("head", "to the head"), ("first", "to the first token"), ("stream", "tokens"),
+                 ("end", "to the end"))
+
+
+def breakdown(run: Measured, slices: Sequence[Slice]) -> Markup:
+    """Both slices as stacked bars on one scale, and the table behind them."""
+    box = Box(height=122, left=190, width=WIDE, right=WIDE - 40)
+    across = from_zero([one.mean_s for one in slices], box.left, box.right)
+    names = list(dict.fromkeys(stage.name for one in slices for stage in one.stages if stage.name != ELSEWHERE))
+    names.append(ELSEWHERE)
+    bars = [_bar(one, box.top + 8 + order * 34, across, names) for order, one in enumerate(slices)]
+    grid = axes(box, [(across.at(value_s), round_seconds(value_s)) for value_s in ticks(across)], [])
+    keys = [tag("span", tag("span", cls=f"swatch {_colour(name, names)}"), name) for name in names]
+    return card("Where the time goes, by stage", _culprit(slices), tag("div", *keys, cls="legend"),
+                drawing(box, "stages of usual and of slow requests", grid, *bars), _stage_table(slices, names), wide=True)
+
+
+def _colour(name: str, names: Sequence[str]) -> str:
+    return "g-rest" if name == ELSEWHERE else f"g{names.index(name) % 8}"
+
+
+def _bar(one: Slice, y: float, across: Scale, names: Sequence[str]) -> Markup:
+    words = tag("text", one.title, x=across.start - 8, y=y + 12, text_anchor="end", cls="tick strong")
+    count = tag("text", f"{amounts.count(one.n)} answers, {amounts.seconds(one.mean_s)}", x=across.start - 8, y=y + 24,
+                text_anchor="end", cls="tick")
+    parts, from_s = [], 0.0
+    for stage in one.stages:
+        x, x_end = across.at(from_s), across.at(from_s + stage.spent_s)
+        hint = tag("title", f"{stage.name}: {amounts.seconds(stage.spent_s)}")
+        parts.append(tag("rect", hint, x=x, y=y, width=max(0.0, x_end - x), height=24, cls=_colour(stage.name, names)))
+        from_s += stage.spent_s
+    return tag("g", words, count, *parts)
+
+
+def _culprit(slices: Sequence[Slice]) -> str:
+    usual = {stage.name: stage.spent_s for stage in slices[0].stages}
+    excess = {stage.name: stage.spent_s - usual.get(stage.name, 0.0) for stage in slices[1].stages}
+    more_s = slices[1].mean_s - slices[0].mean_s
+    if not excess or more_s <= 0:
+        return "By the target's own Server-Timing."
+    worst = max(excess, key=lambda name: excess[name])
+    part = amounts.share(min(1.0, excess[worst] / more_s))
+    return (f"{worst} makes {part} of what the slowest answers took longer than the usual ones ({amounts.seconds(more_s)}). "
+            "By the target's own Server-Timing, means over each slice.")
+
+
+def _stage_table(slices: Sequence[Slice], names: Sequence[str]) -> Markup:
+    none = Stage("", 0.0)
+    found = [{stage.name: stage for stage in one.stages} for one in slices]
+    rows = []
+    for name in names:
+        usual, slow = (stages.get(name, none) for stages in found)
+        allowances = [amounts.DASH if stage.allowance_s is None else amounts.seconds(stage.allowance_s)
+                      for stage in (usual, slow)]
+        over = amounts.share(slow.n_over / slices[1].n) if slow.allowance_s is not None else amounts.DASH
+        rows.append(tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in (
+            amounts.seconds(usual.spent_s), allowances[0], amounts.seconds(slow.spent_s), allowances[1], over))))
+    heads = ("stage", "usual", "allowed", "slowest", "allowed", "over its allowance")
+    return tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
+
+
+def waterfall(run: Measured) -> Markup | None:
+    """The requests that took longest, each from its intended start."""
+    slowest = _slowest(run.result.samples)
+    if not slowest:
+        return None
+    box = Box(height=44 + _ROW * len(slowest), left=130, width=WIDE, right=WIDE - 130)
+    across = from_zero([took_s for took_s, _ in slowest], box.left, box.right)
+    grid = axes(box, [(across.at(value_s), round_seconds(value_s)) for value_s in ticks(across)], [])
+    lanes = [_lane(sample, took_s, box.top + _ROW * order, across) for order, (took_s, sample) in enumerate(slowest)]
+    keys = [tag("span", tag("span", cls=f"swatch w-{part}"), words) for part, words in (*_PARTS, ("bad", "failed"))]
+    note = "From the intended start. Left: the request's number and when it was due."
+    return card(f"The slowest {len(slowest)} requests", note, tag("div", *keys, cls="legend"),
+                drawing(box, "waterfall of the slowest requests", grid, *lanes), wide=True)
+
+
+def _slowest(samples: Samples) -> list[tuple[float, Sample]]:
+    at, ended, errors = samples.floats["at_s"], samples.floats["ended_s"], samples.errors
+    took = [(ended[row] - at[row], row) for row in range(len(samples)) if isfinite(ended[row])]
+    failed = nlargest(N_FAILED, (pair for pair in took if errors[pair[1]]))
+    whole = nlargest(N_SLOWEST, (pair for pair in took if not errors[pair[1]]))
+    return [(took_s, samples[row]) for took_s, row in sorted(failed + whole, reverse=True)[:N_SLOWEST]]
+
+
+def _lane(sample: Sample, took_s: float, y: float, across: Scale) -> Markup:
+    marks = (sample.sent_s, sample.headers_s, sample.first_s, sample.last_s, sample.ended_s)
+    parts, from_s = [], 0.0
+    for (part, words), mark in zip(_PARTS, marks, strict=True):
+        if isnan(mark):
+            continue
+        until_s = mark - sample.at_s
+        cls = "w-bad" if sample.error and mark == sample.ended_s else f"w-{part}"
+        hint = tag("title", f"{words}: {amounts.seconds(until_s - from_s)}")
+        width = max(0.0, across.at(until_s) - across.at(from_s))
+        parts.append(tag("rect", hint, x=across.at(from_s), y=y + 2, width=width, height=_ROW - 5, cls=cls))
+        from_s = until_s
+    what = f"{sample.error} " * bool(sample.error) + amounts.seconds(took_s)
+    due = instant(round(sample.at_s, 1 if sample.at_s < 60 else 0))
+    name = tag("text", f"#{sample.number} at {due}", x=across.start - 8, y=y + 12, text_anchor="end", cls="tick")
+    return tag("g", name, *parts, tag("text", what, x=across.at(took_s) + 6, y=y + 12,
+                                  cls="tick bad-word" if sample.error else "tick"))
+
+
+def intervals(comparison: Comparison) -> Markup:
+    """B / A of every quantity with its interval, on a logarithmic axis around 1."""
+    rows = [row for row in comparison.rows if isfinite(row.ratio.value) and row.ratio.low > 0 and isfinite(row.ratio.high)]
+    box = Box(height=44 + _ROW * len(rows), left=130, width=WIDE, right=WIDE - _FOR_WORDS)
+    low, high = min([0.8, *(row.ratio.low for row in rows)]), max([1.25, *(row.ratio.high for row in rows)])
+    across = Scale(low / 1.05, high * 1.05, box.left, box.right, is_log=True)
+    grid = axes(box, [(across.at(value), f"{value:.4g}x") for value in _around_one(low, high)], [])
+    one = tag("line", x1=across.at(1), x2=across.at(1), y1=box.top, y2=box.bottom, cls="axis")
+    lines = [_whisker(row, box.top + _ROW * order + 10, across, box) for order, row in enumerate(rows)]
+    words = (f"B / A with its {comparison.config.level:.0%} interval. One that holds 1x says that no difference was seen, "
+             "not that there is none.")
+    return card(f"{comparison.label_b} (B) against {comparison.label_a} (A)", words,
+                drawing(box, "ratios with their intervals", grid, one, *lines), wide=True)
+
+
+def _around_one(low: float, high: float) -> list[float]:
+    """Powers of the smallest step that makes few of them between `low` (below 1) and `high`."""
+    steps = (1.1, 1.25, 1.5, 2.0, 3.0, *(10.0 ** power for power in range(1, 20)))
+    step = next((step for step in steps if log(high / low) / log(step) <= _MOST_TICKS), steps[-1])
+    numbers = range(-floor(-log(low) / log(step) + 1e-9), floor(log(high) / log(step) + 1e-9) + 1)
+    return [step ** number for number in numbers]
+
+
+def _whisker(row: Row, y: float, across: Scale, box: Box) -> Markup:
+    kind = "same" if row.difference.spans_zero else "worse" if row.verdict.startswith("worse") else "better"
+    show = amounts.share if row.quantity in {"goodput", "errors"} else amounts.seconds
+    words = f"{show(row.a)} to {show(row.b)}, {row.verdict}{' (few values)' * row.is_few}"
+    return tag("g", tag("text", row.quantity, x=box.left - 8, y=y + 4, text_anchor="end", cls="tick"),
+               tag("line", x1=across.at(row.ratio.low), x2=across.at(row.ratio.high), y1=y, y2=y, cls=f"whisker {kind}"),
+               tag("circle", cx=across.at(row.ratio.value), cy=y, r=4, cls=f"point {kind}"),
+               tag("text", words, x=box.right + 12, y=y + 4, cls=f"tick {kind}-word"))
