@@ -15,7 +15,7 @@ from examples.support_bot.passages import changes, passages
 from examples.support_bot.turn import SLOW_S, Desk, Finds, Writer
 from examples.support_bot.words import Words
 from stayfast.core.clock import SystemClock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline
 from stayfast.core.events import Fact
 from stayfast.engine.config import TINY_ALIAS, EngineConfig
 from stayfast.engine.process import Engine

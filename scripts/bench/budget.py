@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from stayfast.core.clock import SystemClock
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import SystemClock, Timeouts
 from stayfast.core.types import Api, Request, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.plan import Terms

@@ -12,7 +12,7 @@ from draw import Line
 from scene import Callers, bench, bursts, poisson, waits_s
 
 from stayfast.compose.system import Observers, System, build
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.lab.claims import brownout, noisy
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import MODEL

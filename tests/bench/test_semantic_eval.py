@@ -15,9 +15,8 @@ from stayfast.lab.semantic_eval.evaluate import Evaluation, Row, evaluate, in_hi
 from stayfast.lab.semantic_eval.page import page
 from stayfast.lab.semantic_eval.questions import Questions, Unreadable, of_classes, of_pairs
 from stayfast.lab.semantic_eval.table import as_text
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.similarity import N_FEATURES, Fixed
+from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, Fixed
 from tests.bench.phrased import Words, as_csv, phrased
 
 PLAIN = Ink(is_on=False)

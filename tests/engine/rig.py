@@ -9,8 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from stayfast.core.clock import SystemClock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline, SystemClock
 from stayfast.core.events import EngineState, Fact
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import Engine

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sockets
 PARENT = """
 import asyncio, random, sys
 from stayfast.core.clock import SystemClock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline
 from stayfast.core.events import Fanout
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import Engine

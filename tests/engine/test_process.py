@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from stayfast.core.clock import SystemClock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline, SystemClock
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import State
 from tests.engine.rig import Facts, ask, ends_within, engine_on, metric, random_config, send, soon

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.cache.route_cache import Caching

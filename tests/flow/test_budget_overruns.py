@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Outcome, Stage, Usage

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Stage
 from stayfast.pipeline.attempts.hedge_plans import Hedging

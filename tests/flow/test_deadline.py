@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage

@@ -1,15 +1,16 @@
-"""How a call that may be shared ends for its clients: cut by a time-out, too long, broken by a bug; and what facts say of it."""
+"""How a call that may be shared ends for its clients: cut by a time-out, too long, broken by a bug; and what facts say of
+it."""
 
 import asyncio
 
 import msgspec
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
 from stayfast.core.types import Outcome
-from stayfast.pipeline import coalesce
+from stayfast.pipeline.stages.cache import coalesce
 from stayfast.testing import Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
 from tests.flow.cache_rig import HELLO, CacheRig

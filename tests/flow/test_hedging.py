@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, Hedged, RequestDone
 from stayfast.core.types import Outcome

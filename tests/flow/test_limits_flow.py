@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Shed, StayfastError
 from stayfast.core.events import AttemptDone, Hedged, RequestDone
 from stayfast.pipeline.attempts.hedge_plans import Hedging

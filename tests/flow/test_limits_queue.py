@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.pipeline.exchange import Arrival

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline
 from stayfast.core.types import Api
 from stayfast.pipeline.prompt_cache.planner import Prefixing
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig

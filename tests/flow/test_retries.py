@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import AttemptDone, BreakerChanged, RequestDone, Retried
 from stayfast.core.types import Api

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempts import attempt as lead

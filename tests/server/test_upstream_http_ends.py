@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stayfast.core.clock import SystemClock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline, SystemClock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk
 from stayfast.upstreams.base import Call, Stream

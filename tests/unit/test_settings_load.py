@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
 from stayfast.http.client.client import HttpConfig

@@ -13,9 +13,8 @@ from stayfast.lab.semantic_eval.evaluate import Evaluation, evaluate
 from stayfast.lab.semantic_eval.page import page
 from stayfast.lab.semantic_eval.questions import Unreadable, of_classes, of_pairs
 from stayfast.lab.semantic_eval.table import as_text
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import LEAST_LABELS
-from stayfast.policy.cache.similarity import MOST_LABELS
+from stayfast.policy.cache.similarity import MOST_LABELS, EligibleConfig
 from stayfast.settings import environment
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder

@@ -20,13 +20,12 @@ from asyncio.subprocess import PIPE
 from enum import StrEnum
 from random import Random
 
-from stayfast.core.clock import Clock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Clock, Deadline
 from stayfast.core.events import EngineState, Sink
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.engine.crash_log import LastWords
 from stayfast.engine.probe import ProbeFailed, generate_token
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 
 HOST = "127.0.0.1"
 

@@ -6,15 +6,15 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.types import Api, Chunk, Outcome, Request, Sight, Usage
 from stayfast.pipeline.attempts.hedge_plans import Hedging, never
 from stayfast.pipeline.cache.route_cache import Caching
 from stayfast.pipeline.prompt_cache.planner import Layout, Prefixing
 from stayfast.pipeline.routing.selector import Aim, Picking
 from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.policy.admission.overload import SizeConfig
 from stayfast.policy.admission.price import Prices, dearest
-from stayfast.policy.admission.size_limit import SizeConfig
 from stayfast.policy.budget import Budget, BudgetConfig, share_out
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.upstreams.base import Stream

@@ -22,10 +22,9 @@ from stayfast.server.inbound import (
     urgency,
 )
 from stayfast.server.respond import error_answer, events_head, json_answer
-from stayfast.wire.allowances import rate_limit_lines
+from stayfast.wire.client_headers import patience_s, rate_limit_lines
 from stayfast.wire.errors import render_event
 from stayfast.wire.json_input import decode
-from stayfast.wire.patience import patience_s
 from stayfast.wire.sse import comment
 
 CHAT = Api.CHAT

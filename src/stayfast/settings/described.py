@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.engine.config import EngineConfig
 from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.recent import RecentConfig

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from stayfast.policy.admission.lanes import LanesConfig
-from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.priority import MAX_POINTS, Points
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.policy.admission.size_limit import SizeConfig
 from stayfast.settings.about import About
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import LEAST_LABELS
-from stayfast.policy.cache.similarity import MOST_LABELS, PERCENT, PERCENT_FORM, SemanticConfig
+from stayfast.policy.cache.similarity import MOST_LABELS, PERCENT, PERCENT_FORM, EligibleConfig, SemanticConfig
 from stayfast.settings.about import About
 from stayfast.stores.embedder import EmbedderConfig
 

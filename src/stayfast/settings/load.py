@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.engine.config import TINY_ALIAS, EngineConfig, check_runnable
 from stayfast.observe.tracing.config import why_not_otlp
 from stayfast.policy.admission.overload import ANY_TENANT

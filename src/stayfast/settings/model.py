@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.engine.config import EngineConfig
 from stayfast.observe.alerts.config import AlertsConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
-from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.price import Prices
-from stayfast.policy.admission.size_limit import SizeConfig
 from stayfast.policy.budget import PART, BudgetConfig, share_out
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig

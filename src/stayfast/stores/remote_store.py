@@ -32,8 +32,8 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked, StoreChanged
 from stayfast.policy.cache.s3fifo import S3Fifo
-from stayfast.policy.resilience.backoff import backoff_s
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.stores.backend import Door, Get, IsLed, Lead, Led, Order, Put, Remove, Reply
 from stayfast.stores.base import Kept, StoreGone, StoreStats
 from stayfast.stores.codec import packed, unpacked

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, Chunk, EventsWish, Request, Sight, Usage

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from stayfast.core.clock import Clock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Clock, Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.types import Api, Chunk, Request, Sight
 from stayfast.upstreams.base import Call, Stream, Upstream

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.workers.framing import encode_frame
 from stayfast.workers.parent_channel import READY
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.core.deadline import Deadline, Timeouts
+from stayfast.core.clock import Deadline, Timeouts
 
 INSTANTS = st.floats(0, 1e9)
 

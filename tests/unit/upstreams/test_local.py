@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Deadline
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.upstreams.base import Call, Upstream

@@ -18,7 +18,7 @@ from random import Random
 import msgspec
 
 from stayfast.compose.system import Observers, build
-from stayfast.core.deadline import Timeouts
+from stayfast.core.clock import Timeouts
 from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import AttemptDone, BreakerChanged, Fact, RequestDone
 from stayfast.core.types import Api, Stage

@@ -24,8 +24,7 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.core.units import printable
 from stayfast.http.client.client import split_base_url
-from stayfast.http.client.dial import Dialer, Origin
-from stayfast.http.client.dns import Resolver
+from stayfast.http.client.dial import Dialer, Origin, Resolver
 from stayfast.lab.load.exchange import Connection, Exchange
 from stayfast.lab.load.reader import reader_of
 from stayfast.lab.load.runner import Asking

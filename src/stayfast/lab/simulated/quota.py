@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from stayfast.lab.simulated.vendor import Limit, Trouble, over_limit
-from stayfast.policy.admission.token_bucket import Bucket
+from stayfast.policy.admission.quota import Bucket
 from stayfast.settings.about import About
 
 _FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "input-tokens": "input_tokens_per_min",

@@ -13,7 +13,7 @@ from stayfast.lab.simulated.filler_text import CHARACTERS_A_TOKEN, N_WORDS
 from stayfast.lab.simulated.latency import Gaps
 from stayfast.lab.simulated.regimes import Regime
 from stayfast.lab.simulated.request import Ask
-from stayfast.wire.deltas import Reason
+from stayfast.wire.dialect import Reason
 
 NEVER: Final = 1 << 60  # a chunk that does not come
 _FAULT, _WEATHER, _SESSION, _COLD, _ERROR = range(1, 6)

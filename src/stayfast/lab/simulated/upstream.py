@@ -15,8 +15,7 @@ from stayfast.lab.simulated.provider_state import Counts
 from stayfast.lab.simulated.request import ask_of
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.dialect import HttpStream
-from stayfast.wire.errors import error_in, from_response, malformed
-from stayfast.wire.secrets import Secrets
+from stayfast.wire.errors import Secrets, error_in, from_response, malformed
 from stayfast.wire.transcode import transcoder
 
 _NO_SECRETS = Secrets([])

@@ -5,8 +5,7 @@ import asyncio
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
-from stayfast.core.clock import Clock
-from stayfast.core.deadline import Deadline
+from stayfast.core.clock import Clock, Deadline
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Sink
 from stayfast.core.types import Api, Outcome, Request
