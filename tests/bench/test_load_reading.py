@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stayfast.core.types import Api, Sight
 from stayfast.lab.load.reader import HIDDEN, NOTHING, SHOWN, Reader, reader_of
 from stayfast.lab.load.result import Error
-from stayfast.wire.chat.source import ChatSource
-from stayfast.wire.messages.source import MessagesSource
-from stayfast.wire.responses.source import ResponsesSource
+from stayfast.wire.chat.stream_decoder import ChatSource
+from stayfast.wire.messages.stream_decoder import MessagesSource
+from stayfast.wire.responses.stream_decoder import ResponsesSource
 
 
 def chat(**delta: Any) -> dict[str, Any]:

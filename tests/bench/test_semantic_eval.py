@@ -23,9 +23,8 @@ from stayfast.lab.semantic_eval.evaluate import (
     one_pass,
 )
 from stayfast.lab.semantic_eval.report import as_text, page
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.similarity import N_FEATURES, Fixed
+from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, Fixed
 from tests.bench.phrased import Words, as_csv, phrased
 
 PLAIN = Ink(is_on=False)

@@ -9,8 +9,8 @@ from stayfast.core.errors import Fault
 from stayfast.server.inbound import _FORWARDED, _SDK_PATIENCE, PATHS
 from stayfast.server.openapi import document
 from stayfast.server.routes import _COLD
+from stayfast.wire.client_headers import SAY_PATIENCE
 from stayfast.wire.errors import NEVER_RETRY
-from stayfast.wire.patience import SAY_PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")

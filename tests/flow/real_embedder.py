@@ -9,8 +9,7 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.pipeline.cache.equivalence import ByMeaning
-from stayfast.pipeline.cache.semantic import Likeness, Semantic
+from stayfast.pipeline.cache.semantic import ByMeaning, Likeness, Semantic
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import Kept
 from stayfast.stores.batched_embedder import Batched

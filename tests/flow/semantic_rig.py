@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticAsked
 from stayfast.core.types import Request
-from stayfast.pipeline.cache.equivalence import ByMeaning, Verifier
-from stayfast.pipeline.cache.semantic import Semantic
+from stayfast.pipeline.cache.semantic import ByMeaning, Semantic, Verifier
 from stayfast.pipeline.plan import Terms
 from stayfast.pipeline.refresh import Behind
 from stayfast.pipeline.stages.cache.lookup import ExactCache

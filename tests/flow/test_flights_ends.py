@@ -1,4 +1,5 @@
-"""How a shared call ends for its clients: cut by a time-out, too long, broken by a bug; and what facts say of it."""
+"""How a call that may be shared ends for its clients: cut by a time-out, too long, broken by a bug; and what facts say of
+it."""
 
 import asyncio
 

@@ -44,10 +44,10 @@ class Client:
     def __init__(self) -> None:
         self.body = b""
 
-    def preface(self, *_: Any) -> None:
+    def template(self, *_: Any) -> None:
         """None is needed."""
 
-    async def send(self, preface: None, headers: Any, body: bytes, *, meanwhile: Any, **_: Any) -> Answer:
+    async def send(self, template: None, headers: Any, body: bytes, *, meanwhile: Any, **_: Any) -> Answer:
         self.body = body
         meanwhile()
         return Answer()

@@ -35,7 +35,7 @@ routes: {{steady: [steady], vectors: [vectors], counted: [counter]}}
 LAUNCH = """
 import sys
 from stayfast.cli import main
-from stayfast.lab.simulated import scripted
+from stayfast.upstreams import scripted
 scripted.NAMED_SCRIPTS["steady"] = ([step for step in scripted.STEADY[0] if isinstance(step, scripted.Say)],)
 sys.exit(main(sys.argv[1:]))
 """

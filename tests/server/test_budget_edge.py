@@ -4,7 +4,7 @@ import pytest
 import uvloop
 
 from stayfast.server.inbound import sdk_silence_s
-from stayfast.wire.patience import patience_s
+from stayfast.wire.client_headers import patience_s
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, post, serving
 
 

@@ -11,9 +11,8 @@ from stayfast.cli import say
 from stayfast.lab.report.table import Ink
 from stayfast.lab.semantic_eval.evaluate import Evaluation, Unreadable, evaluate, of_classes, of_pairs
 from stayfast.lab.semantic_eval.report import as_text, page
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import LEAST_LABELS
-from stayfast.policy.cache.similarity import MOST_LABELS
+from stayfast.policy.cache.similarity import MOST_LABELS, EligibleConfig
 from stayfast.settings import environment
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder

@@ -38,14 +38,13 @@ from stayfast.observe.metrics.definitions import (
     STORE_BYTES,
     STORE_ENTRIES,
 )
-from stayfast.pipeline.cache.equivalence import ByMeaning, Sameness
-from stayfast.pipeline.cache.semantic import Semantic
+from stayfast.pipeline.cache.semantic import ByMeaning, Sameness, Semantic
 from stayfast.pipeline.cache.semantic_index import Index, Log
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
 from stayfast.pipeline.prompt_cache.planner import Prefixing
 from stayfast.pipeline.stages.cache.llm_judge import ByModel, Serve, Verifying
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import Route as RouteSettings
 from stayfast.settings import Settings

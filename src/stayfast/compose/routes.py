@@ -21,7 +21,7 @@ from stayfast.pipeline.routing.selector import PickConfig, Picking
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.admit.size_limit import Sized
 from stayfast.pipeline.stages.route import ANY_MODEL, Router
-from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.pipeline.timing.timeouts import Alarms
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
 from stayfast.policy.admission.priority import Tier
 from stayfast.policy.budget import share_out

@@ -1,4 +1,6 @@
-"""Time as an argument: everything that needs `now` is handed it or holds a `Clock`."""
+"""Time and randomness as arguments: what needs `now` holds a `Clock` or is handed it, what draws is handed an `Rng`, so
+that a run repeats by its seed.
+"""
 
 import time
 from typing import Protocol
@@ -28,3 +30,19 @@ class SystemClock:
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
     cpu = staticmethod(time.process_time)
+
+
+class Rng(Protocol):
+    """What is drawn from. `random.Random` is one."""
+
+    def random(self) -> float:
+        """From 0 to 1, without 1."""
+        ...
+
+    def uniform(self, a: float, b: float) -> float:
+        """From `a` to `b`."""
+        ...
+
+    def getrandbits(self, k: int, /) -> int:
+        """A whole number of `k` bits."""
+        ...

@@ -1,23 +1,144 @@
-"""One request's record: what came, when, for whom, by when it must be over, and where its time went."""
+"""One request's record: what came, when, for whom, by when it must be over, what it holds, and where its time went.
 
-from collections.abc import Awaitable, Callable
+What a request holds is released once, in reverse, without awaiting: so no cancellation can come between. Entering a stage
+ends the one before, so that the parts of its time always add up to the whole and no time is lost between stages.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import msgspec
 
+from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
-from stayfast.core.events import Trace
+from stayfast.core.events import StageDone, Trace
+from stayfast.core.steps import StepDone
 from stayfast.core.types import RELAY, Allowance, CacheControl, EventsWish, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.cache.route_cache import Cached
 from stayfast.pipeline.cache.semantic import Asking
 from stayfast.pipeline.plan import Plan, Started, Terms
-from stayfast.pipeline.timing.ledger import Ledger
-from stayfast.pipeline.timing.timeouts import Watch
-from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.pipeline.timing.timeouts import Alarms, Watch
 from stayfast.policy.admission.fair_share import Share
 from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.budget import Budget
 from stayfast.wire.trace_context import below
+
+
+class Held:
+    """A stack of releases. One task owns it; `hand_over` moves the whole stack to whoever outlives the story."""
+
+    __slots__ = ("_releases",)
+
+    def __init__(self) -> None:
+        self._releases: list[Callable[[], None]] = []
+
+    def add(self, release: Callable[[], None]) -> None:
+        """Remember how to give something back."""
+        self._releases.append(release)
+
+    def hand_over(self) -> "Held":
+        """Everything held so far, with a new owner; this one then holds nothing."""
+        taken = Held()
+        taken._releases, self._releases = self._releases, []
+        return taken
+
+    def release(self) -> None:
+        """Give everything back, last first; each exactly once, even if one of them raises."""
+        while self._releases:
+            give_back = self._releases.pop()
+            try:
+                give_back()
+            except BaseException:
+                self.release()
+                raise
+
+    def __len__(self) -> int:
+        return len(self._releases)
+
+    def __repr__(self) -> str:
+        return f"<Held {len(self._releases)}>"
+
+
+class Ledger:
+    """The stages of one request, in the order they ran. One task owns it."""
+
+    __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "ends_at",
+                 "entered_at", "is_shared_out", "over_stage", "stage")
+
+    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: Budget) -> None:
+        self._clock = clock
+        self._deadline_at = deadline_at
+        self._budget = budget
+        self._carried_s = 0.0
+        self._done: list[StageDone] = []
+        self._began_at = accepted_at  # the first stage pays for the wait between accept and its own start
+        self._allowance_s = 0.0
+        self.is_shared_out = bool(budget.parts_s or budget.reserve_s)
+        self.ends_at = deadline_at  # of the running stage: when it must be over
+        self.entered_at: float | None = None  # when the first stage looked at the request
+        self.over_stage: Stage | None = None  # the first that used all of its allowance, or more
+        self.stage: Stage | None = None
+
+    def enter(self, stage: Stage) -> float:
+        """End the running stage, begin `stage`; returns the instant. Its allowance is the budget's."""
+        now, ended, began_at, ends_at = self._clock.now(), self.stage, self._began_at, self.ends_at
+        if ended is not None:
+            self._done.append(StageDone(ended, began_at, now, self._allowance_s))
+            if now >= ends_at and self.over_stage is None:
+                self.over_stage = ended
+            if self.is_shared_out:
+                self._carried_s = self._budget.carried_s(ended, now - began_at, self._carried_s)
+            self._began_at = began_at = now
+        else:
+            self.entered_at = now
+        self.stage = stage
+        if self.is_shared_out:
+            self.ends_at = ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
+        self._allowance_s = ends_at - began_at if ends_at > began_at else 0.0
+        return now
+
+    def finish(self) -> tuple[StageDone, ...]:
+        """End the running stage for good; safe to call again."""
+        if self.stage is not None:
+            now = self._clock.now()
+            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
+            if now >= self.ends_at and self.over_stage is None:
+                self.over_stage = self.stage
+            self.stage = None
+        return tuple(self._done)
+
+    def server_timing(self) -> str:
+        """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now.
+
+        The description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`. Where nothing is shared
+        out, each may use all that is left, and only the first says how much that is.
+        """
+        stages = self._done
+        if self.stage is not None:
+            stages = [*stages, StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s)]
+        return ", ".join([_timing(stage, has_allowance=self.is_shared_out or number == 0)
+                          for number, stage in enumerate(stages)])
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.server_timing()}>"
+
+
+_MAX_STEPS_TOLD = 32
+_NO_TOKEN = re.compile(r"[^A-Za-z0-9_.-]+")  # RFC 9110, 5.6.2 has more
+
+
+def steps_timing(steps: Sequence[StepDone]) -> str:
+    """The steps of a turn, to be put behind the stages: `, turn.kb;dur=41.20;desc="timeout of 400"`."""
+    return "".join([f', turn.{_NO_TOKEN.sub("_", step.name)};dur={(step.ended_at - step.began_at) * 1e3:.2f};'
+                    f'desc="{step.how} of {step.allowance_s * 1e3:.0f}"' for step in steps[:_MAX_STEPS_TOLD]])
+
+
+def _timing(done: StageDone, *, has_allowance: bool) -> str:
+    spent = f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}"
+    return f'{spent};desc="of {done.allowance_s * 1e3:.0f}"' if has_allowance else spent
+
 
 Start = Callable[["Exchange", Plan], Awaitable[Started]]
 REPEATS = "x-stainless-retry-count"

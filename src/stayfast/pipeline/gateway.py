@@ -3,17 +3,15 @@
 from dataclasses import dataclass
 
 from stayfast.core.types import ADMIT, CACHE, CALL, CONTEXT, RELAY, ROUTE, Request
-from stayfast.pipeline.exchange import Arrival, Exchange
-from stayfast.pipeline.release import Held
+from stayfast.pipeline.exchange import Arrival, Exchange, Held
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.call.caller import Caller
-from stayfast.pipeline.stages.context import Context
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.route import Context, Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import ENDINGS, Template
-from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.pipeline.timing.timeouts import Alarms
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from stayfast.pipeline.cache.route_cache import Caching
 from stayfast.pipeline.prompt_cache.planner import Layout, Prefixing
 from stayfast.pipeline.routing.selector import Aim, Picking
 from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.policy.admission.overload import SizeConfig
 from stayfast.policy.admission.price import Prices, dearest
-from stayfast.policy.admission.size_limit import SizeConfig
 from stayfast.policy.budget import Budget, BudgetConfig, share_out
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.upstreams.base import Stream

@@ -40,10 +40,9 @@ from stayfast.server.inbound import (
     urgency,
 )
 from stayfast.server.routes import allowed, dialect, label
-from stayfast.wire.allowances import rate_limit_lines
+from stayfast.wire.client_headers import patience_s, rate_limit_lines
 from stayfast.wire.errors import render, render_event
 from stayfast.wire.json_input import decode
-from stayfast.wire.patience import patience_s
 from stayfast.wire.sse import comment
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that its multiples meet every 64-bit number before one comes again

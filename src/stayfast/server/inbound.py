@@ -9,8 +9,8 @@ from stayfast.core.types import Api, CacheControl, EventsWish, Stage
 from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import last_event_id
+from stayfast.wire.client_headers import SAY_PATIENCE, number, patience_s
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
-from stayfast.wire.patience import SAY_PATIENCE, number, patience_s
 from stayfast.wire.trace_context import caller_of
 
 _KNOWN = frozenset((

@@ -8,9 +8,9 @@ from stayfast.core.types import Api
 from stayfast.observe.waterfall import Listed, Waterfall
 from stayfast.server.inbound import PATHS
 from stayfast.server.routes import CACHE, HEALTH, MAX_LISTED, REQUESTS, STATE
-from stayfast.wire.chat.schema import ChatRequest, CompletionsRequest, EmbeddingsRequest
-from stayfast.wire.messages.schema import CountRequest, MessagesRequest
-from stayfast.wire.responses.schema import ResponsesRequest
+from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
+from stayfast.wire.messages.request import CountRequest, MessagesRequest
+from stayfast.wire.responses.request import ResponsesRequest
 
 Json = dict[str, Any]
 

@@ -5,11 +5,10 @@ from typing import Any
 
 from stayfast.core.setting import About
 from stayfast.policy.admission.lanes import LanesConfig
-from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.priority import MAX_POINTS, Points
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.policy.admission.size_limit import SizeConfig
 
 
 def _points(doc: str) -> About:

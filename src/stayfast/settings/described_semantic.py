@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stayfast.core.setting import About
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import LEAST_LABELS
-from stayfast.policy.cache.similarity import MOST_LABELS, PERCENT, PERCENT_FORM, SemanticConfig
+from stayfast.policy.cache.similarity import MOST_LABELS, PERCENT, PERCENT_FORM, EligibleConfig, SemanticConfig
 
 SEMANTIC = {
     "max_error": About("Of the answers that a semantic cache gives, the share that may be wrong. Nothing is given before "

@@ -13,9 +13,8 @@ from stayfast.engine.config import EngineConfig
 from stayfast.observe.alerts.rule import AlertsConfig
 from stayfast.observe.recent import RecentConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
-from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
+from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.price import Prices
-from stayfast.policy.admission.size_limit import SizeConfig
 from stayfast.policy.budget import PART, BudgetConfig, share_out
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.stores.base import Door, StoreGone
 
 SOON_S: Final = 1.0

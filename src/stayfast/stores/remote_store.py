@@ -43,8 +43,8 @@ from stayfast.core.clock import Clock
 from stayfast.core.events import Sink, StoreAsked, StoreChanged
 from stayfast.core.setting import About, check_bounds
 from stayfast.policy.cache.s3fifo import S3Fifo
-from stayfast.policy.resilience.backoff import backoff_s
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.stores.base import Door, Get, IsLed, Kept, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
 from stayfast.stores.journal import Journal
 

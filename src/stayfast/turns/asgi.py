@@ -34,7 +34,7 @@ from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.budget import Budget, OutOfTime, budget
 from stayfast.turns.step import StepSkipped, StepTimeout
 from stayfast.turns.step_run import CLEANUP_S
-from stayfast.wire.patience import patience_s
+from stayfast.wire.client_headers import patience_s
 
 T = TypeVar("T")
 Endpoint = Callable[..., Coroutine[Any, Any, T]]

@@ -21,7 +21,7 @@ from typing import Any
 
 from stayfast.core.conversation import Conversation, Message
 from stayfast.turns.budget import Budget
-from stayfast.wire.chat import ask as chat
+from stayfast.wire.chat import request as chat
 
 _STAMP = "__stayfast_file__"  # of the module: what its file was when it was loaded
 _SHAPES = ("write `async def {name}(asked: Asked) -> str`, the same that yields pieces of text, or "

@@ -10,11 +10,10 @@ from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.base import Call, Stream
 from stayfast.wire.continuation import going_on
 from stayfast.wire.encode import can_translate, encode
-from stayfast.wire.errors import error_in, from_response
-from stayfast.wire.secrets import Secrets
-from stayfast.wire.tokens import count_tokens_answer
+from stayfast.wire.errors import Secrets, error_in, from_response
 from stayfast.wire.trace_context import headers_of
 from stayfast.wire.transcode import Transcoder, transcoder
+from stayfast.wire.usage import count_tokens_answer
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
          Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}

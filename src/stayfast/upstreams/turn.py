@@ -17,8 +17,8 @@ from stayfast.core.types import Api, Chunk, Sight, Usage
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.dialect import NOTHING, Estimate
 from stayfast.wire.encode import can_translate
-from stayfast.wire.tokens import count_tokens_answer, input_tokens, text_tokens
 from stayfast.wire.transcode import Transcoder, transcoder
+from stayfast.wire.usage import count_tokens_answer, input_tokens, text_tokens
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):

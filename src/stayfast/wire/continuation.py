@@ -30,8 +30,7 @@ from stayfast.core.conversation import Conversation
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Sight, Usage
 from stayfast.wire import sse
-from stayfast.wire.deltas import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta
-from stayfast.wire.dialect import unsayable
+from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, unsayable
 from stayfast.wire.encode import conversation
 from stayfast.wire.transcode import WRONG_SHAPE, said_in_events, source_of, writer_of
 

@@ -13,14 +13,11 @@ from msgspec import Raw
 from stayfast.core.conversation import Conversation, RawObject
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
-from stayfast.wire.chat import ask as chat
-from stayfast.wire.chat import schema as chat_schema
+from stayfast.wire.chat import request as chat
 from stayfast.wire.dialect import unsayable
 from stayfast.wire.json_input import typed
-from stayfast.wire.messages import ask as messages
-from stayfast.wire.messages import schema as messages_schema
-from stayfast.wire.responses import ask as responses
-from stayfast.wire.responses import schema as responses_schema
+from stayfast.wire.messages import request as messages
+from stayfast.wire.responses import request as responses
 
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _ENCODER: Final = msgspec.json.Encoder()
@@ -61,13 +58,13 @@ def conversation(request: Request) -> Conversation:
     """What is asked, in the normal form. Raises Rejected, and for requests that ask for no answer as well."""
     match request.api:
         case Api.CHAT:
-            return chat.conversation(typed(chat_schema.CHAT, request.body))
+            return chat.conversation(typed(chat.CHAT, request.body))
         case Api.COMPLETIONS:
-            return chat.completions_conversation(typed(chat_schema.COMPLETIONS, request.body))
+            return chat.completions_conversation(typed(chat.COMPLETIONS, request.body))
         case Api.RESPONSES:
-            return responses.conversation(typed(responses_schema.RESPONSES, request.body))
+            return responses.conversation(typed(responses.RESPONSES, request.body))
         case Api.MESSAGES:
-            return messages.conversation(typed(messages_schema.MESSAGES, request.body))
+            return messages.conversation(typed(messages.MESSAGES, request.body))
     raise Rejected(f"{request.api.value} requests hold no conversation", code="unsupported_api")
 
 

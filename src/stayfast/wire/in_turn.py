@@ -5,8 +5,7 @@ from typing import Final
 import msgspec
 
 from stayfast.core.types import Usage
-from stayfast.wire.deltas import Delta, Finish, Json, ToolBegin, ToolDelta, Writer
-from stayfast.wire.dialect import Unsayable
+from stayfast.wire.dialect import Delta, Finish, Json, ToolBegin, ToolDelta, Unsayable, Writer
 
 MAX_WAITING: Final = 4 * 1024 * 1024  # characters: a call that never ends must not grow memory
 _OF_A_DELTA: Final = 100  # what one takes beside its text

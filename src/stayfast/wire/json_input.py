@@ -19,10 +19,10 @@ from msgspec import Meta, Struct
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
-from stayfast.wire.chat import schema as chat
+from stayfast.wire.chat import request as chat
 from stayfast.wire.dialect import is_given, missing, required
-from stayfast.wire.messages import schema as messages
-from stayfast.wire.responses import schema as responses
+from stayfast.wire.messages import request as messages
+from stayfast.wire.responses import request as responses
 
 T = TypeVar("T")
 

@@ -18,8 +18,7 @@ import msgspec
 
 from stayfast.core.types import FROM_CACHE, Api, Request, Sight
 from stayfast.wire import sse
-from stayfast.wire.deltas import TextDelta
-from stayfast.wire.dialect import object_in
+from stayfast.wire.dialect import TextDelta, object_in
 from stayfast.wire.transcode import WRONG_SHAPE, fold_of, said_in_events, source_of, writer_of
 from stayfast.wire.usage import to_chat
 

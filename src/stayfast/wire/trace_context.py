@@ -6,8 +6,8 @@ from the future is read as far as it agrees with 00, and written as 00. Flags th
 
 import re
 
+from stayfast.core.clock import Rng
 from stayfast.core.events import Trace
-from stayfast.core.rng import Rng
 
 MAX_MEMBERS = 32
 MAX_STATE_CHARS = 512  # what everybody must be able to pass on; a longer list is cut to that

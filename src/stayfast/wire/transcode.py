@@ -1,32 +1,68 @@
 """An upstream's body in, bytes for the client out, and a `Sight` of what was seen on the way.
 
 Four shapes. Same dialect, streamed: whole events pass verbatim and are only looked at. Across dialects, streamed: each
-event becomes deltas (wire.deltas), and these the client's events. Streamed for a client that wants it whole: the events
+event becomes deltas (wire.dialect), and these the client's events. Streamed for a client that wants it whole: the events
 are folded. Whole for whole: verbatim, or translated by way of the very same deltas, so that each pair has one meaning.
+Embeddings and token counts only ever come whole and have one dialect.
 """
 
 from abc import ABC, abstractmethod
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import Raw, Struct
 
 from stayfast.core.types import Api, Chunk, Request, Sight, Usage
-from stayfast.wire import sse
-from stayfast.wire.chat.fold import ChatFold
-from stayfast.wire.chat.source import ChatSource
-from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
-from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Json, Source, TextDelta, WholeSource, Writer
-from stayfast.wire.dialect import object_in
+from stayfast.wire import sse, usage
+from stayfast.wire.chat.stream_decoder import ChatFold, ChatSource
+from stayfast.wire.chat.stream_encoder import ChatWriter, CompletionsWriter
+from stayfast.wire.dialect import Begin, Delta, Finish, Fold, Json, Source, TextDelta, WholeSource, Writer, object_in
 from stayfast.wire.encode import can_translate
 from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.in_turn import InTurn
-from stayfast.wire.messages.fold import MessagesFold
-from stayfast.wire.messages.source import MessagesSource
-from stayfast.wire.messages.writer import MessagesWriter
-from stayfast.wire.plain import PlainSource
-from stayfast.wire.responses.fold import ResponsesFold
-from stayfast.wire.responses.source import ResponsesSource
-from stayfast.wire.responses.writer import ResponsesWriter
+from stayfast.wire.messages.stream_decoder import MessagesFold, MessagesSource
+from stayfast.wire.messages.stream_encoder import MessagesWriter
+from stayfast.wire.responses.stream_decoder import ResponsesFold, ResponsesSource
+from stayfast.wire.responses.stream_encoder import ResponsesWriter
+
+
+class Embeddings(Struct, gc=False):
+    data: list[Raw] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class Count(Struct, gc=False):
+    input_tokens: int | None = None
+    error: Any = None
+
+
+_DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | Count]"]] = {
+    Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), Api.COUNT_TOKENS: msgspec.json.Decoder(Count)}
+
+
+class PlainSource(WholeSource):
+    """One embeddings or count_tokens answer. One task owns it."""
+
+    __slots__ = ("_api",)
+
+    def __init__(self, upstream: str, api: Api, sight: Sight) -> None:
+        super().__init__(upstream, sight)
+        self._api = api
+
+    def see_whole(self, body: bytes) -> None:
+        try:
+            said = _DECODERS[self._api].decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self.fail(malformed(self._upstream, "an answer that is not one"))
+        if said.error:
+            return self.fail(in_band(self._upstream, object_in(body)))
+        if isinstance(said, Embeddings):
+            self.sight.usage = usage.from_openai(said.usage)
+        if (said.data if isinstance(said, Embeddings) else said.input_tokens) is None:
+            return self.fail(malformed(self._upstream, "an answer without its content"))
+        return self._complete(self.sight.usage)
+
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB
 

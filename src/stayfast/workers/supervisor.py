@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.workers.channels import READY, encode_frame
 
 EXIT_PORT_IN_USE = 3

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from stayfast.core.clock import Clock
-from stayfast.policy.admission.token_bucket import Bucket, CommonBucket
+from stayfast.policy.admission.quota import Bucket, CommonBucket
 from stayfast.policy.resilience.breaker import Breaker, Evidence
 from stayfast.policy.resilience.cross_process import Cells, Common, Probes
 from stayfast.policy.resilience.retry_budget import ExtraBudget

@@ -13,7 +13,7 @@ from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.recent import Recent, RecentConfig
 from stayfast.observe.waterfall import waterfall
-from stayfast.pipeline.timing.ledger import steps_timing
+from stayfast.pipeline.exchange import steps_timing
 from stayfast.policy.histogram import LogHistogram
 from tests.unit.observe.test_cache_facts import Still
 from tests.unit.observe.test_metrics import attempt, counted, counting, done

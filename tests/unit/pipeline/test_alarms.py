@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Stage
-from stayfast.pipeline.timing.timeouts import Watch
-from stayfast.pipeline.timing.timer_wheel import AHEAD_S, SLOT_S, Alarms
+from stayfast.pipeline.timing.timeouts import AHEAD_S, SLOT_S, Alarms, Watch
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 

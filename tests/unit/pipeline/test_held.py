@@ -2,7 +2,7 @@
 
 import pytest
 
-from stayfast.pipeline.release import Held
+from stayfast.pipeline.exchange import Held
 
 
 def test_released_in_reverse_and_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Shed
 from stayfast.core.types import Chunk, Request
-from stayfast.pipeline.cache.equivalence import MAX_CHARS
+from stayfast.pipeline.cache.semantic import MAX_CHARS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.cache.llm_judge import ByModel, Verifying
 from stayfast.policy.admission.priority import Urgency

@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.core.events import GapsSeen
-from stayfast.pipeline.stages.call.throughput import Sagging
+from stayfast.pipeline.stages.call.midstream_failover import Sagging
 from stayfast.policy.resilience.stall import MAX_SAG, Flow
 from stayfast.testing import SimLoop
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 
 
 class _Dice(Random):

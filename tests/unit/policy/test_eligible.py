@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stayfast.policy.cache.cacheability import EligibleConfig, why_not
 from stayfast.policy.cache.lexical import MOST_CHARS, wording
+from stayfast.policy.cache.similarity import EligibleConfig, why_not
 
 HOUR_S = 3600.0
 

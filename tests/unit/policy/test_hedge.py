@@ -15,11 +15,11 @@ from stayfast.policy.resilience.hedge import (
     FirstTokens,
     HedgeConfig,
     Lately,
+    Survival,
     aim,
     live,
     plan,
 )
-from stayfast.policy.resilience.survival import Survival
 
 Draw = Callable[[Random], float]
 

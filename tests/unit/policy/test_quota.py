@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.quota import NOTHING, Quota, QuotaConfig
-from stayfast.policy.admission.token_bucket import Bucket
+from stayfast.policy.admission.quota import NOTHING, Bucket, Quota, QuotaConfig
 
 
 def test_all_limits_are_taken_or_none() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.token_bucket import Bucket
+from stayfast.policy.admission.quota import Bucket
 
 
 def test_refills_evenly_up_to_its_capacity() -> None:

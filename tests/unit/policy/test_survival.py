@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from stayfast.policy.histogram import LogHistogram
-from stayfast.policy.resilience.survival import Survival
+from stayfast.policy.resilience.hedge import Survival
 
 
 def _of(ended_s: list[float], cut_off_s: list[float]) -> Survival:

@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.baselines import N_WARM, Norm, Usual
-from stayfast.policy.resilience.outcome_sampling import (
+from stayfast.policy.resilience.baselines import (
     ANSWERED,
     FAILED,
     JUDGED,
     LOST,
+    N_WARM,
     NOTHING,
     REFUSED,
     WAITING,
     Became,
     Call,
+    Norm,
+    Usual,
     Wheel,
     of_mark,
     tally,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Sight, Usage
-from stayfast.wire.chat.source import ChatSource
+from stayfast.wire.chat.stream_decoder import ChatSource
 from stayfast.wire.json_input import decode
 from stayfast.wire.replay import keepable
 

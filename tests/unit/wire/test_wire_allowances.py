@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.core.types import Allowance, Api
-from stayfast.wire.allowances import duration, rate_limit_lines
+from stayfast.wire.client_headers import duration, rate_limit_lines
 
 LEFT = (Allowance("requests", 600, 599, 0.1), Allowance("tokens", 1000, 0, 60.5))
 

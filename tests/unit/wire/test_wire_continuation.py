@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Usage
 from stayfast.wire.continuation import CannotGoOn, Continuation, both, going_on, in_bytes
-from stayfast.wire.deltas import Begin, Delta, Finish, TextDelta
+from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta
 from stayfast.wire.encode import can_translate, encode
 from stayfast.wire.transcode import transcoder, writer_of
 from tests.flow.dialects import LENGTH, STOP, told

@@ -14,7 +14,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire.encode import conversation, encode
 from stayfast.wire.json_input import decode
-from stayfast.wire.messages.ask import DEFAULT_MAX_TOKENS
+from stayfast.wire.messages.request import DEFAULT_MAX_TOKENS
 from tests.unit.wire.recorded import body, request
 
 TALKERS = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.errors import from_response, in_band, render
-from stayfast.wire.secrets import Secrets
+from stayfast.wire.errors import Secrets, from_response, in_band, render
 
 KEY = "sk/live+4f9a0c77e1"
 ERROR = {"error": {"message": f"bad header Bearer {KEY}", "type": "invalid_request_error", "param": f"h.{KEY}", "code": KEY}}

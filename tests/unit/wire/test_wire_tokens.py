@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api
 from stayfast.wire.json_input import decode
-from stayfast.wire.tokens import input_tokens, may_be_over, text_tokens
+from stayfast.wire.usage import input_tokens, may_be_over, text_tokens
 
 ENGLISH = "The quick brown fox jumps over the lazy dog, and then it sleeps in the sun for a while. "
 

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused, Sink
-from stayfast.http.client.dial import DialedConnection, Dialer, Origin
-from stayfast.http.client.dns import Resolver
+from stayfast.http.client.dial import DialedConnection, Dialer, Origin, Resolver
 from stayfast.http.client.h1 import H1Connection
 from stayfast.http.client.pool import Connection, Pool
 from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, WholeResponse

@@ -20,8 +20,7 @@ from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.lab.simulated import Gaps, Lengths, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
-from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.policy.admission.token_bucket import Bucket
+from stayfast.policy.admission.quota import Bucket, QuotaConfig
 from stayfast.testing.simloop import SimLoop
 
 RATE_RPS = 60.0  # of each tenant's clients

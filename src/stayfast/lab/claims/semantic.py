@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, SetUpFailed, figure_of_rounds
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.similarity import N_FEATURES, Fixed
+from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, Fixed
 from stayfast.settings import environment
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder

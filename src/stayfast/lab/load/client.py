@@ -23,8 +23,7 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.core.units import printable
 from stayfast.http.client.client import split_base_url
-from stayfast.http.client.dial import Dialer, Origin
-from stayfast.http.client.dns import Resolver
+from stayfast.http.client.dial import Dialer, Origin, Resolver
 from stayfast.lab.load.reader import Exchange, reader_of
 from stayfast.lab.load.result import Error, Sample
 from stayfast.lab.load.runner import Asking

@@ -27,10 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stayfast.policy.cache.answer_clusters import Votes
-from stayfast.policy.cache.cacheability import EligibleConfig, why_not
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
 from stayfast.policy.cache.lexical import Wording, wording
-from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, Fixed, Judgement, judge
+from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, EligibleConfig, Fixed, Judgement, judge, why_not
 from stayfast.stores.vectors import Vectors
 
 TEXTS = ("text", "question", "query")

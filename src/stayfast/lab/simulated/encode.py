@@ -20,13 +20,13 @@ from stayfast.lab.simulated.filler_text import tokens_of, word_bytes, words
 from stayfast.lab.simulated.request import Ask
 from stayfast.lab.simulated.timing_plan import Pace
 from stayfast.wire import sse
-from stayfast.wire.chat.fold import ChatFold
-from stayfast.wire.chat.writer import ChatWriter, CompletionsWriter
-from stayfast.wire.deltas import Begin, Delta, Finish, Fold, Reason, TextDelta, ToolBegin, ToolDelta, Writer
-from stayfast.wire.messages.fold import MessagesFold
-from stayfast.wire.messages.writer import MessagesWriter
-from stayfast.wire.responses.fold import ResponsesFold
-from stayfast.wire.responses.writer import ResponsesWriter
+from stayfast.wire.chat.stream_decoder import ChatFold
+from stayfast.wire.chat.stream_encoder import ChatWriter, CompletionsWriter
+from stayfast.wire.dialect import Begin, Delta, Finish, Fold, Reason, TextDelta, ToolBegin, ToolDelta, Writer
+from stayfast.wire.messages.stream_decoder import MessagesFold
+from stayfast.wire.messages.stream_encoder import MessagesWriter
+from stayfast.wire.responses.stream_decoder import ResponsesFold
+from stayfast.wire.responses.stream_encoder import ResponsesWriter
 
 Json = dict[str, Any]
 

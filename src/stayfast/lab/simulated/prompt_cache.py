@@ -27,7 +27,7 @@ from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Api
 from stayfast.lab.simulated.filler_text import n_tokens_in
 from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
-from stayfast.wire.tokens import TOKENS_AN_IMAGE
+from stayfast.wire.usage import TOKENS_AN_IMAGE
 
 CacheRules = Literal["anthropic", "breakpoints", "automatic"]
 MOST_MARKS: Final = 4

@@ -23,8 +23,7 @@ from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, A
 from stayfast.upstreams.base import Call, Stream, Upstream
 from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Scripted
-from stayfast.wire.errors import error_in, from_response, malformed
-from stayfast.wire.secrets import Secrets
+from stayfast.wire.errors import Secrets, error_in, from_response, malformed
 from stayfast.wire.transcode import transcoder
 
 _NO_SECRETS = Secrets([])

@@ -12,7 +12,7 @@ from stayfast.lab.simulated.config import Gaps, Preset, ProviderConfig
 from stayfast.lab.simulated.faults import Regime
 from stayfast.lab.simulated.filler_text import CHARACTERS_A_TOKEN, N_WORDS
 from stayfast.lab.simulated.request import Ask
-from stayfast.wire.deltas import Reason
+from stayfast.wire.dialect import Reason
 
 NEVER: Final = 1 << 60  # a chunk that does not come
 _FAULT, _WEATHER, _SESSION, _COLD, _ERROR = range(1, 6)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Api
-from stayfast.policy.admission.token_bucket import Bucket
+from stayfast.policy.admission.quota import Bucket
 
 Vendor = Literal["openai", "azure", "openrouter", "anthropic", "vllm"]
 Headers = tuple[tuple[str, str], ...]

@@ -20,9 +20,8 @@ from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.memory import BodyStream, MemoryEmbedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.policy.cache.similarity import SemanticConfig
+from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig

@@ -14,7 +14,7 @@ import msgspec
 
 from stayfast.core.events import Fact, RequestDone, Trace
 from stayfast.observe.tracing.config import Peer, TraceConfig
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.wire.trace_context import begun, below
 
 N_AT_A_TIME = 8  # requests encoded before the thread lets go: about half a millisecond

@@ -9,8 +9,7 @@ from stayfast.policy.admission.fair_share import Share
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
 from stayfast.policy.admission.price import TOKENS_PER_PRICE, Prices, price_of
 from stayfast.policy.admission.priority import Points, Standing
-from stayfast.policy.admission.quota import Quota, own_bucket
-from stayfast.policy.admission.token_bucket import Bucket
+from stayfast.policy.admission.quota import Bucket, Quota, own_bucket
 
 _FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
 _FIRST_LONG_OUTPUT = 1024.0  # what is taken for long then

@@ -16,7 +16,7 @@ from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import ProbeFailed, Sink
 from stayfast.core.types import Api, Outcome
 from stayfast.pipeline.attempts.attempt import Attempt
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.policy.resilience.retry import backoff_s
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.json_input import decode

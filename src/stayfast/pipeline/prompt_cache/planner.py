@@ -1,8 +1,14 @@
 """One route's use of its providers' prefix caches: what it knows of them, and what it does to each request.
 
 A route with `prefix.mode: off` has no Prefixing, and costs nothing here. What is kept of prompts are digests.
+
+One goes first. Problem: what a provider remembers can be read from the first token of the answer on, not before. Twenty
+requests with the same ten thousand words at once are twenty times the whole price and the whole wait. Rule: as long as one
+that began alike waits for its first token, others wait for it, for `wait_s` at most and a quarter of the time that they
+have; then all go. When wrong: the one that went first was slow for a reason of its own, and those behind it lost the wait.
 """
 
+import asyncio
 from collections.abc import Hashable
 from hashlib import sha256
 from typing import Final
@@ -12,12 +18,55 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Api, Request, Usage
 from stayfast.pipeline.prompt_cache.diagnostics import Findings, Kind, MarkedPrompt
-from stayfast.pipeline.prompt_cache.leaders import Leads
 from stayfast.policy.admission.price import Price
 from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, History, Marked, PrefixConfig, Shape
 from stayfast.policy.prompt_cache.learned import KEY, Floor, Hot, Opening, Parts, Refusals, Scale
 from stayfast.policy.prompt_cache.rules import HOUR_S, PrefixRules, rules_of
 from stayfast.wire.prompt import LAID_OUT, Laid, has_marks, mark_of, order_blocks
+
+MAX_WARM: Final = 4096
+
+
+class Leads:
+    """Which beginnings are remembered where, and which are about to be. Changed on one loop."""
+
+    __slots__ = ("_clock", "_running", "_warm_until", "n_waited")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running: dict[Hashable, asyncio.Future[None]] = {}
+        self._warm_until: dict[Hashable, float] = {}
+        self.n_waited = 0
+
+    def ahead(self, key: Hashable) -> "asyncio.Future[None] | None":
+        """What to wait for; None: nothing, go."""
+        running = self._running.get(key)
+        return None if running is None or running.done() else running
+
+    def begin(self, key: Hashable) -> "asyncio.Future[None] | None":
+        """One goes out. It leads where none does and nothing is remembered; must be given to `end` then."""
+        if key in self._running or self._warm_until.get(key, 0.0) > self._clock.now():
+            return None
+        self._running[key] = lead = asyncio.get_running_loop().create_future()
+        return lead
+
+    def warm(self, key: Hashable, keeps_s: float) -> None:
+        """A first token came: it is remembered for so long from now on."""
+        self._warm_until.pop(key, None)
+        self._warm_until[key] = self._clock.now() + keeps_s
+        if len(self._warm_until) > MAX_WARM:
+            del self._warm_until[next(iter(self._warm_until))]
+        lead = self._running.pop(key, None)
+        if lead is not None and not lead.done():
+            lead.set_result(None)
+
+    def end(self, key: Hashable, lead: "asyncio.Future[None]") -> None:
+        """It is over; if it has led nobody anywhere, the next one may."""
+        if self._running.get(key) is lead:
+            del self._running[key]
+        if not lead.done():
+            lead.set_result(None)
+
 
 MAX_KINDS: Final = 64  # of prompts that are told apart: upstream, model, set of tools
 MAX_HEADS: Final = 256  # ways to begin, for keys

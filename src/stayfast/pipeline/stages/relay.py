@@ -6,10 +6,8 @@ from collections.abc import Callable
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
-from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange
+from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange, Held, steps_timing
 from stayfast.pipeline.plan import Started
-from stayfast.pipeline.release import Held
-from stayfast.pipeline.timing.ledger import steps_timing
 from stayfast.pipeline.timing.token_timings import Cadence
 
 SUCCESS, DROPPED, IGNORED = Outcome

@@ -7,8 +7,7 @@ from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone, Sink
 from stayfast.core.types import SETTLE, Sight
 from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
-from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.timing.ledger import steps_timing
+from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import Cadence
 
 CLIENT_LEFT = 499  # nginx's number for it; logged only

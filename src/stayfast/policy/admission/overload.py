@@ -1,4 +1,4 @@
-"""The terms on which requests come in, and which of them overload spares.
+"""The terms on which requests come in: how long a prompt may be, and which requests overload spares.
 
 Problem: a gateway that sheds by one sign of overload sheds by accident: a burst makes a long queue, a slow disk a late
 loop, a few long answers a long predicted wait, a reload a busy core, one slow upstream a queue at its limit. Rule: five
@@ -10,9 +10,18 @@ realtime, for which somebody waits in person):
 
 Lateness and busyness are looked at while anybody waits, every half target_wait_s; half of a past lateness still counts.
 When wrong: behind a balancer that does not see them, refused requests come back at once, from clients without a back-off.
+
+Problem: one prompt of a million tokens, by accident or not, takes an engine's memory and minutes of its prefill, and fails
+at its context limit in the end. Rule: beyond the route's maximum, or that of the client's tier where it has one, a prompt is
+refused before anything is spent on it, or goes to the route for such prompts. What is counted are estimated tokens
+(`wire.usage`): the real tokenizer is the upstream's. Source: the providers' own `context_length_exceeded`. When wrong: the
+estimate is on the high side, English by a tenth to a fifth and long numbers by up to three times: set the maximum where it
+hurts, not to the token.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from stayfast.policy.admission.lanes import LEAST_PLACES, LanesConfig
 from stayfast.policy.admission.priority import BANDS, MAX_POINTS, Points, Tier
@@ -107,3 +116,41 @@ class TenantConfig:
 
 
 ANY_TENANT = "*"  # in the settings: everybody who is not named there, each on its own
+
+
+_MOST = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SizeConfig:
+    """Of one route. None: any number of tokens. `offline`: the route for what is longer; empty: it is refused."""
+
+    max_input_tokens: int | None = None
+    max_input_by_tier: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    offline: str = ""
+
+    def __post_init__(self) -> None:
+        for name, most in {"max_input_tokens": self.max_input_tokens,
+                           **{f"max_input_by_tier.{tier}": most for tier, most in self.max_input_by_tier.items()}}.items():
+            if most is not None and not 1 <= most <= _MOST:
+                raise ValueError(f"{name} must be from 1 to {_MOST} tokens, not {most}")
+        for tier in self.max_input_by_tier:
+            if tier not in set(Tier):
+                raise ValueError(f"max_input_by_tier.{tier} is no tier: there are {', '.join(Tier)}")
+        if self.offline and not self.is_bounded:
+            raise ValueError("offline is where prompts beyond max_input_tokens go, which is not set")
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is any bound."""
+        return self.max_input_tokens is not None or bool(self.max_input_by_tier)
+
+    @property
+    def least(self) -> int:
+        """What is no longer than so many tokens is not too long for anybody."""
+        most = self.max_input_tokens if self.max_input_tokens is not None else _MOST
+        return min(most, *self.max_input_by_tier.values()) if self.max_input_by_tier else most
+
+    def most(self, tier: Tier) -> int | None:
+        """The most tokens for one tier; None: any number."""
+        return self.max_input_by_tier.get(tier, self.max_input_tokens)

@@ -21,7 +21,7 @@ of what was put in. So the judge of answers asks for one rule more:
 When wrong: it reads words, not sense. "Not bad" is a negation here, and "twenty-four" is 20 and 4; "press the button" and
 "hold the button" are a form filled in twice.
 
-The words of one language that turn a sentence's meaning: what `policy.cache.lexical` and `policy.cache.cacheability` look
+The words of one language that turn a sentence's meaning: what `policy.cache.lexical` and `policy.cache.similarity` look
 for.
 
 Only English is here. A text of a language without a list is never answered by another text's answer: a sentence model puts

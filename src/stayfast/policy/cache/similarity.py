@@ -1,4 +1,19 @@
-"""Whether the answer to the nearest question is an answer to this one.
+"""Which questions may be answered by what was said to another one, and whether the answer to the nearest is one to this.
+
+Problem: "and how much is it?" is .97 like another "and how much is it?" whose "it" was another thing. Rule: a question must
+stand for itself. It is not looked up, nor kept for others, where
+
+    short       it has fewer than `n_content_words` words that say something, or leans on dots
+    pointing    it begins with a word that leans on what was said before (it, they, and, why)
+    volatile    its answer is another one soon (today, latest, price), and answers are kept longer than `volatile_ttl_s`
+    personal    it speaks of "my": the answer is another one for another person, unless the route says `personal: true`
+                (a help desk's answers that look nobody up are the same for all)
+    private     it has what only one person would write: an e-mail address, a long number, a card or account number
+    language    nobody has a list of the words that would tell it from its opposite (policy/cache/lexical.py)
+
+What must be equal to the letter, the tenant, the system prompt, the tools, the format and all earlier turns, is the scope,
+and no matter of likeness (`wire.canonical.terms_of`).
+When wrong: these are word lists. "Which of the two is better?" points back, and passes.
 
 Problem: cosine alone cannot tell. On BANKING77, with a model's usual embeddings, every fixed threshold up to .95 gives more
 than 2 % wrong answers; at 1 % of wrong ones a seventh of the requests could be answered. Three features that cost next to
@@ -34,12 +49,61 @@ known. `threshold` instead of it is a fixed cosine: quick to set, and nobody kno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from stayfast.policy.cache.answer_clusters import Neighbour, Votes
-from stayfast.policy.cache.cacheability import EligibleConfig
 from stayfast.policy.cache.calibration import CalibrateConfig
-from stayfast.policy.cache.lexical import ENGLISH, Lexicon, Wording, why_apart
+from stayfast.policy.cache.lexical import ENGLISH, LEXICONS, MOST_CHARS, Lexicon, Wording, why_apart
+
+N_TO_TELL_LANGUAGE = 5  # words; fewer may well be without a filler
+_PRIVATE: Final = re.compile(r"[^\s@]@[^\s@]+\.\w|\d[\d -]{7,}\d|\b[A-Z]{2}\d{2}[A-Z0-9]{10,}\b")
+_ASIDE: Final = re.compile(r"\.\.\.|\u2026")
+
+
+@dataclass(frozen=True, slots=True)
+class EligibleConfig:
+    """Which questions of a route may meet others. `volatile_ttl_s`: how long an answer about today or a price holds."""
+
+    language: str = "en"
+    personal: bool = False
+    n_content_words: int = 3
+    volatile_ttl_s: float = 0.0
+    max_chars: int = 2000
+
+    def __post_init__(self) -> None:
+        if self.language not in LEXICONS:
+            raise ValueError(f"language must be one of {', '.join(LEXICONS)}, not {self.language!r}: it needs a word list")
+        if not 1 <= self.n_content_words <= 20:
+            raise ValueError(f"n_content_words must be from 1 to 20, not {self.n_content_words}")
+        if not 0 <= self.volatile_ttl_s <= 31_536_000:
+            raise ValueError(f"volatile_ttl_s must be from 0 to 31536000 seconds, not {self.volatile_ttl_s}")
+        if not 1 <= self.max_chars <= MOST_CHARS:
+            raise ValueError(f"max_chars must be from 1 to {MOST_CHARS}, not {self.max_chars}")
+
+
+def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> str:
+    """The rule by which a question is on its own; empty: it may be compared. `ttl_s`: how long its route keeps answers."""
+    if len(text) > config.max_chars:
+        return "long"
+    lexicon, words = LEXICONS[config.language], read.words
+    n_fillers = sum(word in lexicon.fillers for word in words)
+    if not _is_latin(words) or (not n_fillers and len(words) >= N_TO_TELL_LANGUAGE):
+        return "language"
+    if len(words) - n_fillers < config.n_content_words or _ASIDE.search(text):
+        return "short"
+    if words[0] in lexicon.pointing:
+        return "pointing"
+    if _PRIVATE.search(text):
+        return "private"
+    if not config.personal and not lexicon.personal.isdisjoint(words):
+        return "personal"
+    return "volatile" if ttl_s > config.volatile_ttl_s and not lexicon.volatile.isdisjoint(words) else ""
+
+
+def _is_latin(words: tuple[str, ...]) -> bool:
+    """Whether all letters are those of western languages."""
+    return all(word.isascii() or max(word) < "\u0250" for word in words)
+
 
 N_NEAREST = 10
 N_FEATURES = 6

@@ -9,7 +9,7 @@ else left the request is tried. Rule:
               of each call  evidence += ln(0.5 / p) if it was slow, else ln(0.5 / (1 - p)); never below 0; at ln(10^6)
     p         the share that is tolerated: 10 %, or 1.5 times the share of the last 1,000 or so
     slow      3 times what is usual for such a prompt, judged in the order in which calls began
-    (policy/resilience/outcome_sampling.py) open      60 s * U(0.8, 1.2); then one call at a time is a probe: 2 good ones
+    (policy/resilience/baselines.py) open      60 s * U(0.8, 1.2); then one call at a time is a probe: 2 good ones
     close it, a bad one opens it closed    again: of the requests that would prefer it, a share that grows from 10 % to all
     in 10 s may do so
 
@@ -35,7 +35,7 @@ from enum import StrEnum
 from math import log
 from typing import NamedTuple
 
-from stayfast.core.rng import Rng
+from stayfast.core.clock import Rng
 from stayfast.policy.resilience.cross_process import Probes
 
 JITTER = 0.2
@@ -184,7 +184,7 @@ class Breaker:
 
     def judged(self, n_slow: int, n_quick: int, now: float) -> None:
         """So many calls with the present mark are known to be slow, and to be not
-        (policy/resilience/outcome_sampling.py)."""
+        (policy/resilience/baselines.py)."""
         if n_slow and self.state is _CLOSED:
             self._slow.append((now, n_slow))
             while self._slow[0][0] < now - self._config.window_s:

@@ -3,7 +3,7 @@
 Problem: the slowest one in twenty answers is slow by bad luck, and a second attempt would mostly be quick. A constant
 time-out is right for one distribution; prompts differ a hundredfold and providers have bad minutes. Rule: a second attempt
 is sent after the delay d at which the budget is just spent, by the live distribution S of the times to the first token of
-this route, upstream and prompt size (`policy.resilience.survival`, F that of the upstream it goes to):
+this route, upstream and prompt size (`Survival`, F that of the upstream it goes to):
 
     spent(d) = S(d) + S(2d) * F(d)                  the second term where two extra attempts may be made
     d        = the least d with spent(d) <= aim,    but at least LEAST_AFTER_S
@@ -16,6 +16,13 @@ are closed. It is sent only where it is predicted to help:
 
     P(wait > t) = S(t) * F(t - d) * F(t - 2d)       p99 of that at most 1 - LEAST_GAIN of the p99 without
 
+An attempt that a quicker one cut off at t took *at least* t. Forgotten, it would take the tail out of the samples, and the
+delay would shrink and shrink. So it counts among those at risk up to t and says nothing beyond (the product-limit estimate,
+bucket by bucket; inside a bucket S falls in a straight line, beyond the last end it stays where it is):
+
+    S(t) = product over buckets b up to t of (1 - ended(b) / at_risk(b))
+    at_risk(b) = attempts that ended, or were cut off, in b or later
+
 A whole answer has no first token, and its length is most of its time: the same prompt is as long the second time. There S
 is of whole answers, and a second attempt is taken to need its p95: it pays where some hang, not where some are long.
 Slow just now is an upstream of whose attempts so many in a row were late (without a token after d) that chance would make
@@ -26,17 +33,63 @@ it so once in 10,000:
 Second attempts go to who is not; where one upstream is, the second attempt is quickly the rule for its requests, and new
 ones go elsewhere first. Silent: with fewer than MIN_SAMPLES; where all that could be asked are slow just now, failing or
 refusing for lack of quota; while requests wait for places or are turned away; for requests that must not be sent twice.
-Source: Dean, Barroso, "The Tail at Scale" (CACM, 2013); tower `hedge`; the choice by budget and the feedback are ours.
-When wrong: it takes attempts as independent draws. Two keys of one provider in a bad minute are not; then both are slow
-just now after some dozen requests. Below a request a second or so no upstream is ever slow just now.
+Source: Dean, Barroso, "The Tail at Scale" (CACM, 2013); tower `hedge`; Kaplan, Meier, "Nonparametric Estimation from
+Incomplete Observations" (JASA, 1958); the choice by budget and the feedback are ours.
+When wrong: it takes attempts as independent draws, and the cutting off as unrelated to what the attempt would have taken.
+Two keys of one provider in a bad minute are not; then both are slow just now after some dozen requests. Below a request a
+second or so no upstream is ever slow just now.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf, log
+from math import ceil, exp2, inf, log
 
-from stayfast.policy.histogram import LogHistogram, Window
-from stayfast.policy.resilience.survival import Survival
+from stayfast.policy.histogram import GAMMA, PER_OCTAVE, LogHistogram, Window
+
+_ZERO = 30.0 * PER_OCTAVE  # a histogram's own zero
+
+
+class Survival:
+    """S(t), made once from two histograms; immutable. `n` counts the ended and the cut off."""
+
+    __slots__ = ("_beyond", "_ends_s", "n")
+
+    def __init__(self, ended: LogHistogram, cut_off: LogHistogram) -> None:
+        self.n = n_at_risk = ended.n + cut_off.n
+        self._ends_s: list[float] = []  # the upper ends of the buckets in which something ended
+        self._beyond: list[float] = []  # S at each of them
+        beyond = 1.0
+        for bucket in sorted(ended.counts.keys() | cut_off.counts.keys()):
+            n_ended = ended.counts.get(bucket, 0)
+            if n_ended:
+                beyond *= 1.0 - n_ended / n_at_risk
+                self._ends_s.append(exp2((bucket + 1 - _ZERO) / PER_OCTAVE))
+                self._beyond.append(beyond)
+            n_at_risk -= n_ended + cut_off.counts.get(bucket, 0)
+
+    def at(self, seconds: float) -> float:
+        """The share that lasts longer than this; 1 where nothing is known."""
+        index = bisect_right(self._ends_s, seconds)
+        before = self._beyond[index - 1] if index else 1.0
+        if index == len(self._ends_s):
+            return before
+        end_s = self._ends_s[index]
+        begin_s = end_s / GAMMA
+        if seconds <= begin_s:
+            return before
+        return before - (before - self._beyond[index]) * (seconds - begin_s) / (end_s - begin_s)
+
+    def quantile(self, q: float) -> float:
+        """When the share `q` has ended; infinite where that many were never seen to end."""
+        for end_s, beyond in zip(self._ends_s, self._beyond, strict=True):
+            if beyond <= 1.0 - q:
+                return end_s
+        return inf
+
+    def __repr__(self) -> str:
+        return f"<Survival of {self.n}: p50 {self.quantile(0.5):.3g} s>"
+
 
 MIN_SAMPLES = 32
 LEAST_AFTER_S = 0.02  # timers of a busy loop run late by some milliseconds, and nobody feels less

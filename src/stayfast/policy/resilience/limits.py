@@ -2,7 +2,7 @@
 
 Problem: beyond what an engine can run, every further request only waits there, where nobody can reorder or shed it; a
 constant is right for one model on one day. Rule (`gradient`): once a second, of at least 30 calls in the order in which they
-began (policy/resilience/outcome_sampling.py), with `ratio` the time to the first token that two of three exceed, as a
+began (policy/resilience/baselines.py), with `ratio` the time to the first token that two of three exceed, as a
 ratio to what is usual for such a prompt (policy/resilience/baselines.py), `dropped` the share of refusals and failures,
 `peak` the most that ran at once:
 

@@ -1,14 +1,16 @@
-"""When a failed attempt may be followed by another, and after how long.
+"""When a failed attempt may be followed by another, and after how long: exponential back-off with a cap.
 
 Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
 pure load. Rule: another attempt is made only for faults that another attempt can mend, before any content has reached the
 client, up to `max_attempts`, and only if its wait still leaves `min_left_s` before the deadline, and what an attempt takes
 at the very least. It goes at once to an upstream that is well and that this request has not asked yet. Everywhere else,
-back to one that failed as well as to one that others found failing, the wait is full jitter:
+back to one that failed as well as to one that others found failing, it waits, but at least what is left of that upstream's
+own Retry-After:
 
-    wait = U(0, min(cap_s, base_s * 2 ** (n_made - 1)))        but at least what is left of that upstream's own Retry-After
+    ceiling = min(cap_s, base_s * factor ** (n_failures - 1)),  wait = (1 - jitter) * ceiling + U(0, jitter * ceiling)
 
-A wait that does not fit is not shortened: the failure is the answer, at once.
+Full jitter (1) spreads requests best; equal jitter (0.5) keeps a pause of at least half, for what is expensive to start,
+and where there is no rng there is none. A wait that does not fit is not shortened: the failure is the answer, at once.
 
 Why not `min(2 ** n + U(0, 1), 60)` as the ceiling, the common rule for clients: that is for callers that nothing else
 restrains and nobody waits for. Here the waits are inside one request's deadline, before its first token, and two of them
@@ -17,13 +19,26 @@ not the wait but the budget they come out of (`policy.resilience.retry_budget`),
 upstream says how long. The jitter has only to take calls that failed together apart from each other. `base_s: 2, cap_s:
 60` is that other rule. Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time
 is ours. When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; the shared
-budget (`policy.resilience.retry_budget`) is the cure for that, not a longer wait.
+budget is the cure for that, not a longer wait. Where the cause is gone long before the wait is over, `cap_s` is too large.
 """
 
 from dataclasses import dataclass
 
-from stayfast.core.rng import Rng
-from stayfast.policy.resilience.backoff import backoff_s
+from stayfast.core.clock import Rng
+
+MAX_DOUBLINGS = 64  # 2.0 ** 1024 would overflow
+
+
+def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = None, *, jitter: float = 1.0,
+              factor: float = 2.0) -> float:
+    """Seconds to wait after the `n_failures`-th failure in a row (1 is the first). Without an rng there is no jitter."""
+    if n_failures < 1:
+        raise ValueError(f"n_failures must be at least 1, not {n_failures}")
+    ceiling_s = min(cap_s, base_s * factor ** min(n_failures - 1, MAX_DOUBLINGS))
+    if rng is None:
+        return ceiling_s
+    drawn_s = jitter * ceiling_s
+    return ceiling_s - drawn_s + rng.uniform(0.0, drawn_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from math import exp, log
 
 from msgspec import Struct
 
-from stayfast.core.rng import Rng
+from stayfast.core.clock import Rng
 from stayfast.policy.routing.affinity import score_s
 
 DECAY_S = 10.0

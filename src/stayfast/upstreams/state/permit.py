@@ -3,8 +3,7 @@
 from math import inf
 
 from stayfast.core.types import Outcome
-from stayfast.policy.resilience.baselines import Norm
-from stayfast.policy.resilience.outcome_sampling import ANSWERED, LOST, NOTHING, WAITING
+from stayfast.policy.resilience.baselines import ANSWERED, LOST, NOTHING, WAITING, Norm
 from stayfast.upstreams.state.health import Health
 from stayfast.upstreams.state.limiter import Limited
 from stayfast.upstreams.state.upstream_state import Member, RunningCall

@@ -8,20 +8,21 @@ from random import Random
 
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.events import Fanout, Sink
-from stayfast.policy.resilience.baselines import Usual, log_of
-from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
-from stayfast.policy.resilience.limits import Limit, LimitConfig
-from stayfast.policy.resilience.outcome_sampling import (
+from stayfast.policy.resilience.baselines import (
     FAILED,
     JUDGED,
     REFUSED,
     UNKNOWN_JUDGED_AFTER_S,
     Call,
     Tally,
+    Usual,
     Wheel,
+    log_of,
     of_mark,
     tally,
 )
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
+from stayfast.policy.resilience.limits import Limit, LimitConfig
 from stayfast.policy.resilience.retry_budget import Pool
 from stayfast.policy.resilience.stall import Flow
 from stayfast.policy.resilience.ttft import Predictor

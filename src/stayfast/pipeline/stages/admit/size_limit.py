@@ -10,9 +10,9 @@ from stayfast.core.types import Api, Stage
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Terms
 from stayfast.pipeline.stages.admit.admission import Admit, Ticket
-from stayfast.pipeline.timing.timer_wheel import Alarms
+from stayfast.pipeline.timing.timeouts import Alarms
 from stayfast.policy.admission.priority import Tier
-from stayfast.wire.tokens import PROMPT_FIELDS, input_tokens, may_be_over
+from stayfast.wire.usage import PROMPT_FIELDS, input_tokens, may_be_over
 
 ADMIT, COUNT_TOKENS = Stage.ADMIT, Api.COUNT_TOKENS
 

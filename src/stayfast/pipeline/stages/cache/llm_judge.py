@@ -15,7 +15,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api, Chunk, Request
-from stayfast.pipeline.cache.equivalence import MAX_CHARS, Sameness
+from stayfast.pipeline.cache.semantic import MAX_CHARS, Sameness
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.priority import Urgency
 from stayfast.wire.json_input import decode

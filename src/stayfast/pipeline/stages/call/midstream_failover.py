@@ -8,11 +8,12 @@ The attempt that stalled stays open until the first words of the rest have come.
 budget has no room for it, nobody able is well, the time is too short or the answer is nothing that can be continued, it is
 waited for as if nobody had looked. One that was tried and that nobody could continue ends there, as at a length limit.
 
-Who may be asked for the rest of an answer, whether that may be done now, and what comes of asking.
+Who writes slower than it did is told from the gaps of all answers, as the metrics are, so that no route must ask for it. An
+upstream's flow is kept where there is somebody else to ask: what sags weighs more when the next request chooses.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -21,11 +22,11 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.core.events import Fanout, Rescued, Sink
+from stayfast.core.events import Fact, Fanout, GapsSeen, Rescued, Sink
 from stayfast.core.types import Chunk, Outcome, Sight, Stage, Usage
 from stayfast.pipeline.attempts.attempt import Attempt, until_content
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Started, Target
+from stayfast.pipeline.plan import Plan, Route, Started, Target
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.pipeline.timing.token_timings import Cadence
@@ -35,7 +36,7 @@ from stayfast.policy.resilience.stall import Flow, Pulse
 from stayfast.upstreams.base import Call, Stream
 from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.continuation import MAX_SO_FAR_BYTES, CannotGoOn, Continuation, both, in_bytes
-from stayfast.wire.deltas import Json
+from stayfast.wire.dialect import Json
 from stayfast.wire.errors import malformed
 
 SUCCESS, DROPPED, IGNORED = Outcome
@@ -422,3 +423,36 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"<Guard of {self._attempt!r}: {self._pulse!r}, {self._elsewhere!r}>"
+
+
+class Sagging:
+    """A listener of `observe.batch`. `flows`: of the upstreams that have peers, by name; another table after a reload."""
+
+    __slots__ = ("_clock", "flows")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.flows: Mapping[str, Flow] = {}
+
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Learn from the gaps among these facts."""
+        flows = self.flows
+        if not flows:
+            return
+        for fact in facts:
+            if type(fact) is GapsSeen and (flow := flows.get(fact.upstream)) is not None:
+                flow.saw(fact.gaps_s, self._clock.now())
+
+    def __repr__(self) -> str:
+        return f"<Sagging of {', '.join(self.flows) or 'nobody'}>"
+
+
+def flows_of(routes: Iterable[Route]) -> dict[str, Flow]:
+    """The flows of all upstreams that share a route with another one, which have one from here on."""
+    flows: dict[str, Flow] = {}
+    for route in routes:
+        if len(route.targets) > 1:
+            for target in route.targets:
+                member = target.member
+                member.flow = flows[member.upstream.name] = member.flow or Flow()
+    return flows

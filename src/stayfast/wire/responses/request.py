@@ -1,18 +1,21 @@
-"""A responses request to the normal form, and the normal form to a responses request.
+"""The known fields of a responses request, and its way to the normal form and back.
 
-Dropped on the way in, as hints: `include`, `store`, `max_tool_calls`, `phase`, ids and statuses of items, reasoning
-items of earlier turns (only their provider can read them), prompt-cache marks, and fields unknown here.
+Unknown fields, items and part types pass unread. Dropped on the way in, as hints: `include`, `store`, `max_tool_calls`,
+`phase`, ids and statuses of items, reasoning items of earlier turns (only their provider can read them), prompt-cache
+marks, and fields unknown here.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta, Raw, Struct
 
 from stayfast.core.conversation import (
     Conversation,
     Image,
     Message,
     OutputFormat,
+    RawObject,
     Sampling,
     Text,
     Tool,
@@ -22,14 +25,101 @@ from stayfast.core.conversation import (
 )
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import ANOTHER, Json, drop_none, missing, read_parts, required, unsayable
-from stayfast.wire.responses import schema
+from stayfast.wire.dialect import (
+    ABSENT,
+    ANOTHER,
+    Count,
+    GenerationRequest,
+    Json,
+    NamedSchema,
+    drop_none,
+    missing,
+    read_parts,
+    required,
+    unsayable,
+)
+
+
+class Part(Struct, gc=False):
+    type: str
+    text: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
+    refusal: str | None = None
+
+
+class Item(Struct, gc=False):
+    """Any input item; which fields count depends on `type`."""
+
+    type: str = "message"
+    role: str | None = None
+    content: str | list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | RawObject | None = None
+    output: str | list[Part] | RawObject | None = None
+
+
+class ToolDef(Struct, gc=False):
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: RawObject | None = None
+    strict: bool | None = None
+
+
+class Choice(Struct, gc=False):
+    type: str
+    name: str | None = None
+
+
+class Format(NamedSchema, gc=False, kw_only=True):
+    type: str
+
+
+class TextConfig(Struct, gc=False):
+    format: Format | None = None
+    verbosity: str | None = None
+
+
+class Reasoning(Struct, gc=False):
+    effort: str | None = None
+
+
+class ResponsesRequest(GenerationRequest, gc=False, kw_only=True):
+    """`POST /v1/responses`."""
+
+    input: str | Annotated[list[Item], Meta(min_length=1)] | None = None
+    instructions: str | None = None
+    max_output_tokens: Count | None = None
+    top_logprobs: int | None = None
+    tools: list[ToolDef] | None = None
+    tool_choice: str | Choice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    metadata: RawObject | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    store: bool | None = None
+    background: bool | None = None
+    truncation: str | None = None
+    previous_response_id: str | None = None
+    conversation: Raw = ABSENT
+    prompt: Raw = ABSENT
+    context_management: Raw = ABSENT
+
+
+RESPONSES = msgspec.json.Decoder(ResponsesRequest)
+
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
-def conversation(said: schema.ResponsesRequest) -> Conversation:
+def conversation(said: ResponsesRequest) -> Conversation:
     """The normal form of a responses request. Raises Rejected for what has none."""
     system = [said.instructions] if said.instructions else []
     messages: list[Message] = []
@@ -44,7 +134,7 @@ def conversation(said: schema.ResponsesRequest) -> Conversation:
                 system.append(message.text)
             else:
                 dialect.append_message(messages, message)
-    text = said.text or schema.TextConfig()
+    text = said.text or TextConfig()
     return Conversation(
         api=Api.RESPONSES,
         messages=tuple(messages),
@@ -65,7 +155,7 @@ def conversation(said: schema.ResponsesRequest) -> Conversation:
     )
 
 
-def _native(said: schema.ResponsesRequest) -> tuple[str, ...]:
+def _native(said: ResponsesRequest) -> tuple[str, ...]:
     in_use = {"background": said.background is True, "truncation": said.truncation not in (None, "disabled"),
               "previous_response_id": said.previous_response_id is not None, "top_logprobs": bool(said.top_logprobs)}
     for name in ("conversation", "prompt", "context_management"):
@@ -73,7 +163,7 @@ def _native(said: schema.ResponsesRequest) -> tuple[str, ...]:
     return dialect.list_used(in_use)
 
 
-def _item(item: schema.Item, path: str) -> Message | None:
+def _item(item: Item, path: str) -> Message | None:
     match item.type:
         case "message":
             role = _ROLES.get(required(item.role, f"{path}.role"))
@@ -99,7 +189,7 @@ def _item(item: schema.Item, path: str) -> Message | None:
     raise unsayable(f"{path}.type", ANOTHER, "items of this type cannot be translated")
 
 
-def _part(part: schema.Part, path: str) -> Text | Image:
+def _part(part: Part, path: str) -> Text | Image:
     if part.type in _TEXTS:
         return Text(required(part.text, f"{path}.text"))
     if part.type == "refusal":
@@ -109,18 +199,18 @@ def _part(part: schema.Part, path: str) -> Text | Image:
     raise unsayable(f"{path}.type", ANOTHER, "only text and images by URL can be translated")
 
 
-def _tool(tool: schema.ToolDef, path: str) -> Tool:
+def _tool(tool: ToolDef, path: str) -> Tool:
     if tool.type != "function":
         raise unsayable(f"{path}.type", ANOTHER, "only function tools can be translated")
     return Tool(required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
 
 
-def _tool_choice(said: str | schema.Choice | None) -> ToolChoice | None:
-    name = said.name if isinstance(said, schema.Choice) and said.type == "function" else None
+def _tool_choice(said: str | Choice | None) -> ToolChoice | None:
+    name = said.name if isinstance(said, Choice) and said.type == "function" else None
     return dialect.read_tool_choice(said, name)
 
 
-def _output_format(said: schema.Format | None) -> OutputFormat | None:
+def _output_format(said: Format | None) -> OutputFormat | None:
     return dialect.read_output_format(said.type, said, "text.format", "text.format") if said is not None else None
 
 

@@ -1,7 +1,7 @@
 """Says an answer in chat chunks, or in the chunks of the older completions."""
 
 from stayfast.core.types import Request, Usage
-from stayfast.wire.deltas import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
 from stayfast.wire.usage import to_chat
 
 

@@ -3,8 +3,18 @@
 from typing import Final
 
 from stayfast.core.types import Request, Usage
-from stayfast.wire.deltas import Begin, Delta, Finish, Json, Reason, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.dialect import Unsayable
+from stayfast.wire.dialect import (
+    Begin,
+    Delta,
+    Finish,
+    Json,
+    Reason,
+    TextDelta,
+    ThinkingDelta,
+    ToolBegin,
+    ToolDelta,
+    Unsayable,
+)
 from stayfast.wire.usage import to_messages
 
 _REASONS: Final[dict[Reason, str]] = {

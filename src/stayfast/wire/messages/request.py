@@ -1,12 +1,13 @@
-"""A messages request to the normal form, and the normal form to a messages request.
+"""The known fields of a messages or count_tokens request, and its way to the normal form and back.
 
-Dropped on the way in, as hints: `cache_control`, `citations`, `speed`, `inference_geo`, redacted thinking of earlier
-turns, and fields unknown here.
+Unknown fields and block types pass unread. Dropped on the way in, as hints: `cache_control`, `citations`, `speed`,
+`inference_geo`, redacted thinking of earlier turns, and fields unknown here.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta, Raw, Struct
 
 from stayfast.core.conversation import (
     Conversation,
@@ -26,8 +27,105 @@ from stayfast.core.conversation import (
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import ANOTHER, Json, drop_none, read_parts, required, unsayable
-from stayfast.wire.messages import schema
+from stayfast.wire.dialect import ABSENT, ANOTHER, Json, Name, drop_none, read_parts, required, unsayable
+
+
+class Source(Struct, gc=False):
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class Block(Struct, gc=False):
+    type: str
+    text: str | None = None
+    source: Source | str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: RawObject | None = None
+    tool_use_id: str | None = None
+    content: "str | list[Block] | RawObject | None" = None
+    is_error: bool | None = None
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class User(Struct, gc=False, tag_field="role", tag="user"):
+    content: str | list[Block]
+
+
+class Assistant(Struct, gc=False, tag_field="role", tag="assistant"):
+    content: str | list[Block]
+
+
+class System(Struct, gc=False, tag_field="role", tag="system"):
+    content: str | list[Block]
+
+
+class ToolDef(Struct, gc=False):
+    name: str | None = None
+    type: str | None = None
+    description: str | None = None
+    input_schema: RawObject | None = None
+    strict: bool | None = None
+
+
+class Choice(Struct, gc=False):
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(Struct, gc=False):
+    type: str
+    budget_tokens: int | None = None
+
+
+class Format(Struct, gc=False):
+    type: str
+    schema: RawObject | None = None
+
+
+class OutputConfig(Struct, gc=False):
+    effort: str | None = None
+    format: Format | None = None
+
+
+class Metadata(Struct, gc=False):
+    user_id: str | None = None
+
+
+class CountRequest(Struct, gc=False):
+    """`POST /v1/messages/count_tokens`."""
+
+    model: Name
+    messages: Annotated[list[User | Assistant | System], Meta(min_length=1, max_length=100_000)]
+    system: str | list[Block] | None = None
+    tools: list[ToolDef] | None = None
+    tool_choice: Choice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+
+
+class MessagesRequest(CountRequest, gc=False, kw_only=True):
+    """`POST /v1/messages`."""
+
+    max_tokens: Annotated[int, Meta(ge=0)]
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    metadata: Metadata | None = None
+    service_tier: str | None = None
+    container: Raw = ABSENT
+    mcp_servers: Raw = ABSENT
+
+
+MESSAGES = msgspec.json.Decoder(MessagesRequest)
+COUNT = msgspec.json.Decoder(CountRequest)
+
 
 MAX_TEMPERATURE: Final = 1.0  # half of what the other protocols allow
 ONE_OBJECT: Final = "Respond with one JSON object and nothing else."
@@ -39,9 +137,9 @@ _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 
 
-def conversation(said: schema.MessagesRequest) -> Conversation:
+def conversation(said: MessagesRequest) -> Conversation:
     """The normal form of a messages request. Raises Rejected for what has none."""
-    config = said.output_config or schema.OutputConfig()
+    config = said.output_config or OutputConfig()
     choice = said.tool_choice
     return Conversation(
         api=Api.MESSAGES,
@@ -62,15 +160,15 @@ def conversation(said: schema.MessagesRequest) -> Conversation:
     )
 
 
-def _role(message: schema.User | schema.Assistant | schema.System) -> Any:
-    return {schema.User: "user", schema.Assistant: "assistant", schema.System: "system"}[type(message)]
+def _role(message: User | Assistant | System) -> Any:
+    return {User: "user", Assistant: "assistant", System: "system"}[type(message)]
 
 
-def _parts(content: str | list[schema.Block], path: str) -> tuple[Part, ...]:
+def _parts(content: str | list[Block], path: str) -> tuple[Part, ...]:
     return tuple(part for part in read_parts(content, path, _part) if part is not None)
 
 
-def _part(block: schema.Block, path: str) -> Part | None:
+def _part(block: Block, path: str) -> Part | None:
     match block.type:
         case "text":
             return Text(required(block.text, f"{path}.text"))
@@ -102,8 +200,8 @@ def _result_parts(content: object, path: str) -> tuple[Text | Image, ...]:
     return tuple(found)
 
 
-def _image(source: schema.Source | str | None, path: str) -> Image:
-    if isinstance(source, schema.Source):
+def _image(source: Source | str | None, path: str) -> Image:
+    if isinstance(source, Source):
         if source.type == "base64":
             return Image(data=required(source.data, f"{path}.data"),
                          media_type=required(source.media_type, f"{path}.media_type"))
@@ -112,14 +210,14 @@ def _image(source: schema.Source | str | None, path: str) -> Image:
     raise unsayable(path, ANOTHER, "an image comes as base64 or by url")
 
 
-def _tool(tool: schema.ToolDef, path: str) -> Tool:
+def _tool(tool: ToolDef, path: str) -> Tool:
     if tool.type not in (None, "custom"):
         raise unsayable(f"{path}.type", ANOTHER, "only the client's own tools can be translated")
     return Tool(required(tool.name, f"{path}.name"), tool.description,
                 required(tool.input_schema, f"{path}.input_schema"), tool.strict)
 
 
-def _tool_choice(said: schema.Choice | None) -> ToolChoice | None:
+def _tool_choice(said: Choice | None) -> ToolChoice | None:
     if said is None:
         return None
     if said.type == "tool":
@@ -129,7 +227,7 @@ def _tool_choice(said: schema.Choice | None) -> ToolChoice | None:
     return ToolChoice(_MODES[said.type])  # type: ignore[arg-type]  # values of the table are modes
 
 
-def _output_format(said: schema.Format | None) -> OutputFormat | None:
+def _output_format(said: Format | None) -> OutputFormat | None:
     if said is None:
         return None
     if said.type != "json_schema":
@@ -137,7 +235,7 @@ def _output_format(said: schema.Format | None) -> OutputFormat | None:
     return OutputFormat(required(said.schema, "output_config.format.schema"))
 
 
-def _effort(thinking: schema.ThinkingConfig | None) -> str | None:
+def _effort(thinking: ThinkingConfig | None) -> str | None:
     """Budgets as efforts, by the size that the efforts have at their provider; adaptive thinking is no wish."""
     if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
         return None

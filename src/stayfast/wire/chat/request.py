@@ -1,17 +1,22 @@
-"""Chat and completions requests to the normal form, and the normal form to a chat request.
+"""The known fields of a chat, completions or embeddings request, and its way to the normal form and back.
 
-Dropped on the way in, as hints that change no meaning: `store`, `prediction`, `logprobs: false`, prompt-cache marks,
-`name` of a message, `reasoning_content` of earlier turns (no provider but its own takes it back), and fields unknown here.
+Unknown fields and part types pass unread. `Raw` fields are those that no other dialect can say: only whether they are there
+matters, and an empty Raw means absent. Dropped on the way in, as hints that change no meaning: `store`, `prediction`,
+`logprobs: false`, prompt-cache marks, `name` of a message, `reasoning_content` of earlier turns (no provider but its own
+takes it back), and fields unknown here.
 """
 
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
 
 from stayfast.core.conversation import (
     Conversation,
     Image,
     Message,
     OutputFormat,
-    Part,
+    RawObject,
     Sampling,
     Text,
     Thinking,
@@ -20,20 +25,191 @@ from stayfast.core.conversation import (
     ToolResult,
     ToolUse,
 )
+from stayfast.core.conversation import (
+    Part as NormalPart,
+)
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.chat import schema
-from stayfast.wire.dialect import ANOTHER, Json, drop_none, read_parts, required, unsayable
+from stayfast.wire.dialect import (
+    ABSENT,
+    ANOTHER,
+    Count,
+    GenerationRequest,
+    Json,
+    Name,
+    NamedSchema,
+    drop_none,
+    read_parts,
+    required,
+    unsayable,
+)
+
+NChoices = Annotated[int, Meta(ge=1, le=128)]
 
 
-def conversation(said: schema.ChatRequest) -> Conversation:
+class ImageUrl(Struct, gc=False):
+    url: str
+    detail: str | None = None
+
+
+class Part(Struct, gc=False):
+    type: str
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+    refusal: str | None = None
+
+
+Content = str | list[Part]
+Alike = Annotated[list[str | int | list[int]], Meta(extra_json_schema={  # no mixture: `decode` looks at that
+    "anyOf": [{"items": {"type": kind}} for kind in ("string", "integer", "array")]})]
+
+
+class System(Struct, gc=False, tag_field="role", tag="system"):
+    content: Content
+
+
+class Developer(Struct, gc=False, tag_field="role", tag="developer"):
+    content: Content
+
+
+class User(Struct, gc=False, tag_field="role", tag="user"):
+    content: Content
+
+
+class FunctionCall(Struct, gc=False):
+    name: str
+    arguments: str = ""
+
+
+class ToolCall(Struct, gc=False):
+    id: str | None = None
+    type: str = "function"
+    function: FunctionCall | None = None
+
+
+class Assistant(Struct, gc=False, tag_field="role", tag="assistant"):
+    content: Content | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    reasoning_content: str | None = None
+    function_call: FunctionCall | None = None
+
+
+class ToolMessage(Struct, gc=False, tag_field="role", tag="tool"):
+    tool_call_id: str
+    content: Content
+
+
+class FunctionMessage(Struct, gc=False, tag_field="role", tag="function"):
+    name: str
+    content: str | None = None
+
+
+class FunctionDef(Struct, gc=False):
+    name: Name
+    description: str | None = None
+    parameters: RawObject | None = None
+    strict: bool | None = None
+
+
+class ToolDef(Struct, gc=False):
+    type: str
+    function: FunctionDef | None = None
+
+
+class NamedFunction(Struct, gc=False):
+    name: Name
+
+
+class NamedChoice(Struct, gc=False):
+    type: str
+    function: NamedFunction | None = None
+
+
+class JsonSchema(NamedSchema, gc=False, kw_only=True):
+    name: str
+
+
+class ResponseFormat(Struct, gc=False):
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class StreamOptions(Struct, gc=False):
+    include_usage: bool | None = None
+
+
+class SampledRequest(GenerationRequest, gc=False, kw_only=True):
+    stream_options: StreamOptions | None = None
+    n: NChoices | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    user: str | None = None
+    logit_bias: dict[str, float] | None = None
+
+
+class ChatRequest(SampledRequest, gc=False, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[System | Developer | User | Assistant | ToolMessage | FunctionMessage], Meta(min_length=1)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    tools: list[ToolDef] | None = None
+    tool_choice: str | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    safety_identifier: str | None = None
+    metadata: RawObject | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    store: bool | None = None
+    logprobs: bool | None = None
+    modalities: list[str] | None = None
+    top_k: int | None = None  # of self-hosted engines
+    audio: Raw = ABSENT
+    functions: Raw = ABSENT
+    function_call: Raw = ABSENT
+    web_search_options: Raw = ABSENT
+
+
+class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
+    """`POST /v1/completions`. `prompt`: text, texts, tokens, or lists of tokens."""
+
+    prompt: str | Alike
+    best_of: int | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    logprobs: int | bool | None = None
+
+
+class EmbeddingsRequest(Struct, gc=False):
+    """`POST /v1/embeddings`."""
+
+    model: Name
+    input: Annotated[str, Meta(min_length=1)] | Annotated[Alike, Meta(min_length=1)]
+    dimensions: Count | None = None
+    encoding_format: str | None = None
+    user: str | None = None
+
+
+CHAT = msgspec.json.Decoder(ChatRequest)
+COMPLETIONS = msgspec.json.Decoder(CompletionsRequest)
+EMBEDDINGS = msgspec.json.Decoder(EmbeddingsRequest)
+
+
+def conversation(said: ChatRequest) -> Conversation:
     """The normal form of a chat request. Raises Rejected for what has none."""
     system: list[str] = []
     messages: list[Message] = []
     for at, message in enumerate(said.messages):
         path = f"messages[{at}]"
-        if not messages and isinstance(message, schema.System | schema.Developer):
+        if not messages and isinstance(message, System | Developer):
             system.append(_text(message.content, f"{path}.content"))
         else:
             dialect.append_message(messages, _message(message, path))
@@ -59,7 +235,7 @@ def conversation(said: schema.ChatRequest) -> Conversation:
     )
 
 
-def completions_conversation(said: schema.CompletionsRequest) -> Conversation:
+def completions_conversation(said: CompletionsRequest) -> Conversation:
     """The normal form of a completions request: its prompt as one user message."""
     prompt = said.prompt[0] if isinstance(said.prompt, list) and len(said.prompt) == 1 else said.prompt
     if not isinstance(prompt, str):
@@ -77,7 +253,7 @@ def completions_conversation(said: schema.CompletionsRequest) -> Conversation:
     )
 
 
-def _native(said: schema.ChatRequest) -> tuple[str, ...]:
+def _native(said: ChatRequest) -> tuple[str, ...]:
     in_use = {"n": (said.n or 1) > 1, "logprobs": bool(said.logprobs), "logit_bias": bool(said.logit_bias),
               "modalities": any(kind != "text" for kind in said.modalities or ())}
     for name in ("audio", "functions", "function_call", "web_search_options"):
@@ -87,23 +263,23 @@ def _native(said: schema.ChatRequest) -> tuple[str, ...]:
 
 def _message(message: Any, path: str) -> Message:
     match message:
-        case schema.System() | schema.Developer():
+        case System() | Developer():
             return Message("system", (Text(_text(message.content, f"{path}.content")),))
-        case schema.User():
+        case User():
             return Message("user", read_parts(message.content, f"{path}.content", _part))
-        case schema.ToolMessage():
+        case ToolMessage():
             parts = read_parts(message.content, f"{path}.content", _part)
             return Message("user", (ToolResult(message.tool_call_id, parts),))
-        case schema.Assistant():
+        case Assistant():
             return Message("assistant", _assistant(message, path))
     raise Rejected(f"{path}.role: messages of the old role `function` cannot be translated; use tools",
                    code="unsupported_field", param=f"{path}.role")
 
 
-def _assistant(message: schema.Assistant, path: str) -> tuple[Part, ...]:
+def _assistant(message: Assistant, path: str) -> tuple[NormalPart, ...]:
     if message.function_call is not None:
         raise unsayable(f"{path}.function_call", ANOTHER, "use tool_calls")
-    parts: list[Part] = []
+    parts: list[NormalPart] = []
     if message.reasoning_content:
         parts.append(Thinking(message.reasoning_content))
     if message.content:
@@ -118,42 +294,42 @@ def _assistant(message: schema.Assistant, path: str) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _part(part: schema.Part, path: str) -> Text | Image:
+def _part(part: Part, path: str) -> Text | Image:
     if part.type == "text":
         return Text(required(part.text, f"{path}.text"))
     if part.type == "refusal":
         return Text(required(part.refusal, f"{path}.refusal"))
     if part.type == "image_url":
-        if isinstance(part.image_url, schema.ImageUrl):
+        if isinstance(part.image_url, ImageUrl):
             return dialect.image_of(part.image_url.url, part.image_url.detail)
         return dialect.image_of(required(part.image_url, f"{path}.image_url"), None)
     raise unsayable(f"{path}.type", ANOTHER, "only text and image_url parts can be translated")
 
 
-def _text(content: schema.Content, path: str) -> str:
+def _text(content: Content, path: str) -> str:
     return dialect.join_instructions(read_parts(content, path, _part), path)
 
 
-def _tool(tool: schema.ToolDef, path: str) -> Tool:
+def _tool(tool: ToolDef, path: str) -> Tool:
     if tool.type != "function":
         raise unsayable(f"{path}.type", ANOTHER, "only function tools can be translated")
     function = required(tool.function, f"{path}.function")
     return Tool(function.name, function.description, function.parameters, function.strict)
 
 
-def _tool_choice(said: str | schema.NamedChoice | None) -> ToolChoice | None:
-    named = said.function if isinstance(said, schema.NamedChoice) and said.type == "function" else None
+def _tool_choice(said: str | NamedChoice | None) -> ToolChoice | None:
+    named = said.function if isinstance(said, NamedChoice) and said.type == "function" else None
     return dialect.read_tool_choice(said, named.name if named is not None else None)
 
 
-def _output_format(said: schema.ResponseFormat | None) -> OutputFormat | None:
+def _output_format(said: ResponseFormat | None) -> OutputFormat | None:
     if said is None:
         return None
     return dialect.read_output_format(said.type, said.json_schema, "response_format", "response_format.json_schema")
 
 
-def _sampling(said: schema.ChatRequest | schema.CompletionsRequest) -> Sampling:
-    top_k = said.top_k if isinstance(said, schema.ChatRequest) else None
+def _sampling(said: ChatRequest | CompletionsRequest) -> Sampling:
+    top_k = said.top_k if isinstance(said, ChatRequest) else None
     return Sampling(said.temperature, said.top_p, top_k, said.seed, said.presence_penalty, said.frequency_penalty)
 
 
