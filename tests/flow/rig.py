@@ -13,8 +13,9 @@ from stayfast.pipeline.plan import Route, Target, Terms
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache.lookup import NoCache
 from stayfast.pipeline.stages.call.caller import Caller
+from stayfast.pipeline.stages.context import AsSent
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import AsSent, Router
+from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms

@@ -38,8 +38,9 @@ from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.call.midstream_failover import Guarded, Sagging, flows_of
+from stayfast.pipeline.stages.context import AsSent, LaidOut
 from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import AsSent, LaidOut, Router
+from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms

@@ -7,8 +7,9 @@ from stayfast.pipeline.exchange import Arrival, Exchange, Held
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.call.caller import Caller
+from stayfast.pipeline.stages.context import Context
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Context, Router
+from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import ENDINGS, Template
 from stayfast.pipeline.timing.timeouts import Alarms

@@ -13,8 +13,9 @@ from stayfast.core.events import Renewed, Sink
 from stayfast.core.types import ADMIT, CALL, CONTEXT, RELAY, ROUTE, Sight
 from stayfast.pipeline.exchange import Exchange, Held, Start
 from stayfast.pipeline.stages.admit.admission import Admit
+from stayfast.pipeline.stages.context import Context
 from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import Context, Router
+from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.timing.timeouts import Alarms
 from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.admission.priority import Urgency

@@ -26,9 +26,8 @@ from stayfast.policy.admission.quota import Bucket, CommonBucket
 from stayfast.policy.resilience.breaker import Breaker, Evidence
 from stayfast.policy.resilience.cross_process import Cells, Common, Probes
 from stayfast.policy.resilience.retry_budget import ExtraBudget
-from stayfast.upstreams.state.health import Health
 from stayfast.upstreams.state.limiter import Limited
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import Health, Member
 from stayfast.workers.channels import Siblings
 from stayfast.workers.shared_memory import Board, BoardFull
 

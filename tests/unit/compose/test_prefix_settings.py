@@ -9,7 +9,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.planner import Prefixing
-from stayfast.pipeline.stages.route import AsSent, LaidOut
+from stayfast.pipeline.stages.context import AsSent, LaidOut
 from stayfast.settings import SettingsError, Source, load
 
 TEXT = """

@@ -1,8 +1,7 @@
-"""What is really sent, and from the name a client asked for to the upstreams that may answer, best first."""
+"""From the name a client asked for to the upstreams that may answer, best first."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
-from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
@@ -13,37 +12,6 @@ from stayfast.pipeline.plan import Plan, Prompt, Route, Target, Terms, able
 from stayfast.pipeline.routing.selector import Aim, Picking, session_of
 from stayfast.policy.resilience.breaker import State
 from stayfast.policy.routing.load_balancing import Load, in_turn, order
-
-
-class Context(Protocol):
-    """Fits a request's content into its allowance."""
-
-    async def fit(self, ex: Exchange) -> Prompt:
-        """The prompt to send; raises Rejected when it cannot fit."""
-        ...
-
-
-class AsSent:
-    """Changes nothing."""
-
-    __slots__ = ()
-
-    async def fit(self, ex: Exchange) -> Prompt:
-        """The client's own words."""
-        return Prompt(ex.request)
-
-
-class LaidOut:
-    """In an order that providers' caches can remember, on the routes that wish it."""
-
-    __slots__ = ()
-
-    async def fit(self, ex: Exchange) -> Prompt:
-        """The client's words, the static part first."""
-        if ex.terms.prefix is None:
-            return Prompt(ex.request)
-        return Prompt(*ex.terms.prefix.lay(ex.request))
-
 
 ANY_MODEL = "*"
 _CLOSED = State.CLOSED

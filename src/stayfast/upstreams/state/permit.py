@@ -4,9 +4,8 @@ from math import inf
 
 from stayfast.core.types import Outcome
 from stayfast.policy.resilience.baselines import ANSWERED, LOST, NOTHING, WAITING, Norm
-from stayfast.upstreams.state.health import Health
 from stayfast.upstreams.state.limiter import Limited
-from stayfast.upstreams.state.upstream_state import Member, RunningCall
+from stayfast.upstreams.state.upstream_state import Health, Member, RunningCall
 
 _DROPPED = Outcome.DROPPED
 LOST_IS_SLOW = 1.5  # times its usual time, after which a call is given up for a quicker one: few are, unless most are slow
