@@ -1,10 +1,9 @@
 """Every upstream by name, with what is known of it now: how quick it is, what its limit and its breaker say, whether it ever
 answered.
 
-Whether one model at one upstream is to be preferred: its breaker, and for how long it is left alone for what it said.
-
-Most upstreams are asked for one model, and have one of these. Where there are several each has its own, so that what one
-of them does (no such model, a quota that is used up, errors) moves no request for another.
+`Health` is of one model there: its breaker, and for how long it is left alone for what it said. Most upstreams are asked for
+one model and have one. Where there are several each has its own, so that what one of them does (no such model, a quota that
+is used up, errors) moves no request for another.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
