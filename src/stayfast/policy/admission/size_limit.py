@@ -11,7 +11,9 @@ fifth and long numbers by up to three times: set the maximum where it hurts, not
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.admission.priority import Tier
 
 _MOST = 100_000_000
@@ -21,15 +23,15 @@ _MOST = 100_000_000
 class SizeConfig:
     """Of one route. None: any number of tokens. `offline`: the route for what is longer; empty: it is refused."""
 
-    max_input_tokens: int | None = None
-    max_input_by_tier: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    offline: str = ""
+    max_input_tokens: Annotated[int | None, About(
+        "The longest prompt, in estimated tokens; 413 beyond it. null: any.", minimum=1, maximum=_MOST)] = None
+    max_input_by_tier: Annotated[Mapping[str, int], About(
+        "The same for tenants of a tier: premium, standard, batch.",
+        minimum=1, maximum=_MOST)] = field(default_factory=lambda: MappingProxyType({}))
+    offline: Annotated[str, About("The route that longer prompts go to, on its terms. Empty: they are refused.")] = ""
 
     def __post_init__(self) -> None:
-        for name, most in {"max_input_tokens": self.max_input_tokens,
-                           **{f"max_input_by_tier.{tier}": most for tier, most in self.max_input_by_tier.items()}}.items():
-            if most is not None and not 1 <= most <= _MOST:
-                raise ValueError(f"{name} must be from 1 to {_MOST} tokens, not {most}")
+        check_bounds(self)
         for tier in self.max_input_by_tier:
             if tier not in set(Tier):
                 raise ValueError(f"max_input_by_tier.{tier} is no tier: there are {', '.join(Tier)}")

@@ -18,8 +18,9 @@ When wrong: these are word lists. "Which of the two is better?" points back, and
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.cache.lexical import LEXICONS, MOST_CHARS, Wording
 
 N_TO_TELL_LANGUAGE = 5  # words; fewer may well be without a filler
@@ -31,21 +32,20 @@ _ASIDE: Final = re.compile(r"\.\.\.|\u2026")
 class EligibleConfig:
     """Which questions of a route may meet others. `volatile_ttl_s`: how long an answer about today or a price holds."""
 
-    language: str = "en"
-    personal: bool = False
-    n_content_words: int = 3
-    volatile_ttl_s: float = 0.0
-    max_chars: int = 2000
+    language: Annotated[str, About("Whose word lists are used: en. Other languages have none, and no semantic hits.")] = "en"
+    personal: Annotated[bool, About(
+        "Whether questions that speak of \"my\" may share answers: where nobody's own data are looked up.")] = False
+    n_content_words: Annotated[int, About(
+        "A question with fewer words that say something leans on what was said before.", minimum=1, maximum=20)] = 3
+    volatile_ttl_s: Annotated[float, About(
+        "How long an answer about today, now or a price holds, in seconds: with a longer `semantic_ttl_s` such questions "
+        "are on their own.", minimum=0, maximum=31_536_000)] = 0.0
+    max_chars: Annotated[int, About("Longer questions are on their own.", minimum=1, maximum=MOST_CHARS)] = 2000
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.language not in LEXICONS:
             raise ValueError(f"language must be one of {', '.join(LEXICONS)}, not {self.language!r}: it needs a word list")
-        if not 1 <= self.n_content_words <= 20:
-            raise ValueError(f"n_content_words must be from 1 to 20, not {self.n_content_words}")
-        if not 0 <= self.volatile_ttl_s <= 31_536_000:
-            raise ValueError(f"volatile_ttl_s must be from 0 to 31536000 seconds, not {self.volatile_ttl_s}")
-        if not 1 <= self.max_chars <= MOST_CHARS:
-            raise ValueError(f"max_chars must be from 1 to {MOST_CHARS}, not {self.max_chars}")
 
 
 def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> str:
