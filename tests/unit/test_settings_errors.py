@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from stayfast.core.setting import declarations
 from stayfast.engine.config import EngineConfig
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import HttpUpstream, Override, Secret, SettingsError, Source, find, load
-from stayfast.settings.described import DESCRIBED
-from stayfast.settings.validate import Plain, Record, settings_of
+from stayfast.settings import HttpUpstream, Override, Secret, Settings, SettingsError, Source, find, load
+from stayfast.settings.validate import Many, Maybe, Plain, Record, Shape, Table, Variants, settings_of
 
 UPSTREAM = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
 ROUTE = "routes: {m: [a]}\n"
@@ -213,22 +213,48 @@ def test_secrets_print_as_stars() -> None:
         pickle.dumps(secret)
 
 
-@pytest.mark.parametrize("cls", DESCRIBED)
-def test_described_bounds_are_those_of_the_code(cls: type[Any]) -> None:
-    """A value on a bound is taken by the dataclass itself, one beyond it is refused: the schema tells the truth."""
+def lower_floor_records() -> list[Any]:
+    """The dataclasses of lower floors that a file may set, in the order of the file."""
+    found: dict[type[Any], None] = {}
+    waiting: list[Shape] = [Record(Settings)]
+    while waiting:
+        match waiting.pop():
+            case Maybe(inner) | Many(inner) | Table(inner):
+                waiting.append(inner)
+            case Variants(by_kind):
+                waiting += [Record(cls) for _, cls in by_kind]
+            case Record(cls) if cls not in found:
+                found[cls] = None
+                waiting += [setting.shape for setting in settings_of(Record(cls))]
+                waiting += [Record(setting.into[1]) for setting in settings_of(Record(cls)) if setting.into is not None]
+            case _:
+                pass
+    return [cls for cls in found if not cls.__module__.startswith("stayfast.settings")]
+
+
+@pytest.mark.parametrize("cls", lower_floor_records())
+def test_declared_bounds_are_held_by_the_code(cls: type[Any]) -> None:
+    """A value beyond a bound is refused by the dataclass itself, wherever it is made."""
     for setting in settings_of(Record(cls)):
-        if not isinstance(setting.shape, Plain) or setting.shape.kind not in ("integer", "number") or setting.into:
+        shape = setting.shape.inner if isinstance(setting.shape, Maybe) else setting.shape
+        if not isinstance(shape, Plain) or shape.kind not in ("integer", "number") or setting.into:
             continue  # an inlined record is tried by itself
         assert setting.default is not MISSING
-        step = 1 if setting.shape.kind == "integer" else 1e-6
+        kind, step = (int, 1) if shape.kind == "integer" else (float, 1e-6)
         about = setting.about
-        for bound, beyond in ((about.minimum, -step), (about.maximum, step), (about.more_than, 0)):
+        for bound, beyond in ((about.minimum, -step), (about.maximum, step * abs(about.maximum or 1)), (about.more_than, 0)):
             if bound is not None:
-                with pytest.raises(ValueError, match=setting.name):
-                    cls(**{setting.name: type(setting.default)(bound + beyond)})
+                with pytest.raises(ValueError, match=f"^{setting.name} must be"):
+                    cls(**{setting.name: kind(bound + beyond)})
 
 
-@pytest.mark.parametrize("cls", DESCRIBED)
-def test_every_field_of_the_code_is_described(cls: type[Any]) -> None:
-    """A field that is added on a lower floor needs its words here, and words need their field."""
-    assert set(DESCRIBED[cls]) == set(cls.__dataclass_fields__)
+@pytest.mark.parametrize("cls", lower_floor_records())
+def test_every_field_of_a_record_is_declared(cls: Any) -> None:
+    """A field that is added on a lower floor needs its words, or no file can set it."""
+    assert set(declarations(cls)) == set(cls.__dataclass_fields__)
+
+
+def test_the_records_of_lower_floors_are_found() -> None:
+    """Those that stand among their parent's settings, in a table and behind null as well."""
+    names = {cls.__name__ for cls in lower_floor_records()}
+    assert names >= {"Timeouts", "EngineConfig", "SizeConfig", "Price", "LanesConfig", "SharedConfig", "ModelRules"}

@@ -31,10 +31,8 @@ class About:
     is_inline: bool = False  # a record whose settings stand among its parent's
 
     def complaint(self, value: object) -> str | None:
-        """What the value should have been, or None where it is within the bounds, the words and the pattern."""
+        """What the value should have been, or None where the bounds and the pattern hold."""
         if isinstance(value, str):
-            if self.words and value not in self.words:
-                return f"must be one of {', '.join(self.words)}"
             return f"must be {self.form}" if self.pattern is not None and not fullmatch(self.pattern, value) else None
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
@@ -107,7 +105,7 @@ def check_bounds(record: Any) -> None:
         values = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
         for where, item in values.items():
             complaint = about.complaint(item)
-            if complaint is None and isinstance(item, str) and (words := _literals(hint)) and item not in words:
+            if isinstance(item, str) and (words := about.words or _literals(hint)) and item not in words:
                 complaint = f"must be one of {', '.join(words)}"
             if complaint is not None:
                 raise ValueError(f"{where} {complaint}" + ("" if about.is_secret else f", not {item!r}"))

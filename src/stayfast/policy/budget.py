@@ -18,11 +18,12 @@ When wrong: parts are promises, not measurements. A part far above what its stag
 before it, in bad moments; a reserve below the fallback's own p99 is a fallback that fails with everything else.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
+from typing import Annotated
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Stage
 
 PART = r"|[0-9]{1,5}(\.[0-9]{1,6})?%?"
@@ -30,22 +31,27 @@ PART_FORM = "seconds, or a share of the deadline like 20%"
 _ROUNDING_S = 1e-9
 
 
+def _part(doc: str) -> About:
+    return About(doc, pattern=PART, form=PART_FORM, or_number=True)
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
     """The parts of a route's deadline: seconds (`0.3`) or a share of the deadline (`20%`). Empty: the stage has no part."""
 
-    admit: str = ""
-    cache: str = ""
-    context: str = ""
-    route: str = ""
-    model: str = ""
-    relay: str = ""
-    post: str = ""
+    admit: Annotated[str, _part("From accept to a place: reading the request, the queue.")] = ""
+    cache: Annotated[str, _part("Looking for a known answer.")] = ""
+    context: Annotated[str, _part("Fitting the prompt.")] = ""
+    route: Annotated[str, _part("Choosing the upstream.")] = ""
+    model: Annotated[str, _part("All attempts, to the first token of a stream or to the whole of a whole answer.")] = ""
+    relay: Annotated[str, _part("From the first token of a stream to its last.")] = ""
+    post: Annotated[str, _part("What comes after the last byte.")] = ""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         for field in fields(self):
             part = getattr(self, field.name)
-            if not re.fullmatch(PART, part) or (part and not float(part.rstrip("%"))):
+            if part and not float(part.rstrip("%")):
                 raise ValueError(f"{field.name} must be {PART_FORM}, more than 0, not {part!r}")
 
 

@@ -16,20 +16,16 @@ When wrong: with few requests one failure is a large share; hence `n_requests_ne
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from stayfast.core.setting import About, check_bounds
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
-SHORTEST_S, LONGEST_S = 0.001, 3600
 LOWEST_SHARE = 0.5
 
 Severity = Literal["page", "ticket"]
 Metric = Literal["ttft", "e2e", "tpot", "usable"]
-
-
-def _check_share(name: str, share: float) -> None:
-    if not LOWEST_SHARE <= share <= 0.99999:
-        raise ValueError(f"{name} must be from {LOWEST_SHARE} to 0.99999, not {share}")
 
 
 class Burn(NamedTuple):
@@ -61,13 +57,13 @@ BURNS = (
 class Latency:
     """`share` of the requests take at most `under_s` seconds. A request that failed took too long."""
 
-    under_s: float = 2.0
-    share: float = 0.95
+    under_s: Annotated[float, About(
+        "Not longer than this, in seconds; /metrics counts at just this bound.", minimum=0.001, maximum=3600)] = 2.0
+    share: Annotated[float, About(
+        "The share of requests that keep to it; a failed one does not.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.95
 
     def __post_init__(self) -> None:
-        if not SHORTEST_S <= self.under_s <= LONGEST_S:
-            raise ValueError(f"under_s must be from {SHORTEST_S} to {LONGEST_S}, not {self.under_s}")
-        _check_share("share", self.share)
+        check_bounds(self)
 
 
 class Objective(NamedTuple):
@@ -102,18 +98,19 @@ class Objective(NamedTuple):
 class Slo:
     """What one route promises over `window_days`. null: nothing is promised in this respect."""
 
-    availability: float | None = 0.99
-    ttft: Latency | None = Latency()
-    usable: Latency | None = None
-    e2e: Latency | None = None
-    tpot: Latency | None = None
-    window_days: int = 30
+    availability: Annotated[float | None, About(
+        "The share of requests that are answered: no 5xx, no 429, no cut stream. null: no promise.",
+        minimum=LOWEST_SHARE, maximum=0.99999)] = 0.99
+    ttft: Annotated[Latency | None, About("From accept to the first token of content. null: no promise.")] = Latency()
+    usable: Annotated[Latency | None, About(
+        "From accept to what can be used: the first token of a stream, the end of a whole answer.")] = None
+    e2e: Annotated[Latency | None, About("From accept to the last byte.")] = None
+    tpot: Annotated[Latency | None, About("Time for each token after the first.")] = None
+    window_days: Annotated[int, About(
+        "The period that the promises are about. Prometheus must keep its data for so long.", minimum=28, maximum=92)] = 30
 
     def __post_init__(self) -> None:
-        if self.availability is not None:
-            _check_share("availability", self.availability)
-        if not 28 <= self.window_days <= 92:
-            raise ValueError(f"window_days must be from 28 to 92, not {self.window_days}")
+        check_bounds(self)
 
     def objectives(self) -> Iterator[Objective]:
         """Every promise made."""

@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from stayfast.core.setting import About, check_bounds
 from stayfast.http.server.parser import HttpLimits
@@ -45,9 +45,9 @@ class ServerConfig:
         "At the stop, how long new requests get 503 while load balancers look away.", minimum=0, maximum=600)] = 0.5
     drain_s: Annotated[float, About(
         "At the stop, how long running answers may take to finish.", minimum=0, maximum=86_400)] = 30.0
-    auth: Annotated[str, About(
+    auth: Annotated[Literal["auto", "off", "required"], About(
         "auto: keys are asked for wherever there are any, and without any only loopback addresses are served. off: nobody "
-        "is asked. required: everybody is.", words=("auto", "off", "required"))] = "auto"
+        "is asked. required: everybody is.")] = "auto"
     keys: Annotated[Mapping[str, str], About(
         "Client keys: a tenant's name and the digest of its key; `stayfast key` makes both.",
         pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)",

@@ -1,9 +1,9 @@
 """F7: the only floor that reads files and the environment."""
 
 from stayfast.core.setting import Secret
-from stayfast.settings.checks import unusable
+from stayfast.settings.checks import unusable, why_not_embedded
 from stayfast.settings.environment import environment, overrides
-from stayfast.settings.load import BUILT_IN, Source, find, load, why_not_embedded
+from stayfast.settings.load import BUILT_IN, Source, find, load
 from stayfast.settings.model import Defaults, Log, Metrics, Route, Settings, Tracing
 from stayfast.settings.problems import Problem, SettingsError
 from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstream, Upstream

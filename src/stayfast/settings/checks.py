@@ -1,14 +1,18 @@
-"""What is said of caches, stores and the embedder, held to each other and to what is on the disk."""
+"""What single settings cannot see: names that lead nowhere, settings that exclude each other, what this machine has not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path as FilePath
 
+from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.observe.tracing.config import why_not_otlp
+from stayfast.policy.admission.overload import ANY_TENANT
+from stayfast.server.config import check_exposure
 from stayfast.settings.model import Settings
-from stayfast.settings.problems import Path, did_you_mean, dotted, quoted
-from stayfast.settings.upstreams import RedisStoreSettings, SqliteStoreSettings
+from stayfast.settings.problems import Path, Problem, did_you_mean, dotted, quoted
+from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, RedisStoreSettings, SqliteStoreSettings, TurnUpstream
+from stayfast.settings.yaml_nodes import Listing, Node, Scalar, below, entries_of, expand, place_of
 from stayfast.settings.yaml_nodes import Mapping as Tree
-from stayfast.settings.yaml_nodes import Node, Scalar, below
 from stayfast.stores.sqlite import why_not_a_store
 
 Complain = Callable[[Path, str], None]
@@ -16,8 +20,109 @@ _INSTEAD_OF_THRESHOLD = ("max_error", "min_labels")  # of the calibrated mode on
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
-def check_caches(settings: Settings, tree: Tree, complain: Complain) -> None:
-    """Complain of all that cannot be, and of what would do nothing."""
+def find_unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem]:
+    """Names in routes that no upstream has; read from the tree, so that they are found beside whatever else is wrong."""
+    known = entries_of(tree, "upstreams")
+    problems: list[Problem] = []
+    owners: dict[Path, Node] = {("routes", route): node for route, node in entries_of(tree, "routes").items()}
+    fallbacks = {(*path, "on_overrun", "fallback"): below(node, "on_overrun", "fallback") for path, node in owners.items()}
+    fallbacks["defaults", "on_overrun", "fallback"] = below(tree, "defaults", "on_overrun", "fallback")
+    for path, node in list(fallbacks.items()):
+        then = below(node, "then")
+        if isinstance(then, Listing):
+            fallbacks.update({(*path, "then", n): tier for n, tier in enumerate(then.items)})
+    for path, node in {**owners, **fallbacks}.items():
+        listing = below(node, "upstreams") or node
+        for n, item in enumerate(listing.items if isinstance(listing, Listing) else ()):
+            if isinstance(item, Scalar) and _expanded(item.text, variables) not in known:
+                message = f"there is no upstream {quoted(item.text)}{did_you_mean(item.text, known)}"
+                problems.append(Problem(item.place, (*path, "upstreams", n), message))
+    return problems
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    try:
+        return expand(text, variables)
+    except ValueError:  # the decoder says so
+        return text
+
+
+def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[EngineConfig], None],
+                        check_turn: Callable[[str], object]) -> list[Problem]:
+    """What cannot be, and what would do nothing. `check_engine`, `check_turn`: as of `load`."""
+    problems: list[Problem] = []
+
+    def complain(path: Path, message: str) -> None:
+        problems.append(Problem(place_of(tree, path), path, message))
+
+    if not settings.upstreams:
+        complain(("upstreams",), "there must be at least one upstream")
+    if not settings.routes:
+        complain(("routes",), "there must be at least one route: what clients may send as `model`")
+    _check_upstreams(settings, check_engine, check_turn, complain)
+    _check_tenants(settings, complain)
+    _check_routes(settings, complain)
+    _check_caches(settings, tree, complain)
+    if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:
+        complain(("tracing", "exporter"), missing)
+    try:
+        check_exposure(settings.server)
+    except ValueError as error:
+        complain(("server", "host"), str(error).removeprefix("host "))
+    return problems
+
+
+def why_not_embedded(check: Callable[[EngineConfig], None] = check_runnable,
+                     config: EngineConfig | None = None) -> str | None:
+    """Why the embedded engine cannot run here, None when it can."""
+    try:
+        check(config or EngineConfig())
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], None], check_turn: Callable[[str], object],
+                     complain: Complain) -> None:
+    for name, its in settings.upstreams.items():
+        if isinstance(its, EmbeddedUpstream) and (reason := why_not_embedded(check_engine, its.engine)) is not None:
+            complain(("upstreams", name, "model"), reason.removeprefix("model "))
+        elif isinstance(its, HttpUpstream) and its.ca_file is not None and not FilePath(its.ca_file).is_file():
+            complain(("upstreams", name, "ca_file"), "there is no such file")
+        elif isinstance(its, TurnUpstream):
+            try:
+                check_turn(its.turn)
+            except ValueError as error:
+                complain(("upstreams", name, "turn"), str(error))
+
+
+def _check_tenants(settings: Settings, complain: Complain) -> None:
+    upstreams = settings.upstreams.items()
+    has_costs = any(isinstance(known, TurnUpstream) or settings.prices_at(name) for name, known in upstreams)
+    for name, tenant in settings.tenants.items():
+        if name not in settings.server.keys and name != ANY_TENANT:
+            hint = did_you_mean(name, settings.server.keys)
+            complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
+        for window in ("cost_per_minute", "cost_per_day"):
+            if getattr(tenant.quota, window) is not None and not has_costs:
+                complain(("tenants", name, "quota", window), "nothing has a cost: no upstream has `prices`")
+
+
+def _check_routes(settings: Settings, complain: Complain) -> None:
+    """Routes whose answers nobody can go on with, and those that send long prompts to a route that is not there."""
+    able = {name for name, its in settings.upstreams.items() if isinstance(its, HttpUpstream) and its.continues}
+    for name, route in settings.routes.items():
+        fallback = route.on_overrun.fallback
+        spare = [up for tier in fallback.tiers for up in tier.upstreams] if fallback is not None else []
+        if route.on_stall == "rescue" and able.isdisjoint((*route.upstreams, *spare)):
+            complain(("routes", name, "on_stall"), "rescue needs an upstream that says continues: true")
+        offline, others = route.size.offline, settings.routes.keys() - {name}
+        if offline and offline not in others:
+            message = f"there is no other route {quoted(offline)}{did_you_mean(offline, others)}"
+            complain(("routes", name, "offline"), message)
+
+
+def _check_caches(settings: Settings, tree: Tree, complain: Complain) -> None:
     for name, route in settings.routes.items():
         _check_others(name, settings, complain)
         _check_what_does_nothing(("routes", name, "cache"), below(tree, "routes", name, "cache"), complain)

@@ -1,7 +1,4 @@
-"""What a settings file says, as frozen records. Sections that configure one lower floor are that floor's own dataclass.
-
-What a settings file says of one name that clients ask for.
-"""
+"""What a settings file says, as frozen records. Sections that configure one lower floor are that floor's own dataclass."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

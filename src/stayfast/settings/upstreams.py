@@ -1,7 +1,4 @@
-"""What a settings file says of those who can answer.
-
-What a settings file says of places where answers are kept.
-"""
+"""What a settings file says of those who can answer, and of places where answers are kept."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -104,8 +101,6 @@ class HttpUpstream:
             raise ValueError("key must be visible ASCII characters, without blanks or line ends")
 
     def _checked_url(self) -> str:
-        if not fullmatch(URL, self.base_url):
-            raise ValueError("base_url must be like https://host/v1, without user, password, ? and #")
         url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
         if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
             url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it

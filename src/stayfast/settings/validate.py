@@ -15,7 +15,6 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from stayfast.core.setting import About, Secret, declarations
-from stayfast.settings.described import DESCRIBED
 from stayfast.settings.problems import Path, Place, Problem, did_you_mean, quoted
 from stayfast.settings.yaml_nodes import Entry, Listing, Mapping, Node, Scalar, expand, has_reference, place_of
 
@@ -135,9 +134,9 @@ def kinds_of(cls: type[Any]) -> tuple[str, ...]:
 def settings_of(record: Record) -> tuple[Setting, ...]:
     """The settings that a record's mapping may hold, in the order of its fields, inlined ones in their parent's place."""
     cls: Any = record.cls
-    declared = {**declarations(cls), **_described(record.cls)}
+    declared = declarations(cls)
     found: list[Setting] = []
-    for field in fields(record.cls):
+    for field in fields(cls):
         if field.name not in declared:
             continue
         hint, about = declared[field.name]
@@ -149,11 +148,6 @@ def settings_of(record: Record) -> tuple[Setting, ...]:
         default = field.default if field.default_factory is MISSING else field.default_factory()
         found.append(Setting(field.name, shape, default, about))
     return tuple(found)
-
-
-def _described(cls: type[Any]) -> dict[str, tuple[Any, About]]:
-    hints = get_type_hints(cls)
-    return {name: (hints[name], about) for name, about in DESCRIBED.get(cls, {}).items()}
 
 
 ANY: Final = "*"  # in a key of the table: any name, or any position in a list

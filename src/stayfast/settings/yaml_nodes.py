@@ -3,9 +3,8 @@
 A scalar keeps its text, so that `http: 1.1`, `auth: off` and a model named 4.10 reach the setting as they were typed,
 whatever YAML 1.1 would make of them. Duplicate keys and tags are errors; anchors, aliases and `<<` merges work.
 
-`${VAR}` and `${VAR:-default}` inside values: how secrets reach the settings without standing in the file.
-
-As in a shell, `:-` also covers a variable that is set but empty. `$${` is a literal `${`.
+`${VAR}` and `${VAR:-default}` inside values: how secrets reach the settings without standing in the file. As in a shell,
+`:-` also covers a variable that is set but empty. `$${` is a literal `${`.
 """
 
 import re
@@ -108,6 +107,12 @@ def below(node: Node | None, *names: str) -> Node | None:
             return None
         node = entry.value
     return node
+
+
+def entries_of(tree: Mapping, name: str) -> dict[str, Node]:
+    """The values of a mapping that stands under a name, by their keys; empty where none stands there."""
+    value = below(tree, name)
+    return {key: entry.value for key, entry in value.entries.items()} if isinstance(value, Mapping) else {}
 
 
 def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:

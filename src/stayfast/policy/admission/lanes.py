@@ -34,8 +34,9 @@ tenant's mean prompt only; several upstreams share one set of lanes, as they sha
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.admission.priority import BANDS, WITH_TRAFFIC_S, HoldBack
 from stayfast.policy.admission.queue import Queue, QueueConfig
 
@@ -52,31 +53,28 @@ _TURNS_EVERY_S = WITH_TRAFFIC_S / 2
 class LanesConfig:
     """Where lanes begin, in tokens, and what they have. `long_wait_s`, `batch_wait_s`: None: as the queue's settings say."""
 
-    long_input: int = 4000
-    long_output: int = 4000
-    long_share: float = 0.25
-    batch_share: float = 0.1
-    long_wait_s: float | None = None
-    batch_wait_s: float | None = None
-    max_prefills: int | None = None  # of the long and batch lanes together; None: as many as they have places
-    apart: bool = False  # short ones never run beside others
+    long_input: Annotated[int, About(
+        "Prompts of so many tokens or more are long; what the prefix cache saves counts off.",
+        minimum=1, maximum=_MAX_TOKENS)] = 4000
+    long_output: Annotated[int, About(
+        "So are answers that are predicted to come to as many tokens as this.", minimum=1, maximum=_MAX_TOKENS)] = 4000
+    long_share: Annotated[float, About("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
+    batch_share: Annotated[float, About(
+        "That of what is in band batch. What both leave is the short lane's.", minimum=0.001, maximum=0.9)] = 0.1
+    long_wait_s: Annotated[float | None, About(
+        "The longest wait of a long request. null: as `max_wait_s` and `target_wait_s` of admission say.",
+        minimum=0.001, maximum=3600)] = None
+    batch_wait_s: Annotated[float | None, About("The same for the batch lane.", minimum=0.001, maximum=3600)] = None
+    max_prefills: Annotated[int | None, About(
+        "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: as many "
+        "as have places.", minimum=1, maximum=100_000)] = None
+    apart: Annotated[bool, About("Short requests never run beside others: for engines that batch statically.")] = False
 
     def __post_init__(self) -> None:
-        for name in ("long_input", "long_output"):
-            if not 1 <= getattr(self, name) <= _MAX_TOKENS:
-                raise ValueError(f"{name} must be from 1 to {_MAX_TOKENS} tokens, not {getattr(self, name)}")
-        for name in ("long_share", "batch_share"):
-            if not 0.001 <= getattr(self, name) <= 0.9:
-                raise ValueError(f"{name} must be from 0.001 to 0.9, not {getattr(self, name)}")
+        check_bounds(self)
         if self.long_share + self.batch_share > MOST_SHARE:
             raise ValueError(f"long_share and batch_share must be at most {MOST_SHARE} together, not "
                              f"{self.long_share + self.batch_share:.3g}")
-        for name in ("long_wait_s", "batch_wait_s"):
-            wait_s = getattr(self, name)
-            if wait_s is not None and not 0.001 <= wait_s <= 3600:
-                raise ValueError(f"{name} must be from 0.001 to 3600, not {wait_s}")
-        if self.max_prefills is not None and not 1 <= self.max_prefills <= 100_000:
-            raise ValueError(f"max_prefills must be from 1 to 100000, not {self.max_prefills}")
 
 
 def _patient(queue: QueueConfig, wait_s: float | None) -> QueueConfig:

@@ -22,7 +22,9 @@ hurts, not to the token.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.admission.lanes import LEAST_PLACES, LanesConfig
 from stayfast.policy.admission.priority import BANDS, MAX_POINTS, Points, Tier
 from stayfast.policy.admission.queue import QueueConfig
@@ -68,23 +70,23 @@ class Strain:
 class AdmissionConfig:
     """Who comes in, and when. `max_in_flight` None: no ceiling, nobody waits."""
 
-    max_in_flight: int | None = None
-    queue: QueueConfig = field(default_factory=QueueConfig)
-    hold_back: float = 0.1  # share of the places kept for each band above that has traffic
-    lag_s: float = 0.05  # an event loop this late is a sign of overload
-    busy: float = 0.95  # so is a process that uses this share of a core
-    points: Points = field(default_factory=Points)
-    lanes: LanesConfig | None = None  # None: all share all places
+    max_in_flight: Annotated[int | None, About(
+        "Most requests in flight, in all workers together; the others queue. Unset: no ceiling.",
+        minimum=1, maximum=1_000_000)] = None
+    queue: Annotated[QueueConfig, About("The queue before the places.", is_inline=True)] = field(default_factory=QueueConfig)
+    hold_back: Annotated[float, About(
+        "The share of the places that is kept free for each band above, while that has traffic.",
+        minimum=0, maximum=0.2)] = 0.1
+    lag_s: Annotated[float, About(
+        "An event loop as late as this is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
+    busy: Annotated[float, About("A process that uses this share of a core is another one.", minimum=0.1, maximum=1)] = 0.95
+    points: Annotated[Points, About(
+        "What a request's properties are worth; their sum decides who goes first.")] = field(default_factory=Points)
+    lanes: Annotated[LanesConfig | None, About(
+        "Shares of the places for short, long and batch requests. null: all share all.")] = None
 
     def __post_init__(self) -> None:
-        if self.max_in_flight is not None and not 1 <= self.max_in_flight <= 1_000_000:
-            raise ValueError(f"max_in_flight must be from 1 to 1000000, not {self.max_in_flight}")
-        if not 0 <= self.hold_back <= 0.2:
-            raise ValueError(f"hold_back must be from 0 to 0.2, not {self.hold_back}")
-        if not 0.001 <= self.lag_s <= 10:
-            raise ValueError(f"lag_s must be from 0.001 to 10, not {self.lag_s}")
-        if not 0.1 <= self.busy <= 1:
-            raise ValueError(f"busy must be from 0.1 to 1, not {self.busy}")
+        check_bounds(self)
         if self.lanes is not None and (self.max_in_flight is None or self.max_in_flight < LEAST_PLACES):
             said = "which is not set" if self.max_in_flight is None else f"not {self.max_in_flight}"
             raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, {said}")
@@ -103,16 +105,15 @@ class AdmissionConfig:
 class TenantConfig:
     """The terms of one tenant."""
 
-    tier: Tier = Tier.STANDARD
-    weight: float = 1.0  # of its share, where tenants want more than there is
-    priority: int = 0  # points, beside its tier's
-    quota: QuotaConfig = field(default_factory=QuotaConfig)
+    tier: Annotated[Tier, About("premium goes first, batch last.")] = Tier.STANDARD
+    weight: Annotated[float, About("Its part of what there is, where tenants want more.", minimum=0.001, maximum=1000)] = 1.0
+    priority: Annotated[int, About(
+        "Points for all of its requests, beside its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
+    quota: Annotated[QuotaConfig, About(
+        "How much it may use, at all workers together.")] = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.weight <= 1000:
-            raise ValueError(f"weight must be from 0.001 to 1000, not {self.weight}")
-        if abs(self.priority) > MAX_POINTS:
-            raise ValueError(f"priority must be from {-MAX_POINTS} to {MAX_POINTS}, not {self.priority}")
+        check_bounds(self)
 
 
 ANY_TENANT = "*"  # in the settings: everybody who is not named there, each on its own
@@ -125,15 +126,15 @@ _MOST = 100_000_000
 class SizeConfig:
     """Of one route. None: any number of tokens. `offline`: the route for what is longer; empty: it is refused."""
 
-    max_input_tokens: int | None = None
-    max_input_by_tier: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    offline: str = ""
+    max_input_tokens: Annotated[int | None, About(
+        "The longest prompt, in estimated tokens; 413 beyond it. null: any.", minimum=1, maximum=_MOST)] = None
+    max_input_by_tier: Annotated[Mapping[str, int], About(
+        "The same for tenants of a tier: premium, standard, batch.",
+        minimum=1, maximum=_MOST)] = field(default_factory=lambda: MappingProxyType({}))
+    offline: Annotated[str, About("The route that longer prompts go to, on its terms. Empty: they are refused.")] = ""
 
     def __post_init__(self) -> None:
-        for name, most in {"max_input_tokens": self.max_input_tokens,
-                           **{f"max_input_by_tier.{tier}": most for tier, most in self.max_input_by_tier.items()}}.items():
-            if most is not None and not 1 <= most <= _MOST:
-                raise ValueError(f"{name} must be from 1 to {_MOST} tokens, not {most}")
+        check_bounds(self)
         for tier in self.max_input_by_tier:
             if tier not in set(Tier):
                 raise ValueError(f"max_input_by_tier.{tier} is no tier: there are {', '.join(Tier)}")

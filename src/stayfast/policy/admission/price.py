@@ -15,28 +15,35 @@ of context and volume discounts are unknown to it.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Usage
 
 ANY_MODEL = "*"
 TOKENS_PER_PRICE = 1_000_000
 
 
+def _usd(doc: str) -> About:
+    return About(doc, minimum=0, maximum=TOKENS_PER_PRICE)
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """USD for a million tokens of each kind."""
 
-    input_per_mtok: float = 0.0
-    output_per_mtok: float = 0.0  # embeddings have none
-    cached_read_per_mtok: float | None = None
-    cache_write_per_mtok: float | None = None
-    cache_write_1h_per_mtok: float | None = None
+    input_per_mtok: Annotated[float, _usd("USD for a million tokens of input.")] = 0.0
+    # embeddings have none
+    output_per_mtok: Annotated[float, _usd("USD for a million tokens of output, reasoning included.")] = 0.0
+    cached_read_per_mtok: Annotated[float | None, _usd(
+        "The same for input read from the provider's cache; unset: as input.")] = None
+    cache_write_per_mtok: Annotated[float | None, _usd(
+        "The same for input written to it (for five minutes, if it says); unset: as input.")] = None
+    cache_write_1h_per_mtok: Annotated[float | None, _usd(
+        "The same for input written to it for an hour; unset: as any write.")] = None
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            usd = getattr(self, name)
-            if usd is not None and not 0 <= usd <= TOKENS_PER_PRICE:
-                raise ValueError(f"{name} must be from 0 to {TOKENS_PER_PRICE} USD, not {usd}")
+        check_bounds(self)
 
     def cost_usd(self, usage: Usage) -> float:
         """USD for one answer."""

@@ -19,7 +19,9 @@ cost is its quota and its fair share, not its band.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Word
 
 WITH_TRAFFIC_S = 30.0
@@ -49,19 +51,22 @@ FLOORS = (100, 50, 0, -99)  # the least score of each but the last
 _HIGHER = tuple(tuple(range(band)) for band in range(len(BANDS)))
 
 
+def _points(doc: str) -> About:
+    return About(doc, minimum=-MAX_POINTS, maximum=MAX_POINTS)
+
+
 @dataclass(frozen=True, slots=True)
 class Points:
     """What each property of a request adds to its score."""
 
-    premium: int = 100
-    realtime: int = 75
-    retry: int = -50
-    batch: int = -200
+    premium: Annotated[int, _points("A tenant of tier premium.")] = 100
+    realtime: Annotated[int, _points("A stream, or what says `x-stayfast-priority: realtime`.")] = 75
+    retry: Annotated[int, _points(
+        "A repeat: x-stainless-retry-count above 0, or an idempotency key that came before.")] = -50
+    batch: Annotated[int, _points("A tenant of tier batch, or what says `x-stayfast-priority: batch`.")] = -200
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if abs(getattr(self, name)) > MAX_POINTS:
-                raise ValueError(f"{name} must be from {-MAX_POINTS} to {MAX_POINTS}, not {getattr(self, name)}")
+        check_bounds(self)
 
 
 def band_of(score: int) -> int:

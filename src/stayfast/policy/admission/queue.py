@@ -27,8 +27,9 @@ When wrong: at very low rates, or where an answer takes longer than `max_wait`, 
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.admission.fair_share import Share
 from stayfast.policy.admission.priority import BANDS
 
@@ -40,20 +41,21 @@ _LEARNS = 0.05  # of each sample of the service time
 class QueueConfig:
     """Bounds of one queue; seconds."""
 
-    max_queue: int = 1000
-    max_wait_s: float = 2.0
-    target_wait_s: float = 0.1
-    ages_within_s: float = 10.0
+    max_queue: Annotated[int, About(
+        "Most requests that wait for a place; beyond it the least deserving is turned away.",
+        minimum=0, maximum=100_000)] = 1000
+    max_wait_s: Annotated[float, About(
+        "The longest wait for a place; turned away at once where it is predicted to be longer.",
+        minimum=0.001, maximum=3600)] = 2.0
+    target_wait_s: Annotated[float, About(
+        "The longest wait where a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
+    ages_within_s: Annotated[float, About(
+        "A request is overtaken by more urgent ones of its tenant for so long only.", minimum=0, maximum=3600)] = 10.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_queue <= 100_000:
-            raise ValueError(f"max_queue must be from 0 to 100000, not {self.max_queue}")
-        if not 0.001 <= self.max_wait_s <= 3600:
-            raise ValueError(f"max_wait_s must be from 0.001 to 3600, not {self.max_wait_s}")
-        if not 0.001 <= self.target_wait_s <= self.max_wait_s:
+        check_bounds(self)
+        if self.target_wait_s > self.max_wait_s:
             raise ValueError(f"target_wait_s must be from 0.001 to max_wait_s, not {self.target_wait_s}")
-        if not 0 <= self.ages_within_s <= 3600:
-            raise ValueError(f"ages_within_s must be from 0 to 3600, not {self.ages_within_s}")
 
 
 class Waiting(Generic[T]):

@@ -26,8 +26,9 @@ within the same microsecond may count only one of both.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Allowance
 from stayfast.policy.resilience.cross_process import Cells
 
@@ -138,19 +139,22 @@ _MOST = 1e15  # beyond it a float does not count single tokens
 class QuotaConfig:
     """Limits of one tenant; None: no such limit. Cost is in USD, by the prices in the settings."""
 
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    cost_per_minute: float | None = None
-    requests_per_day: float | None = None
-    tokens_per_day: float | None = None
-    cost_per_day: float | None = None
+    requests_per_minute: Annotated[float | None, About(
+        "Requests in a minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+    tokens_per_minute: Annotated[float | None, About(
+        "Tokens, of prompts and answers, in a minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+    cost_per_minute: Annotated[float | None, About(
+        "USD, by the upstreams' `prices`, in a minute; as many at once, refilled evenly.",
+        minimum=1e-6, maximum=_MOST)] = None
+    requests_per_day: Annotated[float | None, About(
+        "Requests in a day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+    tokens_per_day: Annotated[float | None, About(
+        "Tokens, of prompts and answers, in a day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+    cost_per_day: Annotated[float | None, About(
+        "USD, by the upstreams' `prices`, in a day; as many at once, refilled evenly.", minimum=1e-6, maximum=_MOST)] = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            limit = getattr(self, field.name)
-            least = 1e-6 if field.name.startswith("cost") else 1
-            if limit is not None and not least <= limit <= _MOST:
-                raise ValueError(f"{field.name} must be at least {least:g} and at most {_MOST:g}, not {limit}")
+        check_bounds(self)
 
 
 KINDS = ("requests", "tokens", "cost")

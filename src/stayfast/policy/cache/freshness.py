@@ -20,7 +20,9 @@ When wrong: a provider that changes a model behind its name changes nothing here
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import Annotated, Literal
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import CacheControl, Word
 from stayfast.policy.cache.similarity import SemanticConfig
 
@@ -41,28 +43,35 @@ UNSAID_TEMPERATURE = 1.0  # of a request that has none: the default of OpenAI, A
 class CacheConfig:
     """The cache of one route. `epoch`: any word; another one forgets everything."""
 
-    mode: str = "off"
-    ttl_s: float = 86_400.0
-    max_temperature: float = 0.3
-    max_bytes: int = 64 * 1024 * 1024
-    max_answer_bytes: int = 1024 * 1024
-    epoch: str = ""
-    stale_while_revalidate_s: float = 0.0
-    stale_if_error_s: float = 0.0
-    store: str = ""  # the name of one that others may use as well; empty: memory of the route's own
-    semantic: SemanticConfig = field(default_factory=SemanticConfig)
+    mode: Annotated[Literal["off", "exact", "semantic"], About(
+        "exact: a request that means the same as an earlier one gets its answer, and those that come at the same time share "
+        "one call. semantic: so does one that asks the same in other words, within `max_error`. off: every request is a "
+        "call.")] = "off"
+    ttl_s: Annotated[float, About(
+        "No answer is given again that is older than this, in seconds.", more_than=0, maximum=31_536_000)] = 86_400.0
+    max_temperature: Annotated[float, About(
+        "Only requests with at most this temperature, or with a seed. One without a temperature counts as 1: its provider's "
+        "own.", minimum=0, maximum=2)] = 0.3
+    max_bytes: Annotated[int, About(
+        "The memory for answers, in each worker.", minimum=1024, maximum=1 << 40)] = 64 * 1024 * 1024
+    max_answer_bytes: Annotated[int, About("Longer answers are not kept.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
+    epoch: Annotated[str, About(
+        "Any word; another one forgets all that is kept: after a change of what the model knows, for example.")] = ""
+    stale_while_revalidate_s: Annotated[float, About(
+        "For so many seconds more an answer is given at once, and renewed in the background.",
+        minimum=0, maximum=31_536_000)] = 0.0
+    stale_if_error_s: Annotated[float, About(
+        "For so many seconds more an answer is given where the call for another one fails.",
+        minimum=0, maximum=31_536_000)] = 0.0
+    store: Annotated[str, About(
+        "The name of one of `stores`, which routes and workers may share. Empty: memory of this route's own, of max_bytes."
+    )] = ""
+    semantic: Annotated[SemanticConfig, About(
+        "What a semantic cache needs to know.", is_inline=True)] = field(default_factory=SemanticConfig)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("off", "exact", "semantic"):
-            raise ValueError(f"mode must be off, exact or semantic, not {self.mode!r}")
-        if not 0 < self.ttl_s <= 31_536_000:
-            raise ValueError(f"ttl_s must be more than 0 and at most 31536000 seconds, not {self.ttl_s}")
-        for name in ("stale_while_revalidate_s", "stale_if_error_s"):
-            if not 0 <= getattr(self, name) <= 31_536_000:
-                raise ValueError(f"{name} must be from 0 to 31536000 seconds, not {getattr(self, name)}")
-        if not 0 <= self.max_temperature <= 2:
-            raise ValueError(f"max_temperature must be from 0 to 2, not {self.max_temperature}")
-        if not 1024 <= self.max_answer_bytes <= self.max_bytes <= 1 << 40:
+        check_bounds(self)
+        if self.max_answer_bytes > self.max_bytes:
             raise ValueError(f"max_answer_bytes must be at least 1024 and at most max_bytes ({self.max_bytes}), not "
                              f"{self.max_answer_bytes}")
 

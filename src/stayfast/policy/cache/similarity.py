@@ -49,10 +49,11 @@ known. `threshold` instead of it is a fixed cosine: quick to set, and nobody kno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.cache.answer_clusters import Neighbour, Votes
-from stayfast.policy.cache.calibration import CalibrateConfig
+from stayfast.policy.cache.calibration import LEAST_LABELS, CalibrateConfig
 from stayfast.policy.cache.lexical import ENGLISH, LEXICONS, MOST_CHARS, Lexicon, Wording, why_apart
 
 N_TO_TELL_LANGUAGE = 5  # words; fewer may well be without a filler
@@ -64,21 +65,20 @@ _ASIDE: Final = re.compile(r"\.\.\.|\u2026")
 class EligibleConfig:
     """Which questions of a route may meet others. `volatile_ttl_s`: how long an answer about today or a price holds."""
 
-    language: str = "en"
-    personal: bool = False
-    n_content_words: int = 3
-    volatile_ttl_s: float = 0.0
-    max_chars: int = 2000
+    language: Annotated[str, About("Whose word lists are used: en. Other languages have none, and no semantic hits.")] = "en"
+    personal: Annotated[bool, About(
+        "Whether questions that speak of \"my\" may share answers: where nobody's own data are looked up.")] = False
+    n_content_words: Annotated[int, About(
+        "A question with fewer words that say something leans on what was said before.", minimum=1, maximum=20)] = 3
+    volatile_ttl_s: Annotated[float, About(
+        "How long an answer about today, now or a price holds, in seconds: with a longer `semantic_ttl_s` such questions "
+        "are on their own.", minimum=0, maximum=31_536_000)] = 0.0
+    max_chars: Annotated[int, About("Longer questions are on their own.", minimum=1, maximum=MOST_CHARS)] = 2000
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.language not in LEXICONS:
             raise ValueError(f"language must be one of {', '.join(LEXICONS)}, not {self.language!r}: it needs a word list")
-        if not 1 <= self.n_content_words <= 20:
-            raise ValueError(f"n_content_words must be from 1 to 20, not {self.n_content_words}")
-        if not 0 <= self.volatile_ttl_s <= 31_536_000:
-            raise ValueError(f"volatile_ttl_s must be from 0 to 31536000 seconds, not {self.volatile_ttl_s}")
-        if not 1 <= self.max_chars <= MOST_CHARS:
-            raise ValueError(f"max_chars must be from 1 to {MOST_CHARS}, not {self.max_chars}")
 
 
 def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> str:
@@ -205,36 +205,42 @@ MOST_LABELS = 4096  # who wants more before the first hit wants none
 class SemanticConfig:
     """The semantic cache of one route, in use where its cache has the mode semantic."""
 
-    max_error: str = "1%"
-    threshold: float | None = None
-    audit: float = 0.05
-    min_labels: int = 300
-    semantic_ttl_s: float = 3600.0
-    within_s: float = 0.05
-    max_phrasings: int = 50_000
-    same_answer: float = 0.9
-    new_word_from: float = 0.0
-    judge: str = ""
-    verify: str = ""
-    eligible: EligibleConfig = field(default_factory=EligibleConfig)
+    max_error: Annotated[str, About(
+        "Of the answers that a semantic cache gives, the share that may be wrong. Nothing is given before that is known of "
+        "enough of them.", pattern=PERCENT, form=PERCENT_FORM, or_number=True)] = "1%"
+    threshold: Annotated[float | None, About(
+        "A fixed cosine instead: an answer is given from there on, and its error is not bounded. null: `max_error` holds.",
+        minimum=0.5, maximum=1)] = None
+    audit: Annotated[float, About(
+        "The share of semantic hits that make their own answer all the same, in the background, to compare.",
+        minimum=0.001, maximum=1)] = 0.05
+    min_labels: Annotated[int, About(
+        "Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
+    semantic_ttl_s: Annotated[float, About(
+        "No answer is given to another question that is older than this, in seconds.",
+        more_than=0, maximum=31_536_000)] = 3600.0
+    within_s: Annotated[float, About(
+        "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may make it less.",
+        minimum=0.001, maximum=10)] = 0.05
+    max_phrasings: Annotated[int, About(
+        "Questions remembered, in each worker; 2 kB each. Beyond it the oldest goes.",
+        minimum=10, maximum=10_000_000)] = 50_000
+    same_answer: Annotated[float, About(
+        "Two answers say the same from this cosine on: what wrong means is judged by that.", minimum=0.5, maximum=1)] = 0.9
+    new_word_from: Annotated[float, About(
+        "A question with a word that none of an answer's questions has had is given that answer from this cosine on only: "
+        "0.8 is careful, and costs hits. 0: from any.", minimum=0, maximum=1)] = 0.0
+    judge: Annotated[str, About(
+        "Another route, whose model has the last word where two answers are that much alike. Empty: they are the same."
+    )] = ""
+    verify: Annotated[str, About(
+        "Another route, whose model has to say yes to a semantic hit before it is given, within `within_s` and "
+        "`budget.cache`; anything else is a miss. Empty: nobody is asked.")] = ""
+    eligible: Annotated[EligibleConfig, About(
+        "Which questions may be answered by what was said to others.")] = field(default_factory=EligibleConfig)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(PERCENT, self.max_error):
-            raise ValueError(f"max_error must be {PERCENT_FORM}, not {self.max_error!r}")
-        if self.threshold is not None and not 0.5 <= self.threshold <= 1:
-            raise ValueError(f"threshold must be from 0.5 to 1, not {self.threshold}")
-        if not 0 < self.semantic_ttl_s <= 31_536_000:
-            raise ValueError(f"semantic_ttl_s must be more than 0 and at most 31536000 seconds, not {self.semantic_ttl_s}")
-        if not 0.001 <= self.within_s <= 10:
-            raise ValueError(f"within_s must be from 0.001 to 10 seconds, not {self.within_s}")
-        if not 10 <= self.max_phrasings <= 10_000_000:
-            raise ValueError(f"max_phrasings must be from 10 to 10000000, not {self.max_phrasings}")
-        if not 0.5 <= self.same_answer <= 1:
-            raise ValueError(f"same_answer must be from 0.5 to 1, not {self.same_answer}")
-        if not 0 <= self.new_word_from <= 1:
-            raise ValueError(f"new_word_from must be from 0 to 1, not {self.new_word_from}")
-        if self.min_labels > MOST_LABELS:
-            raise ValueError(f"min_labels must be at most {MOST_LABELS}, not {self.min_labels}")
+        check_bounds(self)
         self.calibrated()
 
     def calibrated(self) -> CalibrateConfig:

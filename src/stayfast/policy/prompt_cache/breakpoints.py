@@ -19,8 +19,9 @@ When wrong: what other workers and replicas send is not seen here, so a beginnin
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.prompt_cache.rules import HOUR_S, MINUTES_S, ModelRules, PrefixRules
 
 JUDGED_S: Final = 60.0
@@ -40,23 +41,28 @@ class PrefixConfig:
     pattern.
     """
 
-    mode: Literal["off", "auto"] = "off"
-    ttl: Literal["auto", "5m", "1h"] = "5m"
-    sorts_tools: bool = True
-    moves_volatile: bool = False
-    wait_s: float = 2.0
-    warm_tokens_per_hour: int = 0
-    models: Mapping[str, ModelRules] = field(default_factory=dict)
+    mode: Annotated[Literal["off", "auto"], About(
+        "auto: prompts are put into an order that can be remembered, and marked for the provider's cache, unless they have "
+        "marks of their own. off: they go as they came.")] = "off"
+    ttl: Annotated[Literal["auto", "5m", "1h"], About(
+        "How long Anthropic is to keep the static part; an hour costs twice as much to write. auto: an hour where it mostly "
+        "comes back after more than five minutes.")] = "5m"
+    sorts_tools: Annotated[bool, About(
+        "Tools go out by name: the same ones are the same prompt, in whatever order they came.")] = True
+    moves_volatile: Annotated[bool, About(
+        "Whole blocks of instructions with a date, a UUID or a timestamp go behind those without.")] = False
+    wait_s: Annotated[float, About(
+        "The longest that a request waits for another that begins alike to fill the cache, in seconds; never more than a "
+        "quarter of its time. 0: nobody waits.", minimum=0, maximum=60)] = 2.0
+    warm_tokens_per_hour: Annotated[int, About(
+        "Input tokens that may be spent in an hour on asking Anthropic for static parts shortly before it forgets them, "
+        "where they were used lately; in each worker. 0: none.", minimum=0, maximum=1_000_000_000)] = 0
+    models: Annotated[Mapping[str, ModelRules], About(
+        "What holds for some models in place of what is known of their family: by the model's name at its upstream, a shell "
+        "pattern like claude-next-*; the first that fits.")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("off", "auto"):
-            raise ValueError(f"mode must be off or auto, not {self.mode!r}")
-        if self.ttl not in ("auto", "5m", "1h"):
-            raise ValueError(f"ttl must be auto, 5m or 1h, not {self.ttl!r}")
-        if not 0 <= self.wait_s <= 60:
-            raise ValueError(f"wait_s must be from 0 to 60 seconds, not {self.wait_s}")
-        if not 0 <= self.warm_tokens_per_hour <= 1_000_000_000:
-            raise ValueError(f"warm_tokens_per_hour must be from 0 to 1000000000, not {self.warm_tokens_per_hour}")
+        check_bounds(self)
 
 
 class Shape(NamedTuple):

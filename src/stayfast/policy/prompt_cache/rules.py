@@ -14,8 +14,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Api
 
 MarksOf = Literal["anthropic", "openai", "none"]
@@ -69,14 +70,12 @@ _BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's
 class ModelRules:
     """What the settings say of some models in place of the table. None: as there."""
 
-    marks: MarksOf | None = None
-    floor_tokens: int | None = None
+    marks: Annotated[MarksOf | None, About("How the end of what is to be kept is said. null: as for its family.")] = None
+    floor_tokens: Annotated[int | None, About(
+        "Shorter beginnings are not kept. null: as for its family.", minimum=0, maximum=1_000_000)] = None
 
     def __post_init__(self) -> None:
-        if self.marks not in (None, "anthropic", "openai", "none"):
-            raise ValueError(f"marks must be anthropic, openai or none, not {self.marks!r}")
-        if self.floor_tokens is not None and not 0 <= self.floor_tokens <= 1_000_000:
-            raise ValueError(f"floor_tokens must be from 0 to 1000000, not {self.floor_tokens}")
+        check_bounds(self)
 
 
 def rules_of(model: str, own: Mapping[str, ModelRules]) -> PrefixRules | None:

@@ -33,9 +33,10 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from math import log
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from stayfast.core.clock import Rng
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.resilience.cross_process import Probes
 
 JITTER = 0.2
@@ -52,30 +53,26 @@ ENOUGH = log(1e6)
 class BreakerConfig:
     """When one upstream is left alone. Failures are of the last `n_calls` calls of the last `window_s` seconds."""
 
-    enabled: bool = True
-    failures_in_row: int = 5
-    failure_ratio: float = 0.5
-    slow_ratio: float = 0.5
-    slow_factor: float = 3.0  # times what is usual
-    n_calls: int = 20
-    min_calls: int = 10
-    window_s: float = 30.0
-    open_s: float = 60.0
+    enabled: Annotated[bool, About("Whether it is ever left alone.")] = True
+    failures_in_row: Annotated[int, About("It is left alone after so many failures in a row.", minimum=1, maximum=1000)] = 5
+    failure_ratio: Annotated[float, About("Or when this share of its last calls failed.", more_than=0, maximum=1)] = 0.5
+    slow_ratio: Annotated[float, About(
+        "Or when there is no doubt that this share of its calls is slow; 1: only all of them in a row.",
+        more_than=0, maximum=1)] = 0.5
+    slow_factor: Annotated[float, About(
+        "Slow: so many times what a first token usually takes there for such a prompt.", more_than=1, maximum=1000)] = 3.0
+    n_calls: Annotated[int, About("Of how many last calls the share that failed is.", minimum=1, maximum=10_000)] = 20
+    min_calls: Annotated[int, About("That share says nothing of fewer calls than this.", minimum=1, maximum=10_000)] = 10
+    window_s: Annotated[float, About("Calls that are older do not count.", more_than=0, maximum=86_400)] = 30.0
+    open_s: Annotated[float, About(
+        "How long it is left alone, a fifth more or less by chance; then single requests are its probes.",
+        more_than=0, maximum=86_400)] = 60.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.failures_in_row <= 1000:
-            raise ValueError(f"failures_in_row must be from 1 to 1000, not {self.failures_in_row}")
-        for name in ("failure_ratio", "slow_ratio"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be more than 0 and at most 1, not {getattr(self, name)}")
-        if not 1 < self.slow_factor <= 1000:
-            raise ValueError(f"slow_factor must be more than 1 and at most 1000, not {self.slow_factor}")
-        if not 1 <= self.min_calls <= self.n_calls <= 10_000:
+        check_bounds(self)
+        if self.min_calls > self.n_calls:
             raise ValueError(f"1 <= min_calls <= n_calls <= 10000 must hold, not min_calls={self.min_calls}, "
                              f"n_calls={self.n_calls}")
-        for name in ("window_s", "open_s"):
-            if not 0 < getattr(self, name) <= 86_400:
-                raise ValueError(f"{name} must be more than 0 and at most 86400 seconds, not {getattr(self, name)}")
 
 
 class State(StrEnum):

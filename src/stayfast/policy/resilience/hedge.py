@@ -44,7 +44,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp2, inf, log
+from typing import Annotated, Literal
 
+from stayfast.core.setting import About, check_bounds
 from stayfast.policy.histogram import GAMMA, PER_OCTAVE, LogHistogram, Window
 
 _ZERO = 30.0 * PER_OCTAVE  # a histogram's own zero
@@ -109,21 +111,20 @@ _JUDGED_AT = 0.01  # p99
 class HedgeConfig:
     """Second attempts of one route. `budget`: the share of its spend that they may take."""
 
-    mode: str = "auto"
-    budget: float = 0.05
-    max_extra: int = 2
-    race_after_s: float = 0.15
-    stateful: bool = False  # also of requests that leave something behind where they are heard
+    mode: Annotated[Literal["auto", "off", "race"], About(
+        "auto: a second attempt when the first one is slow for its kind, as the live distribution has it. race: a second "
+        "one after race_after_s, always. off: none.")] = "auto"
+    budget: Annotated[float, About(
+        "The share of the route's spend that second attempts may come to; it decides how early they are sent.",
+        more_than=0, maximum=1)] = 0.05
+    max_extra: Annotated[int, About("Attempts beside the first one, at most.", minimum=1, maximum=2)] = 2
+    race_after_s: Annotated[float, About("In a race: how long the first attempt runs alone.", minimum=0, maximum=60)] = 0.15
+    stateful: Annotated[bool, About(
+        "Whether requests that leave something behind at the provider (see retry.stateful) get second attempts, too."
+    )] = False
 
     def __post_init__(self) -> None:
-        if self.mode not in ("auto", "off", "race"):
-            raise ValueError(f"mode must be auto, off or race, not {self.mode!r}")
-        if not 0 < self.budget <= 1:
-            raise ValueError(f"budget must be more than 0 and at most 1, not {self.budget}")
-        if self.max_extra not in (1, 2):
-            raise ValueError(f"max_extra must be 1 or 2, not {self.max_extra}")
-        if not 0 <= self.race_after_s <= 60:
-            raise ValueError(f"race_after_s must be from 0 to 60 seconds, not {self.race_after_s}")
+        check_bounds(self)
 
 
 class Lately:

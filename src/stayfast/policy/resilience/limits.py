@@ -36,7 +36,9 @@ in them.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from stayfast.core.setting import About, check_bounds
 
 Mode = Literal["gradient", "aimd", "fixed", "off"]
 
@@ -68,23 +70,28 @@ MAX_SAMPLES = 1000  # of a window
 class LimitConfig:
     """Requests that may run at one upstream at a time, and how many may wait for a place."""
 
-    mode: Mode = "gradient"
-    least: int | None = None  # None: LEAST, and no more than `most`; `fixed` has none
-    most: int | None = None  # None: MOST, and of aimd AIMD_MOST
-    max_waiting: int = 100
-    good_s: float = 0.5  # aimd: p95 of the time to the first token
-    bad_s: float = 1.0
+    mode: Annotated[Mode, About(
+        "gradient: as many as bring their first token in their usual time. aimd: by `good_s` and `bad_s`. fixed: `most`. "
+        "off: any number.")] = "gradient"
+    least: Annotated[int | None, About(
+        "It never falls below this; fixed has none. null: 10, or `most` where that is less.",
+        minimum=1, maximum=100_000)] = None
+    most: Annotated[int | None, About(
+        "It starts here and never rises above this. null: 10000, and of aimd 200.", minimum=1, maximum=100_000)] = None
+    max_waiting: Annotated[int, About(
+        "Requests that may wait for a place; beyond it the least deserving gets 503 at once.",
+        minimum=0, maximum=100_000)] = 100
+    good_s: Annotated[float, About(
+        "aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600)] = 0.5
+    bad_s: Annotated[float, About("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600)] = 1.0
 
     def __post_init__(self) -> None:
-        if self.mode not in ("gradient", "aimd", "fixed", "off"):
-            raise ValueError(f"mode must be gradient, aimd, fixed or off, not {self.mode!r}")
+        check_bounds(self)
         if self.mode == "fixed" and self.most is None:
             raise ValueError("mode: fixed needs `most`, how many may run at a time")
-        if not 1 <= self.floor <= self.ceiling <= 100_000:
+        if self.floor > self.ceiling:
             raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.floor}, most={self.ceiling}")
-        if not 0 <= self.max_waiting <= 100_000:
-            raise ValueError(f"max_waiting must be from 0 to 100000, not {self.max_waiting}")
-        if not 0 < self.good_s <= self.bad_s <= 3600:
+        if self.good_s > self.bad_s:
             raise ValueError(f"0 < good_s <= bad_s <= 3600 must hold, not good_s={self.good_s}, bad_s={self.bad_s}")
 
     @property

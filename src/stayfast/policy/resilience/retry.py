@@ -23,8 +23,10 @@ budget is the cure for that, not a longer wait. Where the cause is gone long bef
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from stayfast.core.clock import Rng
+from stayfast.core.setting import About, check_bounds
 
 MAX_DOUBLINGS = 64  # 2.0 ** 1024 would overflow
 
@@ -45,22 +47,28 @@ def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = No
 class RetryConfig:
     """Retries of one route. `max_attempts` counts the first one; seconds elsewhere."""
 
-    max_attempts: int = 3
-    base_s: float = 0.1
-    cap_s: float = 5.0
-    min_left_s: float = 0.05  # an attempt with less time than this cannot even connect
-    budget: float = 0.1  # of live traffic: what all attempts after failures may come to (policy.extra)
-    stateful: bool = False  # also of requests that leave something behind where they are heard
+    max_attempts: Annotated[int, About(
+        "Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10)] = 3
+    base_s: Annotated[float, About(
+        "The longest wait before the first retry at the same upstream; it doubles each time, with full jitter.",
+        more_than=0, maximum=60)] = 0.1
+    cap_s: Annotated[float, About(
+        "No wait is longer than this, unless the upstream asks for more.", more_than=0, maximum=60)] = 5.0
+    # an attempt with less time than this cannot even connect
+    min_left_s: Annotated[float, About(
+        "No attempt is begun with less time than this before the deadline.", minimum=0)] = 0.05
+    budget: Annotated[float, About(
+        "The share of live traffic that attempts after failures may come to, hedges and fallbacks counted in.",
+        more_than=0, maximum=1)] = 0.1
+    stateful: Annotated[bool, About(
+        "Whether what leaves something behind at the provider (`store: true`, the default of responses; "
+        "previous_response_id; a container) may be sent again where it may have been heard. It may then be done, and paid "
+        "for, twice.")] = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_attempts <= 10:
-            raise ValueError(f"max_attempts must be 1 to 10, not {self.max_attempts}")
-        if not 0 < self.base_s <= self.cap_s <= 60:
+        check_bounds(self)
+        if self.base_s > self.cap_s:
             raise ValueError(f"0 < base_s <= cap_s <= 60 must hold, not base_s={self.base_s}, cap_s={self.cap_s}")
-        if self.min_left_s < 0:
-            raise ValueError(f"min_left_s must not be negative, not {self.min_left_s}")
-        if not 0 < self.budget <= 1:
-            raise ValueError(f"budget must be more than 0 and at most 1, not {self.budget}")
 
 
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,

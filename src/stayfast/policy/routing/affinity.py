@@ -29,10 +29,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf, log
-from typing import Literal
+from typing import Annotated, Literal
 from zlib import crc32
 
 from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.setting import About, check_bounds
 
 BLOCK_BYTES = 1024
 MAX_BLOCKS = 512  # of one prompt: 128,000 tokens; what follows is neither known nor new
@@ -45,20 +46,19 @@ _HASHES = 1 << 8 * _HASH_BYTES
 class AffinityConfig:
     """What draws a request to an upstream. `known_s`, `known_tokens`: for how long, and how much, one caches."""
 
-    mode: Literal["off", "prefix", "sessions", "both"] = "off"
-    max_load: float = 6.0
-    known_s: float = 600.0
-    known_tokens: int = 1_000_000
+    mode: Annotated[Literal["off", "prefix", "sessions", "both"], About(
+        "prefix: to where the prompt's beginning was sent lately. sessions: one conversation, one upstream. both. off: "
+        "neither.")] = "off"
+    max_load: Annotated[float, About(
+        "No upstream is chosen for affinity that has more than so many times the load of the least loaded.",
+        minimum=1, maximum=100)] = 6.0
+    known_s: Annotated[float, About(
+        "For how long an upstream is taken to have a prompt in its cache.", minimum=1, maximum=86_400)] = 600.0
+    known_tokens: Annotated[int, About(
+        "How many tokens an upstream is taken to have in its cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
-        if self.mode not in ("off", "prefix", "sessions", "both"):
-            raise ValueError(f"mode must be off, prefix, sessions or both, not {self.mode!r}")
-        if not 1 <= self.max_load <= 100:
-            raise ValueError(f"max_load must be from 1 to 100, not {self.max_load}")
-        if not 1 <= self.known_s <= 86_400:
-            raise ValueError(f"known_s must be from 1 to 86400 seconds, not {self.known_s}")
-        if not 1000 <= self.known_tokens <= 100_000_000:
-            raise ValueError(f"known_tokens must be from 1000 to 100000000, not {self.known_tokens}")
+        check_bounds(self)
 
     @property
     def most_blocks(self) -> int:

@@ -20,6 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from statistics import median
+from typing import Annotated
+
+from stayfast.core.setting import About, check_bounds
 
 LEAST_FAILING = 0.1
 FAILING_FACTOR = 3.0
@@ -38,21 +41,18 @@ _LEAST_S = 1e-4
 class EjectConfig:
     """When an upstream is left out. `max_share`: of the route's upstreams, how many may be out at a time."""
 
-    enabled: bool = False
-    slow_factor: float = 3.0
-    min_calls: int = 20
-    out_s: float = 30.0
-    max_share: float = 0.5
+    enabled: Annotated[bool, About("Whether outliers are left out.")] = False
+    slow_factor: Annotated[float, About(
+        "An outlier: its first tokens take so many times as long as the others', for like prompts.",
+        more_than=1, maximum=1000)] = 3.0
+    min_calls: Annotated[int, About("Nobody is judged by fewer calls than this.", minimum=5, maximum=10_000)] = 20
+    out_s: Annotated[float, About(
+        "How long it is left out the first time; the next times it is longer.", more_than=0, maximum=LONGEST_S)] = 30.0
+    max_share: Annotated[float, About(
+        "Of the route's upstreams, how many may be out at a time.", more_than=0, maximum=MOST_OUT)] = 0.5
 
     def __post_init__(self) -> None:
-        if not 1 < self.slow_factor <= 1000:
-            raise ValueError(f"slow_factor must be more than 1 and at most 1000, not {self.slow_factor}")
-        if not 5 <= self.min_calls <= 10_000:
-            raise ValueError(f"min_calls must be from 5 to 10000, not {self.min_calls}")
-        if not 0 < self.out_s <= LONGEST_S:
-            raise ValueError(f"out_s must be more than 0 and at most {LONGEST_S:g}, not {self.out_s}")
-        if not 0 < self.max_share <= MOST_OUT:
-            raise ValueError(f"max_share must be more than 0 and at most {MOST_OUT}, not {self.max_share}")
+        check_bounds(self)
 
 
 class Standing:
