@@ -310,11 +310,9 @@ class HttpTarget:
 
     @property
     def counted_by(self) -> str:
-        """See `target.Target`."""
         return self._tally.counted_by
 
     async def ask(self, asking: Asking) -> Sample:
-        """See `target.Target`."""
         body = self._asker.body(asking.shot)
         request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         loop = asyncio.get_running_loop()
@@ -342,7 +340,7 @@ class HttpTarget:
             is_fresh = True
 
     def close(self) -> None:
-        """See `target.Target`: what is on its way ends as a time-out."""
+        """What is on its way ends as a time-out."""
         now = self._clock.now()
         for connection, exchange in list(self._busy.items()):
             connection.abort()

@@ -147,7 +147,6 @@ class ChatReader(Reader):
         return found
 
     def end(self) -> None:
-        """See `Reader`."""
         if not self.is_over:
             self._stop(Error.NONE if self._has_finished else Error.TRUNCATED)
 

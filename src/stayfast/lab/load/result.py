@@ -73,7 +73,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 def lateness_s(at_s: float, sent_s: float, connect_s: float) -> float:
-    """See `Sample`. Not less than 0: a kept connection that died is replaced after ts."""
+    """Not less than 0: a kept connection that died is replaced after ts."""
     late_s = sent_s - at_s - (0.0 if isnan(connect_s) else connect_s)
     return 0.0 if late_s < 0 else late_s
 

@@ -116,11 +116,9 @@ class Compared:
 
     @property
     def counted_by(self) -> str:
-        """See `target.Target`."""
         return self._target.counted_by
 
     async def ask(self, asking: Asking) -> Sample:
-        """See `target.Target`."""
         sample = await self._target.ask(asking)
         truth = self._server.truths.pop(self._prompts.user(asking.shot), None)
         if truth is not None and asking.shot.at_s >= 0:
@@ -129,7 +127,6 @@ class Compared:
         return sample
 
     def close(self) -> None:
-        """See `target.Target`."""
         self._target.close()
 
 

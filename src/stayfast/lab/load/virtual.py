@@ -73,11 +73,10 @@ class PipelineTarget:
 
     @property
     def counted_by(self) -> str:
-        """See `target.Target`."""
         return self._tally.counted_by
 
     async def ask(self, asking: Asking) -> Sample:
-        """See `target.Target`. A time-out leaves as a client does: by cancelling."""
+        """A time-out leaves as a client does: by cancelling."""
         clock = self._clock
         exchange = Exchange(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
                             done=asyncio.get_running_loop().create_future(), allows_empty=self._allows_empty)
@@ -118,6 +117,6 @@ class PipelineTarget:
         return {**(_EVENTS if self._streams else {}), b"x-stayfast-attempts": b"%d" % reply.n_attempts}
 
     def close(self) -> None:
-        """See `target.Target`: what is on its way ends as a time-out."""
+        """What is on its way ends as a time-out."""
         for patience in list(self._running):
             patience.reschedule(0)
