@@ -89,7 +89,6 @@ class SimLoop(asyncio.SelectorEventLoop):
         super().__init__(selectors.SelectSelector())
 
     def time(self) -> float:
-        """Virtual seconds."""
         return self._now
 
     def stall(self, seconds: float) -> None:
@@ -204,7 +203,6 @@ class VirtualThreads:
         self._took_s += seconds
 
     def __call__(self, step: str, call: Callable[[], Any]) -> "Future[Any]":
-        """Start one."""
         outcome = _Outcome()
         self._took_s = 0.0
         done = Future[Any]()

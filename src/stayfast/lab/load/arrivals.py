@@ -100,7 +100,6 @@ class Stage:
 
     @property
     def n_expected(self) -> float:
-        """The mean number of arrivals."""
         return self.seconds * (self.from_rps + self.to_rps) / 2
 
     def reached_at(self, n: float) -> float:
@@ -123,12 +122,10 @@ class Ramp:
 
     @property
     def seconds(self) -> float:
-        """How long all stages take."""
         return sum(stage.seconds for stage in self.stages)
 
     @property
     def n_expected(self) -> float:
-        """The mean number of arrivals."""
         return sum(stage.n_expected for stage in self.stages)
 
     def instants(self, rng: Random) -> Iterator[float]:

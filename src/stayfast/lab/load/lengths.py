@@ -125,17 +125,13 @@ def parse_length(text: str, side: str) -> Length:
                 mean, deviation = rest.split(",")
                 return Normal(float(mean), float(deviation))
             case "lognormal":
-                median, sigma = rest.split(",")
-                return _lognormal(float(median), float(sigma))
+                median, sigma = map(float, rest.split(","))
+                _check("lognormal's median", median, 1)
+                return Lognormal(log(median), sigma)
         return Constant(int(text))
     except ValueError as why:
         told = str(why) if "must" in str(why) or "needs" in str(why) else _EXPECTED
         raise ValueError(f"--{side}-tokens {text}: {told}") from None
-
-
-def _lognormal(median: float, sigma: float) -> Lognormal:
-    _check("lognormal's median", median, 1)
-    return Lognormal(log(median), sigma)
 
 
 def _check(what: str, value: float, least: float) -> None:

@@ -73,14 +73,12 @@ class Server:
         return self.url
 
     def close(self) -> None:
-        """Stop listening."""
         self._http.stop_listening()
 
     def check_head(self, request: HttpRequest, *, is_draining: bool) -> None:
         """None is refused by its head."""
 
     async def handle(self, connection: HttpConnection[HttpRequest], request: HttpRequest) -> None:
-        """Write the pieces, and note when."""
         timing, write, now = self.timing, connection.write, self.clock.now
         key: str = msgspec.json.decode(request.body)["messages"][-1]["content"]
         if timing.ttft_s:
@@ -198,7 +196,6 @@ def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
 
 
 def lines(found: Found) -> list[str]:
-    """The report."""
     health = found.result.health
     timing = found.timing
     told = (f"{len(found.ttft_error_s)} answers at {found.result.offered_rps:.0f}/s from a server in this process: first "

@@ -23,7 +23,6 @@ from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import Log, Settings, Tracing
 from stayfast.wire.json_input import decode
 
@@ -102,7 +101,8 @@ class PipelineTarget:
             exchange.end(exchange.error, clock.now())
             return
         try:
-            exchange.begin(200, self._head_of(reply), clock.now())
+            head = {**(_EVENTS if self._streams else {}), b"x-stayfast-attempts": b"%d" % reply.n_attempts}
+            exchange.begin(200, head, clock.now())
             while (chunk := await reply.next()) is not None:
                 exchange.take(chunk.data, clock.now())
             exchange.finish(clock.now())
@@ -111,10 +111,6 @@ class PipelineTarget:
         finally:
             reply.close()
         exchange.server_timing = reply.server_timing()
-
-    def _head_of(self, reply: Reply) -> dict[bytes, bytes]:
-        """What the edge would say of it."""
-        return {**(_EVENTS if self._streams else {}), b"x-stayfast-attempts": b"%d" % reply.n_attempts}
 
     def close(self) -> None:
         """What is on its way ends as a time-out."""
