@@ -26,7 +26,6 @@ class RecordingSink:
         self.facts: list[Fact] = []
 
     def emit(self, fact: Fact) -> None:
-        """Take one fact."""
         self.facts.append(fact)
 
     def of(self, kind: type[T]) -> list[T]:

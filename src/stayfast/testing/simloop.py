@@ -65,7 +65,6 @@ class _Timer(asyncio.TimerHandle):
         this._scheduled = True
 
     def cancel(self) -> None:
-        """See asyncio."""
         this: Any = self
         if not this._cancelled:
             this._cancelled = True
@@ -90,7 +89,6 @@ class SimLoop(asyncio.SelectorEventLoop):
         super().__init__(selectors.SelectSelector())
 
     def time(self) -> float:
-        """Virtual seconds."""
         return self._now
 
     def stall(self, seconds: float) -> None:
@@ -116,20 +114,17 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts,
                 context: Context | None = None) -> asyncio.TimerHandle:
-        """See asyncio."""
         timer = _Timer(when, callback, args, self, context)
         heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def call_later(self, delay: float, callback: Callable[[*Ts], object], *args: *Ts,
                    context: Context | None = None) -> asyncio.TimerHandle:
-        """See asyncio."""
         timer = _Timer(self._now + delay, callback, args, self, context)
         heappush(self._timers, (self._now + delay, next(self._order), timer))
         return timer
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
-        """See asyncio."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         handle = _Soon(callback, args, self, context)
@@ -189,7 +184,6 @@ class _Outcome(Future[Any]):
     is_abandoned = False
 
     def cancel(self) -> bool:
-        """See concurrent.futures."""
         self.is_abandoned = True
         return False
 
@@ -209,7 +203,6 @@ class VirtualThreads:
         self._took_s += seconds
 
     def __call__(self, step: str, call: Callable[[], Any]) -> "Future[Any]":
-        """Start one."""
         outcome = _Outcome()
         self._took_s = 0.0
         done = Future[Any]()

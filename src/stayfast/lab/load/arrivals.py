@@ -49,7 +49,6 @@ class Constant:
         _check_rate(self.rate_rps)
 
     def instants(self, rng: Random) -> Iterator[float]:
-        """See `Arrivals`."""
         return (n / self.rate_rps for n in count())
 
     def __str__(self) -> str:
@@ -72,7 +71,6 @@ class Gamma:
             raise ValueError(f"the gamma shape must be 0.001 to 1000, not {self.shape:g}")
 
     def instants(self, rng: Random) -> Iterator[float]:
-        """See `Arrivals`."""
         at_s = 0.0
         scale_s = 1 / (self.rate_rps * self.shape)
         while True:
@@ -102,7 +100,6 @@ class Stage:
 
     @property
     def n_expected(self) -> float:
-        """The mean number of arrivals."""
         return self.seconds * (self.from_rps + self.to_rps) / 2
 
     def reached_at(self, n: float) -> float:
@@ -125,16 +122,13 @@ class Ramp:
 
     @property
     def seconds(self) -> float:
-        """How long all stages take."""
         return sum(stage.seconds for stage in self.stages)
 
     @property
     def n_expected(self) -> float:
-        """The mean number of arrivals."""
         return sum(stage.n_expected for stage in self.stages)
 
     def instants(self, rng: Random) -> Iterator[float]:
-        """See `Arrivals`."""
         began_s = n_before = 0.0
         n = rng.expovariate(1.0)
         for stage in self.stages:
@@ -166,7 +160,6 @@ class Mmpp:
             raise ValueError("the mean stays must be more than 0 s")
 
     def instants(self, rng: Random) -> Iterator[float]:
-        """See `Arrivals`."""
         at_s = 0.0
         is_storm = False
         until_s = rng.expovariate(1 / self.calm_s)

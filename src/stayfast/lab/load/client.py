@@ -76,7 +76,6 @@ class Asker:
         self._limit = _LIMITS.get(config.api, "max_tokens")
 
     def body(self, shot: Shot) -> bytes:
-        """The request for a shot."""
         config = self._config
         said: dict[str, Any] = {"model": config.model, self._limit: shot.n_output, "stream": config.stream}
         said |= self._asked(shot)
@@ -120,7 +119,6 @@ class Tally:
 
     @property
     def counted_by(self) -> str:
-        """usage, chunks, or both."""
         if self._n_by_usage and self._n_by_chunks:
             return "both"
         return "chunks" if self._n_by_chunks else "usage"
@@ -197,7 +195,6 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Stamp, then read."""
         self._now_at = at = self._now()
         exchange = self._exchange
         if exchange is None:  # a server that speaks unasked is about to close
@@ -238,17 +235,14 @@ class Connection(asyncio.Protocol):
         self._headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools: a whole field."""
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """httptools: the head is in."""
         status = self._parser.get_status_code()
         if status >= 200 and self._exchange is not None:
             self._exchange.begin(status, self._headers, self._now_at)
 
     def on_body(self, data: bytes) -> None:
-        """httptools: a part of the body."""
         if self._exchange is not None:
             self._exchange.take(data, self._now_at)
 
@@ -309,11 +303,9 @@ class HttpTarget:
 
     @property
     def counted_by(self) -> str:
-        """See `target.Target`."""
         return self._tally.counted_by
 
     async def ask(self, asking: Asking) -> Sample:
-        """See `target.Target`."""
         body = self._asker.body(asking.shot)
         request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         loop = asyncio.get_running_loop()
@@ -341,7 +333,7 @@ class HttpTarget:
             is_fresh = True
 
     def close(self) -> None:
-        """See `target.Target`: what is on its way ends as a time-out."""
+        """What is on its way ends as a time-out."""
         now = self._clock.now()
         for connection, exchange in list(self._busy.items()):
             connection.abort()

@@ -105,7 +105,6 @@ class FaultsConfig:
 
     @property
     def plan(self) -> Plan:
-        """The load of one run."""
         workload = Workload(Constant(N_INPUT), Constant(N_OUTPUT), Gamma(self.rate_rps))
         return Plan(workload, Limit(self.seconds, None, self.warmup_s), self.seed, 0, self.timeout_s)
 
@@ -200,7 +199,6 @@ async def _spell(scenario: Scenario, config: FaultsConfig, control: Control) -> 
 
 
 def row(scenario: Scenario, result: Result, calls: float) -> Row:
-    """The figures of one run."""
     samples = result.samples
     ends = samples.floats["last_s" if scenario.is_of_whole else "first_s"]
     took = Exact(inf if error or isnan(end) else end - at for error, end, at in zip(
@@ -221,11 +219,9 @@ class Table:
         self._widths = [max(map(len, column)) for column in zip(*named, strict=True)]
 
     def head(self) -> str:
-        """What the columns are."""
         return self._line(("scenario", "target", "to the"), ("p50", "p95", "p99", "failed"), "calls a request")
 
     def row(self, one: Row) -> str:
-        """What a target made of a scenario."""
         cells = [*(_said(seconds) for seconds in (one.p50_s, one.p95_s, one.p99_s)),
                  f"{one.n_failed / one.n if one.n else 0.0:.2%}"]
         return self._line((one.scenario, one.target, one.of), cells, f"{one.calls:.3f}" + "  INVALID" * bool(one.invalid))

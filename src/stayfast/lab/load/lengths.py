@@ -39,7 +39,6 @@ class Constant:
         _check("a length", self.n_tokens, 1)
 
     def draw(self, rng: Random) -> int:
-        """See `Length`."""
         return self.n_tokens
 
     def __str__(self) -> str:
@@ -58,7 +57,6 @@ class Uniform:
         _check("uniform's high end", self.high, self.low)
 
     def draw(self, rng: Random) -> int:
-        """See `Length`."""
         return rng.randint(self.low, self.high)
 
     def __str__(self) -> str:
@@ -77,7 +75,6 @@ class Normal:
         _check("normal's deviation", self.deviation, 0)
 
     def draw(self, rng: Random) -> int:
-        """See `Length`."""
         return max(1, round(rng.gauss(self.mean, self.deviation)))
 
     def __str__(self) -> str:
@@ -98,7 +95,6 @@ class Lognormal:
             raise ValueError("a lognormal length needs mu -1 to 16 and sigma 0 to 4")
 
     def draw(self, rng: Random) -> int:
-        """See `Length`."""
         return max(1, round(min(self.most, MAX_TOKENS, exp(rng.gauss(self.mu, self.sigma)))))
 
     def __str__(self) -> str:
@@ -129,17 +125,13 @@ def parse_length(text: str, side: str) -> Length:
                 mean, deviation = rest.split(",")
                 return Normal(float(mean), float(deviation))
             case "lognormal":
-                median, sigma = rest.split(",")
-                return _lognormal(float(median), float(sigma))
+                median, sigma = map(float, rest.split(","))
+                _check("lognormal's median", median, 1)
+                return Lognormal(log(median), sigma)
         return Constant(int(text))
     except ValueError as why:
         told = str(why) if "must" in str(why) or "needs" in str(why) else _EXPECTED
         raise ValueError(f"--{side}-tokens {text}: {told}") from None
-
-
-def _lognormal(median: float, sigma: float) -> Lognormal:
-    _check("lognormal's median", median, 1)
-    return Lognormal(log(median), sigma)
 
 
 def _check(what: str, value: float, least: float) -> None:

@@ -43,7 +43,6 @@ class LoopLag:
         self._clock = clock
 
     async def watch(self) -> None:
-        """Tick until cancelled."""
         while True:
             due_at = self._clock.now() + TICK_S
             await asyncio.sleep(TICK_S)
@@ -185,7 +184,6 @@ class _Measured:
 
     def result(self, n: int, subject: Subject, counted_by: str, origin: Origin, began_at_wall: float, *,
                is_virtual: bool) -> Result:
-        """What came of one subject."""
         plan, record = self._plan, self._runner.records[n]
         seconds = self._seconds(record)
         n_scheduled = 0 if plan.n_concurrent else max(len(record.lateness_s), 0 if self._runner.is_stopped else len(
@@ -229,7 +227,6 @@ class _Measured:
 
 
 def described(plan: Plan, n_targets: int = 1) -> dict[str, str]:
-    """The workload for people."""
     workload, limit = plan.workload, plan.limit
     if plan.n_concurrent:
         arrivals = f"closed loop, {plan.n_concurrent} at once: a slow target slows the load down"
@@ -269,7 +266,6 @@ def frozen_garbage() -> Iterator[None]:
 
 
 def cpu_s() -> float:
-    """Seconds of CPU that this process has used."""
     times = os.times()
     return times.user + times.system
 

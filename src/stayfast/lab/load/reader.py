@@ -40,7 +40,6 @@ class Reader(ABC):
             return NOTHING
 
     def see_whole(self, body: bytes) -> None:
-        """Read an answer that came in one piece."""
         try:
             said = _ANY.decode(body)
         except _BAD_JSON:
@@ -147,7 +146,6 @@ class ChatReader(Reader):
         return found
 
     def end(self) -> None:
-        """See `Reader`."""
         if not self.is_over:
             self._stop(Error.NONE if self._has_finished else Error.TRUNCATED)
 
@@ -275,7 +273,6 @@ class ResponsesReader(Reader):
 
 
 def reader_of(api: Api) -> Reader:
-    """The reader of a dialect."""
     match api:
         case Api.MESSAGES:
             return MessagesReader()
@@ -296,8 +293,8 @@ class Exchange:
     `allows_empty`: an answer that is whole by the protocol is good although nothing was generated.
     """
 
-    __slots__ = ("_allows_empty", "_body", "_gaps", "_last_at", "_n_body", "_splitter", "_streams", "_zero_at", "done",
-                 "ended_at", "error", "first_at", "gap_max_s", "head_at", "n_attempts", "n_chunks", "reader",
+    __slots__ = ("_allows_empty", "_body", "_gaps", "_n_body", "_splitter", "_streams", "_zero_at", "done",
+                 "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "reader",
                  "server_timing", "shown_at", "status", "was_untouched")
 
     def __init__(self, reader: Reader, *, streams: bool, gaps: Gaps, zero_at: float, done: "asyncio.Future[None]",
@@ -307,7 +304,7 @@ class Exchange:
         self.done = done
         self.status = 0
         self.error = Error.NONE
-        self.head_at = self.first_at = self.shown_at = self._last_at = self.ended_at = self.gap_max_s = nan
+        self.head_at = self.first_at = self.shown_at = self.last_at = self.ended_at = self.gap_max_s = nan
         self.n_chunks = 0
         self.n_attempts = 0
         self.server_timing = ""
@@ -320,11 +317,6 @@ class Exchange:
         self._n_body = 0
 
     @property
-    def last_at(self) -> float:
-        """The last piece."""
-        return self._last_at
-
-    @property
     def has_ended(self) -> bool:
         """By the protocol's own word, whatever the connection does."""
         return self.reader.is_over
@@ -335,7 +327,6 @@ class Exchange:
         return b"".join(self._body)[:EXCERPT_BYTES] if self.error is not Error.NONE else b""
 
     def begin(self, status: int, headers: dict[bytes, bytes], at: float) -> None:
-        """The head is in."""
         self.status = status
         self.head_at = at
         self.server_timing = headers.get(b"server-timing", b"").decode("latin-1")
@@ -347,7 +338,6 @@ class Exchange:
             self.error = Error.MALFORMED
 
     def take(self, data: bytes, at: float) -> None:
-        """A part of the body came."""
         if self.error is not Error.NONE:
             self._keep(data)
             return
@@ -390,13 +380,13 @@ class Exchange:
         if self.n_chunks == 1:
             self.first_at = at
         else:
-            gap_s = at - self._last_at
+            gap_s = at - self.last_at
             self._gaps.add(at - self._zero_at, gap_s)
             if not gap_s <= self.gap_max_s:  # NaN at first
                 self.gap_max_s = gap_s
         if is_shown and isnan(self.shown_at):
             self.shown_at = at
-        self._last_at = at
+        self.last_at = at
 
     def finish(self, at: float) -> None:
         """The body is whole, or was closed where that ends it."""

@@ -73,7 +73,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 def lateness_s(at_s: float, sent_s: float, connect_s: float) -> float:
-    """See `Sample`. Not less than 0: a kept connection that died is replaced after ts."""
+    """Not less than 0: a kept connection that died is replaced after ts."""
     late_s = sent_s - at_s - (0.0 if isnan(connect_s) else connect_s)
     return 0.0 if late_s < 0 else late_s
 
@@ -92,7 +92,6 @@ class Samples:
         self.server_timings: list[str] = []
 
     def add(self, sample: Sample) -> None:
-        """Append one row."""
         for name, column in self.floats.items():
             column.append(getattr(sample, name))
         for name, numbers in self.ints.items():
@@ -147,7 +146,9 @@ class Gaps:
         counts = self.bins.get(number)
         if counts is None:
             if number >= MAX_BINS:
-                self._widen_to_fit(number)
+                while number >= MAX_BINS:
+                    self._widen()
+                    number //= 2
                 return self.add(at_s, gap_s)
             counts = self.bins[number] = {}
         bucket = bucket_of(gap_s)
@@ -173,30 +174,11 @@ class Gaps:
     def __len__(self) -> int:
         return sum(sum(counts.values()) for counts in self.bins.values())
 
-    def _widen_to_fit(self, number: int) -> None:
-        while number >= MAX_BINS:
-            self._widen()
-            number //= 2
-
     def _widen(self) -> None:
         self.bin_s *= 2
         halves, self.bins = self.bins, {}
         for number, counts in halves.items():
             _sum_into(self.bins.setdefault(number // 2, {}), counts)
-
-
-def quantiles_of(counts: dict[int, int], shares: Iterable[float]) -> list[float]:
-    """The values in seconds below which each share (0 to 1, rising) of the counted gaps lies; NaN where none was counted."""
-    n_all = sum(counts.values())
-    found: list[float] = []
-    walk = iter(sorted(counts.items()))
-    bucket, n_below = next(walk, (0, 0))
-    for share in shares:
-        rank = share * (n_all - 1)
-        while n_below <= rank and (step := next(walk, None)) is not None:
-            bucket, n_below = step[0], n_below + step[1]
-        found.append(middle_s(bucket) if n_all else float("nan"))
-    return found
 
 
 def _sum_into(total: dict[int, int], counts: dict[int, int]) -> None:

@@ -236,7 +236,8 @@ def in_turn(shots: Sequence[Shot], n_targets: int, warmup_s: float, block_s: flo
     if n_targets == 1:
         yield from (Due(shot, 0, warmup_s) for shot in shots)
         return
-    blocks = {number: list(block) for number, block in groupby(shots, lambda shot: _block_of(shot.at_s, block_s))}
+    blocks = {number: list(block) for number, block in groupby(
+        shots, lambda shot: -1 if shot.at_s < 0 else int(shot.at_s / block_s))}
     for turn, number, began_s in _rounds(range(-1 if warmup_s else 0, max(blocks, default=-1) + 1), n_targets, warmup_s,
                                          block_s, rng):
         for shot in blocks.get(number, ()):
@@ -262,7 +263,3 @@ def _rounds(numbers: range, n_targets: int, warmup_s: float, block_s: float,
         for target in rng.sample(range(n_targets), n_targets):
             yield Round(target, own_from_s, seconds), number, began_s
             began_s += seconds
-
-
-def _block_of(at_s: float, block_s: float) -> int:
-    return -1 if at_s < 0 else int(at_s / block_s)

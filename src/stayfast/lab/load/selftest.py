@@ -71,14 +71,12 @@ class Server:
         return self.url
 
     def close(self) -> None:
-        """Stop listening."""
         self._http.stop_listening()
 
     def check_head(self, request: HttpRequest, *, is_draining: bool) -> None:
         """None is refused by its head."""
 
     async def handle(self, connection: HttpConnection[HttpRequest], request: HttpRequest) -> None:
-        """Write the pieces, and note when."""
         timing, write, now = self.timing, connection.write, self.clock.now
         key: str = msgspec.json.decode(request.body)["messages"][-1]["content"]
         if timing.ttft_s:
@@ -114,11 +112,9 @@ class Compared:
 
     @property
     def counted_by(self) -> str:
-        """See `target.Target`."""
         return self._target.counted_by
 
     async def ask(self, asking: Asking) -> Sample:
-        """See `target.Target`."""
         sample = await self._target.ask(asking)
         truth = self._server.truths.pop(self._prompts.user(asking.shot), None)
         if truth is not None and asking.shot.at_s >= 0:
@@ -127,7 +123,6 @@ class Compared:
         return sample
 
     def close(self) -> None:
-        """See `target.Target`."""
         self._target.close()
 
 
@@ -199,7 +194,6 @@ def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
 
 
 def lines(found: Found) -> list[str]:
-    """The report."""
     health = found.result.health
     timing = found.timing
     told = (f"{len(found.ttft_error_s)} answers at {found.result.offered_rps:.0f}/s from a server in this process: first "

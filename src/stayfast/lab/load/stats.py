@@ -69,7 +69,6 @@ class Exact:
         self.deviation_s = sqrt(fsum((value - mean_s) ** 2 for value in self.values) / self.n) if self.n else nan
 
     def at(self, share: float) -> float:
-        """See Spread."""
         if not self.n:
             return nan
         rank = share * (self.n - 1)
@@ -97,7 +96,6 @@ class Binned:
         self.deviation_s = sqrt(fsum(n * (value - mean_s) ** 2 for value, n in weighted) / self.n) if self.n else nan
 
     def at(self, share: float) -> float:
-        """See Spread."""
         rank = share * (self.n - 1)
         return next((value for value, below in zip(self._middles, self._below, strict=True) if rank < below), nan)
 

@@ -40,11 +40,9 @@ class Sweep:
             raise ValueError("a concurrency is a whole number")
 
     def steps(self) -> Iterator[float]:
-        """The loads in turn."""
         return iter(self.loads or tuple(2.0**n for n in range(MAX_AUTO_STEPS)))
 
     def label(self, load: float) -> str:
-        """A step's name."""
         return f"c={load:.0f}" if self.is_closed else f"{load:g}/s"
 
 
@@ -83,7 +81,6 @@ def parse_sweep(text: str) -> Sweep:
 
 
 def step_of(sweep: Sweep, load: float, run: Measured) -> Step:
-    """The figures that the rule needs."""
     spread, n_failed = run.spreads["ttft_sched"], run.n_offered - run.n_whole
     p99_s = of_offered(spread, n_failed, 0.99)
     high_share = min(1.0, 0.99 + _SIGMAS * sqrt(0.99 * 0.01 / max(1, spread.n)))

@@ -23,7 +23,6 @@ from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import Log, Settings, Tracing
 from stayfast.wire.json_input import decode
 
@@ -73,11 +72,10 @@ class PipelineTarget:
 
     @property
     def counted_by(self) -> str:
-        """See `target.Target`."""
         return self._tally.counted_by
 
     async def ask(self, asking: Asking) -> Sample:
-        """See `target.Target`. A time-out leaves as a client does: by cancelling."""
+        """A time-out leaves as a client does: by cancelling."""
         clock = self._clock
         exchange = Exchange(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
                             done=asyncio.get_running_loop().create_future(), allows_empty=self._allows_empty)
@@ -103,7 +101,8 @@ class PipelineTarget:
             exchange.end(exchange.error, clock.now())
             return
         try:
-            exchange.begin(200, self._head_of(reply), clock.now())
+            head = {**(_EVENTS if self._streams else {}), b"x-stayfast-attempts": b"%d" % reply.n_attempts}
+            exchange.begin(200, head, clock.now())
             while (chunk := await reply.next()) is not None:
                 exchange.take(chunk.data, clock.now())
             exchange.finish(clock.now())
@@ -113,11 +112,7 @@ class PipelineTarget:
             reply.close()
         exchange.server_timing = reply.server_timing()
 
-    def _head_of(self, reply: Reply) -> dict[bytes, bytes]:
-        """What the edge would say of it."""
-        return {**(_EVENTS if self._streams else {}), b"x-stayfast-attempts": b"%d" % reply.n_attempts}
-
     def close(self) -> None:
-        """See `target.Target`: what is on its way ends as a time-out."""
+        """What is on its way ends as a time-out."""
         for patience in list(self._running):
             patience.reschedule(0)

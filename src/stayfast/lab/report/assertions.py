@@ -89,7 +89,6 @@ def parse_assertion(text: str) -> Assertion:
 
 
 def check(assertions: Iterable[Assertion], run: Measured) -> tuple[Checked, ...]:
-    """Check each against a run."""
     return tuple(_checked(assertion, run) for assertion in assertions)
 
 
@@ -131,11 +130,9 @@ def figure(run: Measured, metric: str, statistic: str) -> float:
         return run.spike_factor()
     if metric == "goodput":
         return run.goodput.share
-    return run.error_share if metric == "errors" else _share(run, metric)
-
-
-def _share(run: Measured, error: str) -> float:
-    return run.errors[error] / run.n_offered if run.n_offered else nan
+    if metric == "errors":
+        return run.error_share
+    return run.errors[metric] / run.n_offered if run.n_offered else nan
 
 
 def _latency(spread: Spread, n_failed: int, statistic: str) -> float:

@@ -34,19 +34,15 @@ class Ink:
         return f"\x1b[{code}m{text}\x1b[0m" if self._is_on else text
 
     def red(self, text: str) -> str:
-        """What must not be missed."""
         return self._with("1;31", text)
 
     def green(self, text: str) -> str:
-        """What is as it should be."""
         return self._with("32", text)
 
     def bold(self, text: str) -> str:
-        """What is read first."""
         return self._with("1", text)
 
     def dim(self, text: str) -> str:
-        """What is read last."""
         return self._with("2", text)
 
 
@@ -57,7 +53,6 @@ def report(runs: Sequence[Measured], ink: Ink) -> str:
 
 
 def comparison(result: Comparison, ink: Ink) -> str:
-    """A against B, a line a quantity."""
     level = f"{result.config.level:.0%} interval"
     lines = [ink.bold(f"{printable(result.label_a)} (A) against {printable(result.label_b)} (B)"),
              *(ink.red(f"careful: {printable(warning)}") for warning in result.warnings),
@@ -73,7 +68,6 @@ def comparison(result: Comparison, ink: Ink) -> str:
 
 
 def assertions(checks: Iterable[Checked], ink: Ink) -> str:
-    """A line an assertion: whether it holds and the figure."""
     return "".join(_asserted(check, ink) for check in checks)
 
 
@@ -84,7 +78,6 @@ def _asserted(check: Checked, ink: Ink) -> str:
 
 
 def actual(check: Checked) -> str:
-    """The figure that an assertion was checked against."""
     wanted = check.assertion
     if wanted.statistic:
         return amounts.seconds_in_unit(check.actual, wanted.unit or "s")
@@ -188,5 +181,4 @@ def _span(interval: Interval, *, is_share: bool) -> str:
 
 
 def by_size(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Largest first."""
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

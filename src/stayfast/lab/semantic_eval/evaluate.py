@@ -141,7 +141,6 @@ class Share(NamedTuple):
 
     @property
     def hit_rate(self) -> float:
-        """Hits of all."""
         return self.n_hits / self.n if self.n else 0.0
 
     @property
@@ -187,7 +186,6 @@ class Online:
 
     @property
     def n_kept(self) -> int:
-        """Phrasings in the cache."""
         return len(self._votes)
 
     def ask(self, number: int, rng: Random) -> bool | None:

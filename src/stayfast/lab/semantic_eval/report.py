@@ -46,7 +46,6 @@ def rule_of(row: Row) -> str:
 
 
 def error_of(n_hits: int, error: float) -> str:
-    """The wrong ones' share, where there is one."""
     return amounts.share(error) if n_hits else "-"
 
 
@@ -68,7 +67,6 @@ _NOTE = ("Up and to the left is better. The dots are what a cache gets that lear
 
 
 def page(found: Evaluation) -> str:
-    """The whole file."""
     style = files("stayfast.lab.report.html").joinpath("report.css").read_text("utf-8") + _STYLE
     head = tag("head", Markup('<meta charset="utf-8">'), tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
                tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -84,7 +82,6 @@ def page(found: Evaluation) -> str:
 
 
 def chart(found: Evaluation) -> Markup:
-    """Hit rate over the error per hit."""
     across = Scale(0.0, _MOST_ERROR, _BOX.left, _BOX.right)
     up = Scale(0.0, 1.0, _BOX.bottom, _BOX.top)
     lines = [_line("all features, in hindsight", 0, found.by_features, across, up),

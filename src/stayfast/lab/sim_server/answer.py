@@ -81,12 +81,17 @@ class Answer:
             record.ended = WHOLE
         except Broke as broke:
             record.ended = broke.kind
-            await self._break_off(broke)
+            await asyncio.sleep(0)  # the loop sends what is written at the end of its turn, and a reset would drop it
+            if broke.kind == "cut":
+                self._connection.close()
+            else:
+                self._connection.reset()
         except asyncio.CancelledError:
             record.ended = LEFT
             raise
         finally:
-            self._let_go(answering)
+            answering.close()
+            record.seconds = desk.clock.now() - self._asked_at
         self._connection.finish(self._request)
 
     async def _say(self, said: Head, answering: Answering) -> None:
@@ -113,17 +118,6 @@ class Answer:
                 await connection.drained()
         if is_chunked:
             write(LAST_CHUNK)
-
-    async def _break_off(self, broke: Broke) -> None:
-        await asyncio.sleep(0)  # the loop sends what is written at the end of its turn, and a reset would drop it
-        if broke.kind == "cut":
-            self._connection.close()
-        else:
-            self._connection.reset()
-
-    def _let_go(self, answering: Answering) -> None:
-        answering.close()
-        self._record.seconds = self._desk.clock.now() - self._asked_at
 
 
 def _note_unread(record: Record, answering: Answering) -> None:

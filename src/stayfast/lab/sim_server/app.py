@@ -1,7 +1,6 @@
 """All providers behind one port: where it listens, which path is whose, and who may come in."""
 
 import asyncio
-import ipaddress
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from stayfast.lab.sim_server.answer import Answer, Desk, Headers, SimRequest, he
 from stayfast.lab.sim_server.control import Control
 from stayfast.lab.sim_server.recording import Grades, Records
 from stayfast.lab.simulated import Provider, ProviderConfig, ask_of
+from stayfast.server.config import is_loopback
 from stayfast.wire.errors import render
 from stayfast.wire.json_input import decode
 from stayfast.wire.models import model_list
@@ -52,17 +52,7 @@ class ListenConfig:
 
     @property
     def has_control(self) -> bool:
-        """Whether the control endpoints answer."""
-        return self.control_anywhere or _is_loopback(self.host)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        return self.control_anywhere or is_loopback(self.host)
 
 
 PATHS = {
@@ -127,7 +117,6 @@ class Site:
         """None is refused by its head: a provider reads the whole request."""
 
     async def handle(self, connection: Connection[SimRequest], request: SimRequest) -> None:
-        """Answer one request."""
         hot = self._hot.get(request.path)
         try:
             if hot is not None:
@@ -145,7 +134,8 @@ class Site:
 
     def render_error(self, request: SimRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
         """A whole error answer, as the vendor of the path's dialect words it."""
-        status, headers, body = render(error, _dialect(request.path), "req_sim")
+        dialect = Api.MESSAGES if "/messages" in request.path else Api.CHAT
+        status, headers, body = render(error, dialect, "req_sim")
         return self._whole(request, status, headers, body, keep_alive=keep_alive)
 
     def note_refusal(self, request: SimRequest, error: StayfastError) -> None:
@@ -191,11 +181,6 @@ class Site:
 
     def __repr__(self) -> str:
         return f"<Site: {', '.join(self._providers)}; {self.http!r}>"
-
-
-def _dialect(path: str) -> Api:
-    """Whose errors a client of this path understands."""
-    return Api.MESSAGES if "/messages" in path else Api.CHAT
 
 
 @contextmanager

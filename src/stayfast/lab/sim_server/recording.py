@@ -48,7 +48,6 @@ class Records:
         self._n = 0
 
     def next_number(self) -> int:
-        """A new request's number."""
         self._n += 1
         return self._n
 
@@ -125,7 +124,6 @@ class Grades:
             grade.retry_storm += 1
 
     def note_answer(self, client: bytes, body: bytes, now: float, said: Head) -> None:
-        """Its answer begins."""
         if said.status != TOO_MANY and said.status < SERVER_ERROR:
             if client in self._refused:
                 self._refused[client].pop(crc32(body), None)
@@ -144,7 +142,6 @@ class Grades:
         return {sha256(client).hexdigest()[:12] if client else "no key": grade for client, grade in self._grades.items()}
 
     def clear(self) -> None:
-        """Forget all."""
         self._grades.clear()
         self._refused.clear()
 

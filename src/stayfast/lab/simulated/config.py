@@ -47,12 +47,10 @@ class Mixture:
         return self.median_s * exp(self.sigma * rng.gauss())
 
     def scaled(self, factor: float) -> "Mixture":
-        """The same shape, `factor` times as long."""
         return replace(self, median_s=self.median_s * factor, tail_median_s=self.tail_median_s * factor)
 
     @property
     def mean_s(self) -> float:
-        """The mean, in seconds."""
         return ((1 - self.tail_share) * self.median_s * exp(self.sigma**2 / 2)
                 + self.tail_share * self.tail_median_s * exp(self.tail_sigma**2 / 2))
 
@@ -225,7 +223,6 @@ class Tariff:
         check_bounds(self)
 
     def usd(self, n_input: float, n_output: int) -> float:
-        """What so many tokens cost."""
         return (n_input * self.input_usd_per_mtok + n_output * self.output_usd_per_mtok) / 1e6
 
 

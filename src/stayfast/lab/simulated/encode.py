@@ -61,7 +61,6 @@ def _of_responses(said: Json, ask: Ask, *, is_incomplete: bool) -> Json:
 
 
 def _of_chat(said: Json, ask: Ask) -> Json:
-    """Of chat and completions."""
     said |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
     usage = said.get("usage")
     if usage is not None:
@@ -191,7 +190,6 @@ class Answer:
         return fold.body()
 
     def _texts(self, texts: list[str]) -> list[Json]:
-        """The whole text of each choice."""
         events = []
         for index, text in enumerate(texts):
             *opening, content = self._writer.events(TextDelta(text))
@@ -248,7 +246,6 @@ def _of_choice(said: Json, index: int) -> Json:
 
 
 def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
-    """The body of any answer that is not streamed."""
     if ask.api is Api.EMBEDDINGS:
         return _embeddings(ask)
     if ask.api is Api.COUNT_TOKENS:

@@ -213,7 +213,6 @@ class Engine:
             self.n_running -= 1
 
     def _ended(self, sequence: Sequence) -> None:
-        """All its tokens are there."""
         if not sequence.has_left:
             sequence.has_left = True
             self._released(sequence)
@@ -304,7 +303,6 @@ class StaticEngine(Engine):
         self._arm()
 
     def _fill(self) -> None:
-        """Make the next batch of those who wait."""
         self._window = None
         batch: list[Sequence] = []
         while self._waiting and len(batch) < self._model.max_running:
@@ -333,5 +331,4 @@ class StaticEngine(Engine):
 
 
 def engine_of(model: EngineModel, clock: Clock) -> Engine:
-    """The engine for its figures."""
     return (StaticEngine if model.batching == "static" else Engine)(model, clock)

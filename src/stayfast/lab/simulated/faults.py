@@ -129,7 +129,6 @@ class Regimes:
     outage: Annotated[Regime, About("Errors for everybody.")] = field(default_factory=lambda: Regime(20.0, error_rate=1.0))
 
     def of(self, weather: Weather) -> Regime:
-        """The regime of one kind of weather."""
         found: Regime = getattr(self, weather.value)
         return found
 

@@ -55,7 +55,6 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
 
 
 def n_tokens(value: Any) -> int:
-    """Tokens of all that is said in a decoded prompt."""
     if isinstance(value, str):
         return n_tokens_in(value)
     if isinstance(value, list):
@@ -118,7 +117,6 @@ def _read(block: Block, api: Api) -> tuple[Any, str, str]:
 
 
 def _refusal(marks: list[tuple[int, str]]) -> str:
-    """What Anthropic says to these marks."""
     if len(marks) > MOST_MARKS:
         return f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {len(marks)}."
     lives = [ttl for _, ttl in marks]

@@ -169,7 +169,6 @@ class Answering(CallState):
         raise Broke(fault.kind.value)
 
     def _refuse(self, said: Trouble, limits: list[Limit] | None = None) -> Head:
-        """An error answer."""
         self._settle(f"status_{said.status}", 0)
         provider = self._provider
         headers = error_headers(said, provider.numbers.vendor)
@@ -184,7 +183,6 @@ class Answering(CallState):
         return (JSON, *self._provider.headers(self))
 
     def _open(self, pace: Pace) -> Head:
-        """The head of a stream."""
         provider = self._provider
         self._remember()
         self._answer = Answer(self.ask, self._name, int(provider.clock.wall()))
@@ -226,7 +224,6 @@ class Answering(CallState):
         return head
 
     def _remember(self) -> None:
-        """Its answer begins."""
         if self.remembers is not None and self._provider.prompt_cache is not None:
             self._provider.prompt_cache.began(self.remembers)
 
@@ -262,7 +259,6 @@ class Answering(CallState):
             await asyncio.sleep(pause_s)
 
     async def _strike(self) -> bytes | None:
-        """The fault inside the body."""
         kind = self.fault.kind
         if kind is Kind.SILENT:
             await self._for_ever()
@@ -287,7 +283,6 @@ class Answering(CallState):
     # -- at any time
 
     def _n_by_now(self) -> int:
-        """Tokens that exist at this moment."""
         pace, provider = self._pace, self._provider
         if pace is None:
             return 0
@@ -332,7 +327,6 @@ class Answering(CallState):
         self._settle("cancelled", self._pace.n_output * self.ask.n_choices)
 
     def _settle(self, outcome: str, n_generated: int) -> None:
-        """It is over, once."""
         self.outcome = outcome
         self.n_generated = n_generated
         self.ended_at = self._provider.clock.now()
@@ -346,7 +340,6 @@ class Answering(CallState):
             await asyncio.sleep(delay_s)
 
     async def _for_ever(self) -> None:
-        """Until the caller's task is cancelled."""
         await asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:

@@ -77,13 +77,7 @@ class Counts(msgspec.Struct):
 
     @property
     def n_cancelled(self) -> int:
-        """Requests whose callers left before the end."""
         return self.outcomes.get("cancelled", 0)
-
-    @property
-    def n_completed(self) -> int:
-        """Requests answered as they should be."""
-        return self.outcomes.get("completed", 0)
 
 
 BAD_REQUEST: Final = 400  # HTTP's
@@ -138,7 +132,6 @@ class ProviderState:
 
     @property
     def weather(self) -> Weather:
-        """The regime at this moment."""
         return self._weather_at(self.clock.now())
 
     def inject(self, rule: FaultRule) -> None:
@@ -160,7 +153,6 @@ class ProviderState:
     # -- what its answerings ask of it
 
     def fault_for(self, api: Api, number: int, now: float) -> FaultRule | None:
-        """The fault that strikes a request, if one does."""
         if not self._rules:
             return None
         age_s = now - self._began_at
@@ -204,7 +196,6 @@ class ProviderState:
         return None
 
     def _look(self, ask: Ask) -> Looked:
-        """What is remembered of a prompt."""
         if self.prompt_cache is None or ask.prompt is None:
             return NOTHING_KEPT
         return self.prompt_cache.look(ask.prompt, ask.n_prompt_tokens)
@@ -244,7 +235,6 @@ class ProviderState:
         return max(now, self._warm_at)
 
     def limits(self) -> list[Limit]:
-        """What is left of its quota."""
         return self._meter.limits(self.clock.now()) if self._meter is not None else []
 
     def injected(self, fault: FaultRule, ask: Ask) -> tuple[Trouble, list[Limit]]:

@@ -99,13 +99,9 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
         request.max_output_tokens, None if said else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
         session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
-        _blocks(request.body) if has_blocks else (),
+        tuple(blocks_of(asked(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks else (),
         prompt=prompt_of(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,
         echo=_echo(request.body) if request.api is Api.RESPONSES else ())
-
-
-def _blocks(body: bytes) -> tuple[int, ...]:
-    return tuple(blocks_of(asked(body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN))
 
 
 def _echo(body: bytes) -> tuple[tuple[str, bytes], ...]:
@@ -146,7 +142,6 @@ def _forced_tool(body: _Body) -> tuple[str | None, str | None]:
 
 
 def _json_mode(body: _Body) -> str | None:
-    """The answer where JSON is asked for."""
     asked = [_ANY.decode(raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
     for form in (asked[0], _member(asked[1], "format"), _member(asked[2], "format")):
         kind = _member(form, "type")

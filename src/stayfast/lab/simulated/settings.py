@@ -46,11 +46,9 @@ class Simulated:
 
     @property
     def counts(self) -> Counts:
-        """What it was asked, and what was thrown away."""
         return self.provider.counts
 
     def can_serve(self, api: Api) -> bool:
-        """All of them."""
         return True
 
     async def open(self, call: Call) -> Stream:
@@ -66,7 +64,8 @@ class Simulated:
         try:
             head = await answering.begin()
             if head.status != 200:
-                raise self._failure(request.api, head)
+                raise from_response(self.name, request.api, head.status, dict(head.headers), head.body or b"",
+                                    now_wall=self._clock.wall())
             if request.stream and head.body is not None:
                 raise error_in(self.name, head.body) or malformed(self.name, "a whole answer to a request for a stream")
         except Broke as broke:
@@ -81,9 +80,6 @@ class Simulated:
 
     def close(self) -> None:
         """Nothing idle to close."""
-
-    def _failure(self, api: Api, head: Head) -> UpstreamFailed:
-        return from_response(self.name, api, head.status, dict(head.headers), head.body or b"", now_wall=self._clock.wall())
 
     def __repr__(self) -> str:
         return f"<Simulated {self.provider!r}>"
@@ -102,7 +98,6 @@ class _Body:
         self._whole = head.body
 
     async def read(self) -> bytes:
-        """The next bytes; b"" at the clean end."""
         if self._whole is not None:
             whole, self._whole = self._whole, b""
             return whole
@@ -112,11 +107,9 @@ class _Body:
             raise _broken(self._name, broke) from None
 
     def close(self) -> None:
-        """The caller has gone."""
         self._answering.close()
 
     def release(self) -> None:
-        """The answer is whole."""
         self._answering.close()
 
 

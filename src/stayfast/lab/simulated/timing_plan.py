@@ -27,7 +27,6 @@ class Dice:
         self._base = ((seed << 32) | crc32(name.encode())) << 80
 
     def of_request(self, number: int) -> Random:
-        """For what a request gets."""
         return Random(self._base | number)
 
     def of_faults(self, number: int) -> Random:
@@ -35,11 +34,9 @@ class Dice:
         return Random(self._base | (_FAULT << 64) | number)
 
     def of_errors(self, number: int) -> Random:
-        """For the errors of bad times."""
         return Random(self._base | (_ERROR << 64) | number)
 
     def of_weather(self) -> Random:
-        """For the regimes."""
         return Random(self._base | (_WEATHER << 64))
 
     def of_session(self, session: str, window: int) -> Random:
@@ -47,7 +44,6 @@ class Dice:
         return Random(self._base | (_SESSION << 64) | (crc32(session.encode()) << 32) | (window & 0xFFFFFFFF))
 
     def of_cold_start(self, number: int) -> Random:
-        """For a cold start."""
         return Random(self._base | (_COLD << 64) | number)
 
 

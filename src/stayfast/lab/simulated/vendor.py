@@ -118,7 +118,6 @@ def used_up(limits: list[Limit], retry_after_s: float | None) -> list[Limit]:
 
 
 def overloaded(vendor: Vendor, api: Api) -> Trouble:
-    """What this vendor answers when it has no room."""
     if vendor == "anthropic" and api.is_anthropic:
         return trouble(529)
     return trouble(503)
@@ -160,7 +159,7 @@ def limit_headers(limits: list[Limit], vendor: Vendor, wall: float) -> Headers:
             (f"anthropic-ratelimit-{one.name}-remaining", str(one.remaining)),
             (f"anthropic-ratelimit-{one.name}-reset", rfc3339(wall + one.full_in_s))))
     if vendor in ("openai", "azure"):
-        said = go_duration if vendor == "openai" else _whole_seconds
+        said = go_duration if vendor == "openai" else lambda seconds: str(ceil(seconds))
         return tuple(pair for one in limits if one.name in ("requests", "tokens") for pair in (
             (f"x-ratelimit-limit-{one.name}", str(one.limit)),
             (f"x-ratelimit-remaining-{one.name}", str(one.remaining)),
@@ -205,10 +204,6 @@ def go_duration(seconds: float) -> str:
 def rfc3339(wall: float) -> str:
     """An instant as RFC 3339 writes it, in UTC, rounded up to the second."""
     return datetime.fromtimestamp(ceil(wall), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _whole_seconds(seconds: float) -> str:
-    return str(ceil(seconds))
 
 
 _FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "input-tokens": "input_tokens_per_min",
@@ -271,7 +266,6 @@ class Meter:
                 bucket.charge(n_tokens, now)
 
     def limits(self, now: float) -> list[Limit]:
-        """Every limit as it stands."""
         return [self._limit(name, now) for name in self._buckets]
 
     def _limit(self, name: str, now: float) -> Limit:

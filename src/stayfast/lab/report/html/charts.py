@@ -102,7 +102,6 @@ def _failed(run: Measured, order: int, scale: Scale, box: Box) -> Markup | None:
 
 def over_time(runs: Sequence[tuple[Measured, Timeline]], title: str, span_s: float, unit: Unit,
               lines: Sequence[Line]) -> Markup:
-    """Lines over the run's time."""
     box = Box(height=190)
     across = Scale(0.0, span_s, box.left, box.right)
     up = unit.scale([value for _, timeline in runs for line in lines for value in line.read(timeline)], box.bottom, box.top)
@@ -187,13 +186,10 @@ def _paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
         has_failed = row == FAILED
         y = box.top - 4 - _FAILED_HEIGHT if has_failed else box.bottom - (row + 1) * tall
         shape = f"h{wide:.2f}v{_FAILED_HEIGHT if has_failed else tall:.2f}h-{wide:.2f}z"
-        style = _failed_style(n / offered[column]) if has_failed else f"h{level_of(n, most)}"
+        share = n / offered[column]
+        style = ("x2" if share > 0.1 else "x1" if share > 0.01 else "x0") if has_failed else f"h{level_of(n, most)}"
         drawn.setdefault(style, []).append(f"M{number(box.left + column * wide)} {number(y)}{shape}")
     return {style: "".join(parts) for style, parts in drawn.items()}
-
-
-def _failed_style(share: float) -> str:
-    return "x2" if share > 0.1 else "x1" if share > 0.01 else "x0"
 
 
 def level_of(n: int, most: int) -> int:

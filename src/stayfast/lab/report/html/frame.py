@@ -26,7 +26,6 @@ class Box:
 
     @property
     def bottom(self) -> float:
-        """Where the plot ends and its words begin."""
         return self.height - self.room_below
 
 
@@ -46,14 +45,12 @@ class Series:
 
     @property
     def style(self) -> str:
-        """Its CSS classes."""
         if self.is_bad:
             return "line bad"
         return f"line s{self.colour % COLOURS}" + " dashed" * self.is_dashed + " faint" * self.is_faint
 
 
 def card(title: str, note: Child, *inside: Child, wide: bool = False, cls: str = "") -> Markup:
-    """A titled box on the page."""
     words = tag("p", note, cls="note") if note else None
     return tag("figure", tag("figcaption", tag("h3", title), words), *inside, cls=f"card {'wide ' * wide}{cls}".strip())
 
@@ -108,7 +105,6 @@ def hover_lines(box: Box, series: Sequence[Series]) -> Markup:
 
 
 def limit(box: Box, y: float, text: str) -> Markup:
-    """A bound across the plot."""
     return tag("g", tag("line", x1=box.left, x2=box.right, y1=y, y2=y, cls="limit"),
                tag("text", text, x=box.right - 4, y=y - 4, text_anchor="end", cls="limit-word"))
 
@@ -184,7 +180,6 @@ def ticks(scale: Scale, most: int = 6) -> list[float]:
 
 
 def time_ticks(span_s: float, most: int = 8) -> list[float]:
-    """Round instants of a run."""
     step = next((step for step in _TIME_STEPS_S if span_s / step <= most), _round_up(span_s / most))
     return [number * step for number in range(floor(span_s / step + 1e-9) + 1)]
 

@@ -30,7 +30,6 @@ def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Mar
 
 
 def join(*children: Child) -> Markup:
-    """The children after one another."""
     return Markup("".join(_inner(child) for child in children))
 
 

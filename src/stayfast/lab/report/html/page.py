@@ -7,7 +7,6 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from importlib.resources import files
 from math import isfinite
 from typing import Final
@@ -35,7 +34,8 @@ def page(runs: Sequence[Measured], comparison: Comparison | None = None, checks:
         raise ValueError("a report needs at least one run")
     folder = files("stayfast.lab.report.html")
     style, script = (folder.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
-    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_digest(script)}'; base-uri 'none'; "
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
               "form-action 'none'")
     title = f"{' against '.join(run.result.label for run in runs[:MANY])} - stayfast bench"
     head = tag("head", Markup('<meta charset="utf-8">'), tag("meta", http_equiv="Content-Security-Policy", content=policy),
@@ -49,10 +49,6 @@ def page(runs: Sequence[Measured], comparison: Comparison | None = None, checks:
     body = tag("body", main, tag("div", cls="tip", role="status"), tag("script", Markup(script)))
     is_valid = all(run.result.health.is_valid for run in runs)
     return "<!doctype html>\n" + tag("html", head, body, lang="en", cls=None if is_valid else "is-invalid") + "\n"
-
-
-def _digest(script: str) -> str:
-    return b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 def _percentiles(runs: Sequence[Measured]) -> Markup:
@@ -98,7 +94,6 @@ def _folded(run: Measured) -> Markup:
 
 
 def _details(run: Measured) -> Markup:
-    """What is drawn for one run alone."""
     result = run.result
     span_s = _span_s([run])
     first = heat_map(heat_of_rows(result.samples, "ttft_sched", span_s), "Time to the first token, every request",
@@ -127,13 +122,9 @@ def _sweep(runs: Sequence[Measured]) -> Markup | None:
     return section(
         "Against the load",
         charts.against_load(runs, "Time to the first token, from the intended start", SECONDS, [
-            (f"p{rank}", partial(_first_at, rank / 100)) for rank in (99, 50)]),
+            ("p99", lambda run: run.ranked("ttft_sched", 0.99)), ("p50", lambda run: run.ranked("ttft_sched", 0.5))]),
         charts.against_load(runs, "Requests a second", RATES, (
             ("good", lambda run: run.rate(run.goodput.n_good)), ("offered", lambda run: run.rate(run.n_offered)))))
-
-
-def _first_at(share: float, run: Measured) -> float:
-    return run.ranked("ttft_sched", share)
 
 
 def _span_s(runs: Sequence[Measured]) -> float:
@@ -212,7 +203,6 @@ def _tile(name: str, note: str, figures: Sequence[str]) -> Markup:
 
 
 def latencies(runs: Sequence[Measured]) -> Markup:
-    """Every latency at every rank."""
     rows = [row for name in (LATENCIES if len(runs) <= MAX_IN_FULL else _FEWER) for row in _latency_rows(runs, name)]
     heads = ("", *(("",) if len(runs) > 1 else ()), *(name for name, _ in _RANKS), "mean", "n")
     table = tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
@@ -234,7 +224,6 @@ def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
 
 
 def swatch(order: int) -> Markup:
-    """A run's colour."""
     return tag("span", cls=f"swatch c{order % COLOURS}")
 
 
@@ -247,7 +236,6 @@ def _survivors(runs: Sequence[Measured]) -> Markup | None:
 
 
 def goodput(runs: Sequence[Measured]) -> Markup:
-    """How much was good, and why the rest was not."""
     return section("Goodput", *(_goodput_card(run, order) for order, run in enumerate(runs)))
 
 
@@ -269,7 +257,6 @@ def _goodput_card(run: Measured, order: int) -> Markup:
 
 
 def checked(checks: Sequence[Checked]) -> Markup | None:
-    """The run's assertions."""
     if not checks:
         return None
     rows = []
@@ -310,5 +297,4 @@ def definitions() -> Markup:
 
 
 def section(title: str, *inside: Child) -> Markup:
-    """A heading and cards beneath it."""
     return tag("section", tag("h2", title), tag("div", *inside, cls="grid"))
