@@ -16,7 +16,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.lab.claims import brownout, noisy
 from stayfast.lab.harness.load import Load
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.harness.tenants import Tenants, chat
+from stayfast.lab.harness.virtual import Tenants, chat
 from stayfast.lab.load.arrivals import Gamma, Ramp, Stage
 from stayfast.lab.load.lengths import Constant, Lognormal
 from stayfast.lab.load.measure import Plan

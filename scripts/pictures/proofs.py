@@ -4,7 +4,6 @@ from draw import Line
 from scene import waits_s
 
 from stayfast.lab.claims import overload, stalls, stragglers, tail
-from stayfast.lab.harness.hedging_runs import ask_in_virtual_time
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.priority import Tier
@@ -15,7 +14,8 @@ BUDGET = 0.1
 
 def hedging(n: int, seed: int) -> tuple[Line, Line]:
     """The two providers of `prove tail`."""
-    off, on = (waits_s(run_virtual(ask_in_virtual_time, tail.PROVIDERS, config, tail.load(n / tail.RATE_RPS), seed))
+    load = tail.tail_load(n / tail.TAIL_RPS)
+    off, on = (waits_s(run_virtual(tail.ask_in_virtual_time, tail.HEAVY_TAILED, config, load, seed))
                for config in (HedgeConfig("off"), HedgeConfig(budget=BUDGET)))
     return Line("hedging off", off), Line("on, budget: 0.1", on)
 

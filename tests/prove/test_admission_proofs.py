@@ -3,8 +3,7 @@
 import pytest
 
 from stayfast.lab.claims import fair, noisy, quota
-from stayfast.lab.harness.tenants import Tenants, chat
-from stayfast.lab.harness.virtual import run_virtual
+from stayfast.lab.harness.virtual import Tenants, chat, run_virtual
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop

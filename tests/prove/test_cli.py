@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli import main
-from stayfast.lab.harness.claim import Conditions, Figure, Finding
-from stayfast.lab.harness.report import as_text
+from stayfast.lab.harness.claim import Conditions, Figure, Finding, as_text
 from stayfast.lab.report.table import Ink
 from tests.prove.fakes import FALLS_SHORT, HOLDS, Fake, fakes
 

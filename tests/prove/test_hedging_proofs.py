@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from stayfast.lab.claims import hangs, hedge, tail
-from stayfast.lab.claims.hangs import Hangs
-from stayfast.lab.claims.hedge import Hedge
+from stayfast.lab.claims import tail
 from stayfast.lab.claims.mixed import Mixed, Rivals, load_of
 from stayfast.lab.claims.mixed import in_virtual_time as mixed_in_virtual_time
-from stayfast.lab.claims.tail import Tail
+from stayfast.lab.claims.tail import Hangs, Hedge, Tail, ask_in_virtual_time, ask_over_sockets
 from stayfast.lab.harness.claim import Claim, Extent
-from stayfast.lab.harness.hedging_runs import Waits, ask_in_virtual_time, ask_over_sockets, waits
-from stayfast.lab.harness.load import Load
+from stayfast.lab.harness.load import Load, Waits, waits
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.load.result import Result
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -25,14 +22,14 @@ BRIEF = Extent(300, 1.0)
 
 
 def _tail(config: HedgeConfig) -> Waits:
-    return waits(run_virtual(ask_in_virtual_time, tail.PROVIDERS, config, tail.load(60.0), 1))
+    return waits(run_virtual(ask_in_virtual_time, tail.HEAVY_TAILED, config, tail.tail_load(60.0), 1))
 
 
 def test_the_tail_in_virtual_time() -> None:
     """6,000 requests, whose draws are heavy: within 15 % of the goals; without hedges far from them."""
     hedged = _tail(HedgeConfig(budget=0.1))
-    assert hedged.p95_s <= tail.GOALS[0.1]["p95_s"] * 1.15
-    assert hedged.p99_s <= tail.GOALS[0.1]["p99_s"] * 1.15
+    assert hedged.p95_s <= tail.TAIL_GOALS[0.1]["p95_s"] * 1.15
+    assert hedged.p99_s <= tail.TAIL_GOALS[0.1]["p99_s"] * 1.15
     assert hedged.calls <= 1.11
     assert hedged.n_failed == 0
     assert _tail(HedgeConfig("off")).p99_s > 5
@@ -40,12 +37,12 @@ def test_the_tail_in_virtual_time() -> None:
 
 def test_hangs_in_virtual_time() -> None:
     """At the default budget p99 is some hundredths of a second; without hedges it is a time-out."""
-    hedged, plain = (waits(run_virtual(ask_in_virtual_time, hangs.PROVIDERS, config, hangs.load(100.0), 1))
+    hedged, plain = (waits(run_virtual(ask_in_virtual_time, tail.HANGING, config, tail.hangs_load(100.0), 1))
                      for config in (HedgeConfig(), HedgeConfig("off")))
-    assert (hedged.p99_s <= hangs.GOALS["p99_s"], hedged.calls <= hangs.GOALS["calls"]) == (True, True)
+    assert (hedged.p99_s <= tail.HANGS_GOALS["p99_s"], hedged.calls <= tail.HANGS_GOALS["calls"]) == (True, True)
     assert hedged.n_failed <= 4
     assert plain.n_failed > 100
-    assert [provider.faults[0].rate for provider in hangs.PROVIDERS.values()] == [0.05, 0.05]
+    assert [provider.faults[0].rate for provider in tail.HANGING.values()] == [0.05, 0.05]
 
 
 def test_mixed_in_virtual_time() -> None:
@@ -80,8 +77,7 @@ def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
     async def shortly(providers: Mapping[str, Any], hedge_settings: Mapping[str, Any], load: Load, seed: int) -> Result:
         return await ask_over_sockets(providers, hedge_settings, replace(load, warmup_s=1.0), seed)
 
-    for module in (hangs, hedge, tail):
-        monkeypatch.setattr(module, "ask_over_sockets", shortly)
+    monkeypatch.setattr(tail, "ask_over_sockets", shortly)
 
 
 @pytest.mark.sockets

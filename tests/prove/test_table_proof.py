@@ -16,9 +16,17 @@ from stayfast.lab.claims.semantic import CLASSES
 from stayfast.lab.claims.table import ALL_ON, DIRECT, TIDY, Size, Table
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.lab.workloads.desk_providers import question_in
-from stayfast.lab.workloads.desk_visits import Outcomes, embedder_of, visit_in_virtual_time
-from stayfast.lab.workloads.support_desk import AGAIN, Desk, Visit, answer_of, visits
+from stayfast.lab.workloads.support_desk import (
+    AGAIN,
+    Desk,
+    Outcomes,
+    Visit,
+    answer_of,
+    embedder_of,
+    question_in,
+    visit_in_virtual_time,
+    visits,
+)
 from stayfast.policy.cache.calibration import Calibrator
 from tests.bench.phrased import as_csv
 

@@ -18,8 +18,7 @@ from stayfast.cli import say
 from stayfast.cli.bench import allow_sockets, machine
 from stayfast.core.clock import SystemClock
 from stayfast.lab.claims.registry import claims
-from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed
-from stayfast.lab.harness.report import as_json, as_text
+from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, as_json, as_text
 from stayfast.lab.report.table import Ink
 from stayfast.settings import environment
 

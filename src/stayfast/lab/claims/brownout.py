@@ -17,10 +17,9 @@ from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway, since_start_s, why_spoiled
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
+from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.load.virtual import virtual
 from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -114,9 +113,8 @@ async def over_sockets(phases: Phases, seed: int, breaker: Mapping[str, Any]) ->
 
 async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int, int]:
     """The same through the pipeline."""
-    settings = settings_of(dict.fromkeys((BAD, GOOD), provider(seed)), {"breaker": BreakerConfig(**{
+    system = virtual_system(loop, dict.fromkeys((BAD, GOOD), provider(seed)), seed, {"breaker": BreakerConfig(**{
         **phases.breaker, **breaker})}, hedge=HedgeConfig(mode="off"))
-    system = virtual(settings, loop, seed)
     bad = simulated(system, BAD)
     peaks: list[int] = []
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from random import Random
 
 from stayfast.lab.harness.claim import Figure, Finding
-from stayfast.lab.harness.tenants import Book, Tenants, chat
-from stayfast.lab.harness.virtual import VirtualClaim
+from stayfast.lab.harness.virtual import Book, Tenants, VirtualClaim, chat
 from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
 from stayfast.policy.admission.fair_share import weighted
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig

@@ -5,7 +5,7 @@ and in many forms (white space, the order of members, streamed or whole), many o
 puts into each answer for which of all these it was made, and each answer is compared with its request. The identity of a
 request is known from how it was drawn, and never from the code that makes keys.
 
-The same again with the semantic cache, whose embedder finds all texts alike (`workloads.echo_upstream`): then nothing but
+The same again with the semantic cache, whose embedder finds all texts alike (`workloads.memory`): then nothing but
 the scope keeps answers apart, and only the question may be another one.
 
 With `--data` also conversations: a question, its answer, and a follow-up ("What are its types?"). The follow-up is asked
@@ -28,7 +28,7 @@ import msgspec
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.lab.workloads.echo_upstream import SEMANTIC, Echoed, ask, echo_gateway, name_of
+from stayfast.lab.workloads.memory import SEMANTIC, Echoed, ask, echo_gateway, name_of
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing.simloop import SimLoop

@@ -18,8 +18,7 @@ from typing import NamedTuple
 from stayfast.core.events import Fact, RequestDone
 from stayfast.core.types import Request, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.tenants import DAY_S, UPSTREAM, Tenants, chat
-from stayfast.lab.harness.virtual import VirtualClaim, simulated
+from stayfast.lab.harness.virtual import DAY_S, UPSTREAM, Tenants, VirtualClaim, chat, simulated
 from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
 from stayfast.policy.admission.lanes import LanesConfig
 from stayfast.policy.admission.overload import AdmissionConfig

@@ -27,13 +27,12 @@ from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.load import Load, ask, simulated_gateway, since_start_s, why_spoiled
 from stayfast.lab.harness.processes import MODEL, Server
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
+from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.lengths import CONV_INPUT, CONV_OUTPUT
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.runner import LEAD_S
 from stayfast.lab.load.schedule import Shot, shots
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.load.virtual import virtual
 from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
 from stayfast.lab.simulated.faults import CALM
 from stayfast.lab.simulated.request import Ask
@@ -202,8 +201,7 @@ def _name(rival: Rival) -> str:
 
 async def in_virtual_time(loop: SimLoop, load: Load, hedge: HedgeConfig, seed: int) -> Result:
     """The requests of a load through the pipeline, with the dice of `Rivals`."""
-    providers = {name: provider(number) for number, name in enumerate(NAMES)}
-    system = virtual(settings_of(providers, hedge=hedge), loop, seed)
+    system = virtual_system(loop, {name: provider(number) for number, name in enumerate(NAMES)}, seed, hedge=hedge)
     for number, name in enumerate(NAMES):
         upstream = simulated(system, name)
         upstream.number_of = _Numbers().of

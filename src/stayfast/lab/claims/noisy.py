@@ -20,8 +20,7 @@ from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, largest_lag_ms, simulated_gateway, waits_s
-from stayfast.lab.harness.tenants import UPSTREAM, Tenants, chat
-from stayfast.lab.harness.virtual import run_virtual_in_thread
+from stayfast.lab.harness.virtual import UPSTREAM, Tenants, chat, run_virtual_in_thread
 from stayfast.lab.load.arrivals import Gamma
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact

@@ -26,13 +26,12 @@ from typing import NamedTuple
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, simulated_gateway, why_spoiled
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of
+from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.arrivals import Ramp, Stage
 from stayfast.lab.load.lengths import CONV_OUTPUT
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.load.virtual import virtual
 from stayfast.lab.simulated import EngineModel, Gaps, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import Tier
@@ -131,8 +130,7 @@ async def _ask_all(phases: Phases, seed: int, put: Callable[[Tier, Load, int], A
 async def in_virtual_time(loop: SimLoop, phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
     """Through the pipeline."""
     tenants = {tier.value: TenantConfig(tier) for tier in Tier}
-    system = virtual(replace(settings_of({"engine": PROVIDER}), admission=admission, tenants=tenants), loop, seed)
-
+    system = virtual_system(loop, {"engine": PROVIDER}, seed, settings={"admission": admission, "tenants": tenants})
     prompts = Prompts(seed)
 
     async def put(tier: Tier, load: Load, seed: int) -> Result:

@@ -15,8 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.tenants import Tenants, chat
-from stayfast.lab.harness.virtual import VirtualClaim, arrive
+from stayfast.lab.harness.virtual import Tenants, VirtualClaim, arrive, chat
 from stayfast.lab.simulated import Gaps, Lengths, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price

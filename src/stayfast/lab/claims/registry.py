@@ -9,8 +9,6 @@ from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.fair import FAIR
-from stayfast.lab.claims.hangs import Hangs
-from stayfast.lab.claims.hedge import Hedge
 from stayfast.lab.claims.isolation import Isolation
 from stayfast.lab.claims.lanes import LANES_CLAIM
 from stayfast.lab.claims.leaks import LEAKS
@@ -26,7 +24,7 @@ from stayfast.lab.claims.stalls import Stalls
 from stayfast.lab.claims.storm import Storm
 from stayfast.lab.claims.stragglers import Stragglers
 from stayfast.lab.claims.table import Table
-from stayfast.lab.claims.tail import Tail
+from stayfast.lab.claims.tail import Hangs, Hedge, Tail
 from stayfast.lab.claims.tools import TOOLS
 from stayfast.lab.claims.truth import Truth
 from stayfast.lab.harness.claim import Claim

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of, simulated
+from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.result import Result, Sample
 from stayfast.lab.load.runner import Asking, Target
-from stayfast.lab.load.virtual import virtual
 from stayfast.lab.simulated import EngineModel, FaultRule, Kind, Mixture, ProviderConfig
 from stayfast.policy.resilience.limits import LimitConfig, Mode
 from stayfast.testing.simloop import SimLoop
@@ -94,7 +93,7 @@ def provider(seed: int) -> ProviderConfig:
 
 async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, mode: Mode) -> tuple[Result, int]:
     """The storm through the pipeline, and the most at the engine from its return on."""
-    system = virtual(settings_of({UPSTREAM: provider(seed)}, {"limit": LimitConfig(mode)}), loop, seed)
+    system = virtual_system(loop, {UPSTREAM: provider(seed)}, seed, {"limit": LimitConfig(mode)})
     engine = simulated(system, UPSTREAM)
 
     def come_back() -> None:

@@ -22,8 +22,7 @@ from typing import Any
 from stayfast.core.types import Request
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import Load, ask, largest_lag_ms, simulated_gateway, waits_s, why_spoiled
-from stayfast.lab.harness.tenants import UPSTREAM, Tenants, chat
-from stayfast.lab.harness.virtual import arrive, run_virtual_in_thread
+from stayfast.lab.harness.virtual import UPSTREAM, Tenants, arrive, chat, run_virtual_in_thread
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated import EngineModel, Gaps, ProviderConfig

@@ -9,7 +9,7 @@ audits alone, learned while the first requests pass, which are left out of the f
 The bound of p50 is what 40 % set: were all of them answered in no time, it would be 0.120 s, the direct answers' p17.
 Every answer is judged by its question's article. A cancelled call pays its prompt, and what it had said.
 
-In virtual time vectors are made beforehand (`workloads.desk_visits`). With `--data` the questions that come again are, in
+In virtual time vectors are made beforehand (`workloads.support_desk`). With `--data` the questions that come again are, in
 a run of its own, a bank's (BANKING77), which are harder to tell apart: at `max_error: 5%`, and no goal but that.
 
 When wrong: wordings are made up, and a help desk's tasks lie apart; a provider's draws are independent. Calls of audits are
@@ -27,12 +27,18 @@ from typing import Any, Final
 
 from stayfast.lab.claims.semantic import CLASSES, HELP_DESK
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, SetUpFailed, ratio
-from stayfast.lab.harness.hedging_runs import waits
-from stayfast.lab.harness.load import why_spoiled
+from stayfast.lab.harness.load import waits, why_spoiled
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.lab.workloads.desk_visits import Outcomes, prepare_embedder, visit_in_virtual_time, visit_over_sockets
 from stayfast.lab.workloads.memory import MemoryEmbedder
-from stayfast.lab.workloads.support_desk import Desk, Visit, visits
+from stayfast.lab.workloads.support_desk import (
+    Desk,
+    Outcomes,
+    Visit,
+    prepare_embedder,
+    visit_in_virtual_time,
+    visit_over_sockets,
+    visits,
+)
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig

@@ -23,10 +23,9 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.load import Load, ask, n_failed, since_start_s, why_spoiled
 from stayfast.lab.harness.processes import MODEL, Processes, Server
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, settings_of
+from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact, Measured
-from stayfast.lab.load.virtual import virtual
 from stayfast.lab.report.compare import CompareConfig, compare
 from stayfast.lab.simulated import PRESETS, Mixture, ProviderConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -77,7 +76,7 @@ class Truth:
 
 async def in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> Result:
     """The same provider, asked through the pipeline."""
-    system = virtual(settings_of({"known": ProviderConfig(PRESET, seed)}, hedge=UNHEDGED), loop, seed)
+    system = virtual_system(loop, {"known": ProviderConfig(PRESET, seed)}, seed, hedge=UNHEDGED)
     return await ask_pipeline(system, Load(seconds, RATE_RPS, n_output=2), loop, seed)
 
 

@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import inf, isnan
-from typing import Any
+from typing import Any, Final
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
+from stayfast.lab.harness.claim import Figure, ratio
 from stayfast.lab.harness.processes import MODEL, Processes, Server, gateway_settings
 from stayfast.lab.load.arrivals import Arrivals, Gamma
 from stayfast.lab.load.client import AskingConfig, HttpConfig, HttpTarget
@@ -15,8 +16,10 @@ from stayfast.lab.load.lengths import Constant, Length
 from stayfast.lab.load.measure import Origin, Plan, perform
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.schedule import Limit, Prompts, Workload
+from stayfast.lab.load.stats import Exact
 
-BLOCK_S = 5.0  # of several targets, each gets the whole load for so long in turn
+LONG_S: Final = 5.0
+BLOCK_S: Final = 5.0  # of several targets, each gets the whole load for so long in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +43,14 @@ class Load:
     def plan(self, seed: int) -> Plan:
         """The bench's own form of the load."""
         arrivals = None if self.n_concurrent else self.arrivals or Gamma(self.rate_rps)
-        workload = Workload(input=_length(self.n_input), output=_length(self.n_output), arrivals=arrivals)
+        n_input, n_output = (Constant(n) if isinstance(n, int) else n for n in (self.n_input, self.n_output))
+        workload = Workload(input=n_input, output=n_output, arrivals=arrivals)
         return Plan(workload, Limit(self.seconds, None, self.warmup_s), seed, self.n_concurrent, self.timeout_s,
                     min(BLOCK_S, self.seconds))
 
     def asking(self) -> AskingConfig:
         """The form of the requests."""
         return AskingConfig(self.api, self.model, self.stream, self.key, extra=dict(self.extra))
-
-
-def _length(tokens: int | Length) -> Length:
-    return Constant(tokens) if isinstance(tokens, int) else tokens
 
 
 async def ask(load: Load, urls: Mapping[str, str], seed: int, prompts: Prompts | None = None) -> dict[str, Result]:
@@ -87,6 +87,35 @@ def waits_s(result: Result) -> list[float]:
     """From the intended start of each request to its first token; infinite where it failed."""
     return [inf if error or isnan(wait_s) else wait_s
             for error, wait_s in zip(result.samples.errors, since_start_s(result, "first_s"), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What one run came to: waits from the intended start, and calls to upstreams a request."""
+
+    n: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    past_5_s: float  # share
+    calls: float
+    n_failed: int
+
+    def figures(self, where: str, goals: Mapping[str, float]) -> list[Figure]:
+        """Each as a figure, with its goal where there is one."""
+        shown = (("p50_s", "TTFT p50", "s", 1.0), ("p95_s", "TTFT p95", "s", 1.0), ("p99_s", "TTFT p99", "s", 1.0),
+                 ("past_5_s", "past 5 s", "%", 100.0), ("calls", "calls a request", "", 1.0),
+                 ("n_failed", "requests without an answer", "", 1.0))
+        return [Figure(f"{where}: {words} (n={self.n})", getattr(self, name) * factor, unit,
+                       goals[name] * factor if name in goals else None) for name, words, unit, factor in shown]
+
+
+def waits(result: Result) -> Waits:
+    """The figures of one run; NaN where nothing was asked. A request without an answer waits for ever."""
+    each_s = waits_s(result)
+    exact, n = Exact(each_s), len(each_s)
+    return Waits(n, exact.at(0.5), exact.at(0.95), exact.at(0.99), ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
+                 ratio(sum(result.samples.ints["n_upstream_attempts"]), n), n_failed(result))
 
 
 def n_failed(result: Result) -> int:

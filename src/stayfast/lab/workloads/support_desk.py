@@ -1,4 +1,4 @@
-"""What a shop's help desk is asked: questions that come again in other words, and questions that nobody asks twice.
+"""A shop's help desk: what it is asked, providers that know its articles, and visitors at the whole pipeline.
 
     again   one of the desk's tasks, the popular more often (Zipf); each is said with one of three verbs, one of three nouns,
             in one of 25 frames, with a greeting or a courtesy or neither: 22,500 wordings a task
@@ -6,14 +6,59 @@
             a case of its own, so that its answer is another one. That is where a cache errs
 
 Each question has an article that answers it; the article's number in an answer shows for which question it was made.
+
+In virtual time vectors are made beforehand, by the model that a gateway uses, as a computation takes no virtual time. A
+look-up is charged EMBED_S for one instead, which is what a short text takes on a machine that is not idle.
+
+As a program it is `stayfast sim` with such providers, at `{url}/NAME`: `python -m stayfast.lab.workloads.support_desk FILE
+SEED`, a file of questions and their articles as JSON.
 """
 
-from collections.abc import Sequence
+import asyncio
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import accumulate
+from math import inf, nan
+from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+import uvloop
+
+from stayfast.core.clock import Clock, SystemClock
+from stayfast.core.errors import StayfastError
+from stayfast.core.types import Api
+from stayfast.http.server.connection import Connection
+from stayfast.lab.harness.claim import SetUpFailed
+from stayfast.lab.harness.load import LONG_S, Load, ask
+from stayfast.lab.harness.processes import Processes, Server
+from stayfast.lab.harness.virtual import HEAVY_TAIL, read, simulated
 from stayfast.lab.load.lengths import Book
+from stayfast.lab.load.result import Result
+from stayfast.lab.load.schedule import Prompts, Shot
+from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.virtual import virtual
+from stayfast.lab.sim_server.answer import Answer, SimRequest
+from stayfast.lab.sim_server.app import ListenConfig, Site, signalled
+from stayfast.lab.simulated import Answering, Ask, Gaps, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
+from stayfast.lab.simulated.settings import SimulatedUpstream
+from stayfast.lab.workloads.memory import MemoryEmbedder, cache_result
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.gateway import Gateway
+from stayfast.settings import Route, Settings, environment
+from stayfast.settings.environment import cache_home
+from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
+from stayfast.testing.simloop import SimLoop
+from stayfast.upstreams.base import Call
+from stayfast.wire.json_input import decode
+
+if TYPE_CHECKING:
+    from stayfast.stores.embedder import Floats
 
 _TASKS: Final = tuple((tuple(does.split("/")), tuple(what.split("/"))) for does, what in (line.split(" | ") for line in """
 cancel/call back/withdraw | an order/a purchase/something I have ordered
@@ -185,3 +230,255 @@ class DeskPrompts:
         if visit.pasted is None:
             return visit.text
         return visit.text + BELOW + self._book.passage(visit.pasted, N_PASTED)
+
+
+NAMES: Final = ("a", "b")
+MODEL: Final = "claude-sonnet-4-6"
+MAX_OUTPUT: Final = 1024  # tokens that an answer may have
+_TARIFF: Final = Tariff(3.0, 15.0)
+_TOKENS_A_CHUNK: Final = 64
+_BODY: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+def question_in(body: bytes) -> str:
+    """The question of a request in Anthropic's dialect. Its content is a text, or blocks where it was marked."""
+    content = _BODY.decode(body)["messages"][-1]["content"]
+    text: str = content if isinstance(content, str) else content[0]["text"]
+    return text.partition(BELOW)[0]
+
+
+def provider(number: int, seed: int) -> ProviderConfig:
+    """One of the two: a heavy tail, Anthropic's rules for cached prompts, and output at five times the price of input."""
+    return ProviderConfig(seed=2 * seed + number, ttft=HEAVY_TAIL, gaps=Gaps(0.0, 0.0, _TOKENS_A_CHUNK),
+                          prompt_cache=PromptCacheModel(), tariff=_TARIFF)
+
+
+class DeskProvider(Provider):
+    """In place of the provider of a `Simulated`, whose `number_of` announces each call."""
+
+    def __init__(self, name: str, config: ProviderConfig, clock: Clock, articles: Mapping[str, int]) -> None:
+        super().__init__(name, config, clock)
+        self._articles = articles
+        self._n_calls = 0
+        self._answer = ""
+
+    def number_of(self, call: Call) -> int:
+        """Note the question of the call that comes next; returns the number of its dice."""
+        self._answer = answer_of(self._articles[question_in(call.request.body)])
+        self._n_calls += 1
+        return self._n_calls
+
+    def ask(self, ask: Ask) -> Answering:
+        return super().ask(msgspec.structs.replace(ask, value=self._answer))
+
+
+class _DeskSite(Site):
+    """A simulator of such providers."""
+
+    def __init__(self, articles: Mapping[str, int], seed: int) -> None:
+        super().__init__(ListenConfig(port=0), {name: provider(number, seed) for number, name in enumerate(NAMES)},
+                         SystemClock(), _report)
+        self._articles = articles
+
+    def _ask(self, connection: Connection[SimRequest], request: SimRequest, name: str,
+             api: Api) -> Coroutine[Any, Any, None]:
+        its = self._providers[name]
+        ask = ask_of(decode(api, request.body), cache_rules=its.cache_rules)
+        answer = answer_of(self._articles[question_in(request.body)])
+        return Answer(its, msgspec.structs.replace(ask, value=answer), connection, request, self._desk).run()
+
+
+def _report(error: BaseException) -> None:
+    sys.stderr.write(f"{type(error).__name__}\n")
+
+
+async def _serve(articles: Mapping[str, int], seed: int) -> None:
+    site = _DeskSite(articles, seed)
+    with signalled() as has_come:
+        sys.stdout.write(f"http://127.0.0.1:{await site.listen()}\n")
+        sys.stdout.flush()
+        await has_come.wait()
+    site.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=dict[str, int]), int(sys.argv[2])))
+
+
+EMBED_S: Final = 0.003
+ROUTE: Final = "desk"
+_N_AT_ONCE: Final = 64  # texts in a batch
+_REPORT_EVERY: Final = 10_000
+_encode = msgspec.json.Encoder().encode
+
+
+def embedder_of(rows: Mapping[str, "Floats"], embedder: str) -> MemoryEmbedder:
+    """An embedder of texts that are known beforehand."""
+    return MemoryEmbedder(embedder, len(next(iter(rows.values()))), rows.__getitem__, EMBED_S)
+
+
+def prepare_embedder(visits: Sequence[Visit], say: Callable[[str], None]) -> MemoryEmbedder:
+    """The vectors of all short questions. Raises SetUpFailed where there is no model."""
+    try:
+        model = import_module("stayfast.stores.onnx_embedder").load(EmbedderConfig(), str(cache_home(environment())))
+    except (ImportError, NoEmbedder) as missing:
+        raise SetUpFailed(f"nothing can be asked in other words: {missing}; {HOW_TO}") from missing
+    texts = list({visit.text: None for visit in visits if visit.pasted is None})
+    rows: dict[str, Floats] = {}
+    for first in range(0, len(texts), _REPORT_EVERY):
+        say(f"{first:,} of {len(texts):,} questions embedded")
+        part = texts[first:first + _REPORT_EVERY]
+        rows |= zip(part, model.embed_all(part, _N_AT_ONCE), strict=True)
+    return embedder_of(rows, model.id)
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What became of the visits that count. waits_s: to the first token, infinite where there was none. by_kind: visits by
+    the cache's result (hit, semantic, coalesced, miss); wrong: answered by another question's article; again: questions that
+    come again. usd, calls and tokens are the providers' own accounts.
+    """
+
+    waits_s: "array[float]" = field(default_factory=lambda: array("d"))
+    by_kind: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    again: Counter[str] = field(default_factory=Counter)
+    n_failed: int = 0
+    n_calls: int = 0
+    n_prompted: int = 0  # tokens
+    n_cached: int = 0
+    usd: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """Visits."""
+        return len(self.waits_s)
+
+    @property
+    def past(self) -> float:
+        """The share that waited more than LONG_S."""
+        return sum(wait_s > LONG_S for wait_s in self.waits_s) / self.n if self.n else nan
+
+    def at(self, shares: Sequence[float]) -> list[float]:
+        """Quantiles of the waits."""
+        exact = Exact(self.waits_s)
+        return [exact.at(share) for share in shares]
+
+    def count(self, providers: Sequence[DeskProvider], sign: int) -> None:
+        """Add (or take away) what providers have counted so far."""
+        for counts in [each.counts for each in providers]:
+            self.n_calls += sign * counts.n_asked
+            self.n_prompted += sign * counts.n_tokens_prompted
+            self.n_cached += sign * counts.n_tokens_cached
+            self.usd += sign * counts.cost_usd
+
+
+async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: int, route: Mapping[str, Any], *,
+                                rate_rps: float, seed: int, embedder: MemoryEmbedder | None = None) -> Outcomes:
+    """All visits, Poisson at a rate, the first `n_warm` uncounted, at a gateway whose route has these settings."""
+    system = virtual(Settings(
+        upstreams={name: SimulatedUpstream(provider=provider(number, seed), probe=False)
+                   for number, name in enumerate(NAMES)},
+        routes={ROUTE: Route(NAMES, model=MODEL, **route)}), loop, seed)
+    articles = {visit.text: visit.article for visit in visits}
+    providers = [DeskProvider(name, provider(number, seed), loop, articles) for number, name in enumerate(NAMES)]
+    for each in providers:
+        upstream = simulated(system, each.name)
+        upstream.provider, upstream.number_of = each, each.number_of
+    if system.embedding is not None:
+        system.embedding.ahead = system.embedding.behind = embedder
+    rng, outcomes = Random(seed), Outcomes()
+    visitors = _Visitors(system.gateway, loop, DeskPrompts(seed), outcomes)
+    at = loop.now()
+    async with asyncio.TaskGroup() as group:
+        for number, visit in enumerate(visits):
+            at += rng.expovariate(rate_rps)
+            await asyncio.sleep(at - loop.now())
+            if number == n_warm:
+                outcomes.count(providers, -1)
+            group.create_task(visitors.visit(number, visit, counts=number >= n_warm))
+    outcomes.count(providers, 1)
+    return outcomes
+
+
+class _Visitors:
+    """Send requests, and judge the answers."""
+
+    def __init__(self, gateway: Gateway, loop: SimLoop, prompts: DeskPrompts, outcomes: Outcomes) -> None:
+        self._gateway = gateway
+        self._loop = loop
+        self._prompts = prompts
+        self._outcomes = outcomes
+        self._opening = b'{"model":%b,"stream":true,"temperature":0,"max_tokens":%d,"system":%b,"messages":' % (
+            _encode(ROUTE), MAX_OUTPUT, _encode(prompts.system))
+
+    async def visit(self, number: int, visit: Visit, *, counts: bool) -> None:
+        """One visit, from the question to the last word of the answer."""
+        body = self._opening + _encode([{"role": "user", "content": self._prompts.message(visit)}]) + b"}"
+        loop, outcomes = self._loop, self._outcomes
+        began_at = loop.now()
+        try:
+            reply = await self._gateway.serve(decode(Api.MESSAGES, body), Arrival(f"req_{number:x}", began_at))
+            wait_s = loop.now() - began_at
+            answer = await read(reply)
+        except StayfastError:
+            wait_s, kind, is_right = inf, "failed", True
+        else:
+            kind = cache_result(reply.cache)
+            is_right = b"Article %d of" % visit.article in answer
+        if counts:
+            outcomes.waits_s.append(wait_s)
+            outcomes.n_failed += kind == "failed"
+            outcomes.by_kind[kind] += 1
+            outcomes.wrong[kind] += not is_right
+            outcomes.again[kind] += visit.is_again
+
+
+class Served(NamedTuple):
+    """The visits over sockets that count, and what the providers charged for them."""
+
+    result: Result
+    n: int
+    usd: float
+
+
+class _VisitPrompts(Prompts):
+    """Visits as the bench's prompts, the first shot with the `first` of them."""
+
+    def __init__(self, prompts: DeskPrompts, visits: Sequence[Visit], first: int) -> None:
+        self.system = prompts.system
+        self._prompts = prompts
+        self._visits = visits
+        self._first = first
+
+    def dialogue(self, shot: Shot) -> list[tuple[str, str]]:
+        return [("user", self._prompts.message(self._visits[(self._first + shot.number) % len(self._visits)]))]
+
+
+async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], rate_rps: float, *, warmup_s: float,
+                             seconds: float, seed: int) -> Served:
+    """Ask a gateway with this route, for `warmup_s` unmeasured. Raises SetUpFailed."""
+    prompts = DeskPrompts(seed)
+    async with Processes() as processes:
+        articles = processes.written({visit.text: visit.article for visit in visits})
+        sim = await processes.start("-m", "stayfast.lab.workloads.support_desk", articles, str(seed))
+        gateway = await processes.gateway({
+            "upstreams": {name: {"kind": "anthropic", "base_url": f"{sim.url}/{name}", "key": "none", "probe": False}
+                          for name in NAMES},
+            "routes": {ROUTE: {"upstreams": list(NAMES), "model": MODEL, **route}}})
+
+        async def put(seconds: float, first: int, seed: int) -> Result:
+            load = Load(seconds, rate_rps, n_input=1, n_output=MAX_OUTPUT, api=Api.MESSAGES, model=ROUTE,
+                        extra={"temperature": 0})
+            return (await ask(load, {"gateway": gateway.url}, seed, _VisitPrompts(prompts, visits, first)))["gateway"]
+
+        n_before = len((await put(warmup_s, 0, seed)).samples)
+        before_usd = await _usd(sim)
+        result = await put(seconds, n_before, seed + 1)
+        return Served(result, len(result.samples), await _usd(sim) - before_usd)
+
+
+async def _usd(sim: Server) -> float:
+    """What all providers have charged so far."""
+    counts = await sim.get("/_sim/counts")
+    return sum([float(its["cost_usd"]) for its in counts["providers"].values()])
