@@ -9,7 +9,7 @@ import pytest
 
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.http.client.dial import Dialer
-from tests.unit.http.client.peers import PROMPT_S, Caller, deaf, listening, n_sockets, on_sockets, until
+from tests.unit.http.client.peers import PROMPT_S, Caller, deaf, listening, on_sockets, open_sockets, until
 
 pytestmark = pytest.mark.sockets
 
@@ -42,17 +42,17 @@ def test_connecting(loop: str) -> None:
 
     async def main() -> None:
         with deaf() as port:
-            n_before = n_sockets()
+            before = open_sockets()
             caller = Caller(port)
             sending = caller.send()
-            await until(lambda: n_sockets() > n_before)
+            await until(lambda: bool(open_sockets() - before))
             sending.cancel()
             await asyncio.wait([sending])
-            await until(lambda: n_sockets() == n_before)
+            await until(lambda: open_sockets() <= before)
             with pytest.raises(UpstreamFailed, match="waiting for a new connection") as failed:
                 await caller.send(within_s=0.05)
             assert failed.value.fault is Fault.TIMEOUT
-            await until(lambda: n_sockets() == n_before)
+            await until(lambda: open_sockets() <= before)
             assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
 
     on_sockets(main, loop=loop)

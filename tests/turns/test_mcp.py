@@ -39,7 +39,7 @@ class Scripted:
 
 async def ask(server: object) -> Outcome:
     """One turn with the tools of that server."""
-    async with mcp_tools(server, timeout=1.5, trust=True) as tools:
+    async with mcp_tools(server, timeout=3.0, trust=True) as tools:
         assert [(tool.name, tool.is_idempotent, tool.is_speculative) for tool in tools] == [
             ("stock", True, True), ("hang", False, False), ("n_cancelled", False, False), ("die", False, False),
             ("order", False, False)]
@@ -53,7 +53,7 @@ def check(outcome: Outcome) -> None:
     stock, hang, order, wrong = (json.loads(result) for result in outcome.text.split(" | "))
     assert (stock["status"], stock["result"]) == ("ok", {"n": 3})
     assert hang["status"] == "timeout"
-    assert 1450 <= hang["elapsed_ms"] < 5000
+    assert 2950 <= hang["elapsed_ms"] < 8000
     assert order["status"] == "error"
     assert "no tea is left" in order["error"]
     assert wrong["status"] == "error"
@@ -95,10 +95,10 @@ def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
     async def main() -> None:
         async with mcp_tools([sys.executable, str(SERVER)], timeout=2.0) as tools:
             by_name = {tool.name: tool for tool in tools}
-            assert (await call(by_name["hang"], '{"seconds": 40}'))["status"] == "timeout"
-            async with asyncio.timeout(20):
-                while (await call(by_name["n_cancelled"]))["result"] != {"result": 1}:
-                    await asyncio.sleep(0.01)
+            async with asyncio.timeout(30):
+                while (await call(by_name["n_cancelled"])).get("result") in (None, {"result": 0}):
+                    assert (await call(by_name["hang"], '{"seconds": 40}'))["status"] == "timeout"
+                    await asyncio.sleep(0.05)
             for name in ("die", "n_cancelled"):
                 said = await call(by_name[name])
                 assert said["status"] == "error", name

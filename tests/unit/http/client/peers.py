@@ -115,13 +115,13 @@ def n_waiting(fd: int) -> int:
     return counted[0]
 
 
-def n_sockets() -> int:
-    """Open sockets of this process."""
-    n_open = 0
+def open_sockets() -> set[str]:
+    """Open sockets of this process, those of other tests' servers and clients among them, by the kernel's numbers."""
+    found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            n_open += str(entry.readlink()).startswith("socket:")
-    return n_open
+            found.add(str(entry.readlink()))
+    return {name for name in found if name.startswith("socket:")}
 
 
 class Caller:
@@ -174,12 +174,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def on_sockets(main: Callable[[], Coroutine[Any, Any, T]], *, loop: str = "uvloop", limit_s: float = 30.0) -> T:
     """Run on real sockets; no test hangs longer than `limit_s`, and no socket is left over."""
-    n_before = n_sockets()
+    before = open_sockets()
 
     async def bounded() -> T:
         async with asyncio.timeout(limit_s):
             return await main()
 
     result = uvloop.run(bounded()) if loop == "uvloop" else asyncio.run(bounded())
-    assert n_sockets() == n_before
+    left_over = open_sockets() - before
+    assert not left_over, left_over
     return result
