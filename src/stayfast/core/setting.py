@@ -105,8 +105,9 @@ def check_bounds(record: Any) -> None:
         values = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
         for where, item in values.items():
             complaint = about.complaint(item)
-            if isinstance(item, str) and (words := about.words or _literals(hint)) and item not in words:
-                complaint = f"must be one of {', '.join(words)}"
+            words = (*about.words, "") if about.words else _literals(hint)  # an empty text: none of them was chosen
+            if isinstance(item, str) and words and item not in words:
+                complaint = f"must be one of {', '.join(filter(None, words))}"
             if complaint is not None:
                 raise ValueError(f"{where} {complaint}" + ("" if about.is_secret else f", not {item!r}"))
 

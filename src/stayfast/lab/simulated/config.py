@@ -271,8 +271,6 @@ class ProviderConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.preset and self.preset not in PRESETS:
-            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
 
     @property
     def numbers(self) -> Preset:
