@@ -56,7 +56,6 @@ class Panel:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether one of its queries cannot have data yet."""
         return any(is_awaited(query.expr) for query in self.queries)
 
     def _target(self, n_query: int, query: Query) -> dict[str, Any]:
@@ -331,7 +330,6 @@ def _gateway() -> Row:
 
 
 def rows() -> tuple[Row, ...]:
-    """The board from top to bottom."""
     return (_now(), _latency(), _heat(), _stages(), _upstreams(), _ends(), _tokens(), _caches(), _budgets(),
             _gateway())
 
@@ -351,7 +349,6 @@ def board() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The board as a file."""
     return json.dumps(board(), indent=1) + "\n"
 
 

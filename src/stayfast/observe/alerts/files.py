@@ -20,7 +20,6 @@ class _Dumper(yaml.SafeDumper):
     """Queries of several lines as blocks, and no aliases: for people."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Say everything where it belongs."""
         return True
 
 

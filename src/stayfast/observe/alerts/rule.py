@@ -41,7 +41,6 @@ def span(seconds: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """A label's value."""
     return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 
 
@@ -79,7 +78,6 @@ class Recording:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in a rule file."""
         labels = {"labels": dict(self.labels)} if self.labels else {}
         return {"record": self.name, "expr": self.expr, **labels}
 
@@ -113,7 +111,6 @@ class Alert:
 
     @property
     def expr(self) -> str:
-        """The whole condition."""
         joint = "\nand " if self.on is None else f"\nand on ({', '.join(self.on)}) "
         return joint.join(map(str, self.conditions))
 
@@ -123,7 +120,6 @@ class Alert:
         return is_awaited(self.expr)
 
     def document(self, runbook: str) -> dict[str, Any]:
-        """As it stands in a rule file."""
         wait = {"for": span(self.for_s)} if self.for_s else {}
         return {
             "alert": self.name, "expr": self.expr, **wait, "labels": {"severity": self.severity, **self.labels},
@@ -141,7 +137,6 @@ class Group:
     every_s: int | None = None  # None: as Prometheus is told for all
 
     def document(self, runbook: str) -> dict[str, Any]:
-        """As it stands in a rule file."""
         every = {"interval": span(self.every_s)} if self.every_s else {}
         rules = [rule.document() if isinstance(rule, Recording) else rule.document(runbook) for rule in self.rules]
         return {"name": self.name, **every, "rules": rules}
