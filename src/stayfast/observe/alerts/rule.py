@@ -1,6 +1,6 @@
-"""A rule before it is text, the pieces of PromQL that rules and boards are made of, and the thresholds of alerts.
+"""A rule before it is text, the pieces of PromQL that rules are made of, and the thresholds of alerts.
 
-Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. What boards draw and plain alerts look
+Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. What plain alerts look
 at are percentiles and counts over 5 minutes, by route.
 """
 
@@ -14,22 +14,6 @@ from stayfast.policy.slo import DAY_S, HOUR_S, Severity
 FAILED = "5..|429"  # what a request may end with that its user must not have to see: ours, or the upstreams'
 ANSWERED = 'outcome=~"ok|degraded"'  # the requests whose times count; failures are counted by status, and never as quick
 COUNTED = "[235]..|429"  # other 4xx, and 499, are the client's own doing: neither good nor bad
-
-
-class Awaited(NamedTuple):
-    """A metric that does not exist yet. A query of it is empty until it does."""
-
-    labels: tuple[str, ...]
-    meaning: str
-
-
-# The one list of what cannot have data. A test fails when one of these has come to be, so it can only become shorter.
-AWAITED: Mapping[str, Awaited] = {}
-
-
-def is_awaited(query: str) -> bool:
-    """Whether a query cannot have data yet."""
-    return any(name in query for name in AWAITED)
 
 
 def span(seconds: int) -> str:
@@ -113,11 +97,6 @@ class Alert:
     def expr(self) -> str:
         joint = "\nand " if self.on is None else f"\nand on ({', '.join(self.on)}) "
         return joint.join(map(str, self.conditions))
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether it cannot fire yet for want of a metric."""
-        return is_awaited(self.expr)
 
     def document(self, runbook: str) -> dict[str, Any]:
         wait = {"for": span(self.for_s)} if self.for_s else {}
