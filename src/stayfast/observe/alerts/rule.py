@@ -1,7 +1,7 @@
 """A rule before it is text, the pieces of PromQL that rules are made of, and the thresholds of alerts.
 
-Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. What plain alerts look
-at are percentiles and counts over 5 minutes, by route.
+Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. What plain alerts look at are percentiles
+and counts over 5 minutes, by route.
 """
 
 from collections.abc import Iterator, Mapping
