@@ -1,6 +1,6 @@
 """A rule before it is text, the pieces of PromQL that rules are made of, and the thresholds of alerts.
 
-Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. What plain alerts look at are percentiles
+Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. Plain alerts look at percentiles
 and counts over 5 minutes, by route.
 """
 
