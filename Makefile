@@ -42,10 +42,9 @@ check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_shape.py tests/test_imports.py tests/unit/test_settings_schema.py
 
-docs: $(STAMP) ## Write the generated pages of docs/reference and the board anew
+docs: $(STAMP) ## Write the generated pages of docs/reference anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
-	$(BIN)/stayfast dashboard --out deploy/grafana/stayfast.json
 
 pictures: $(STAMP) ## Draw docs/images/policy-*.svg anew, each policy off and on (ten minutes; ARGS="hedging --n 2000")
 	$(BIN)/python scripts/pictures/run.py $(ARGS)

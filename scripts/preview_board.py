@@ -18,7 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-BOARD = Path(__file__).parents[1] / "deploy" / "grafana" / "stayfast.json"
+BOARD = Path(__file__).parents[1] / "src" / "stayfast" / "observe" / "grafana.json"
 CELL_W, CELL_H, GAP = 58, 34, 6
 MAX_POINTS = 240
 COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#b877d9", "#8ab8ff", "#fade2a", "#96d98d", "#ffb357", "#e24d42",

@@ -1,6 +1,6 @@
 """Every query of the board and of the rules, put to a real Prometheus that scrapes a real gateway under traffic.
 
-Each must be understood and must have data, but for those that ask for a metric of `promql.AWAITED`.
+Each must be understood and must have data.
 """
 
 import time
@@ -12,12 +12,12 @@ import pytest
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import groups
 from stayfast.observe.alerts.files import prometheus as rules_file
-from stayfast.observe.alerts.rule import Recording, is_awaited, quoted
-from stayfast.observe.grafana import FIRING, board
+from stayfast.observe.alerts.rule import Recording, quoted
 from stayfast.settings import Settings, Source, load
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
 from tests.services.traffic import SETTINGS, traffic
+from tests.unit.observe.queries import BOARD
 
 # The command line, but a beginning of prompts that has not come back is given up after seconds, not after a minute.
 LAUNCH = """
@@ -41,7 +41,7 @@ def settings() -> Settings:
 def board_queries() -> list[str]:
     """What Grafana would ask with every variable set to All."""
     found = []
-    for panel in board()["panels"]:
+    for panel in BOARD["panels"]:
         for target in panel.get("targets", []):
             query = target["expr"]
             for name, value in VARIABLES.items():
@@ -79,7 +79,7 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 @pytest.mark.parametrize("queries", [board_queries(), rule_queries()], ids=["board", "rules"])
 def test_every_query_has_data(scraping: Prometheus, queries: list[str]) -> None:
     """Some only once rare things have happened; none that is merely well-formed."""
-    missing = {query for query in queries if not is_awaited(query)}
+    missing = set(queries)
     assert missing
     give_up_at = time.monotonic() + PATIENCE_S
     while missing and time.monotonic() < give_up_at:
@@ -90,17 +90,11 @@ def test_every_query_has_data(scraping: Prometheus, queries: list[str]) -> None:
 
 def test_every_variable_has_choices(scraping: Prometheus) -> None:
     """What the board's menus ask for: a metric that is there, with that label."""
-    asked = [variable["definition"] for variable in board()["templating"]["list"] if variable["type"] == "query"]
+    asked = [variable["definition"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"]
     assert len(asked) == 3
     for definition in asked:
         metric, _, label = definition.removeprefix("label_values(").removesuffix(")").partition(", ")
         assert scraping.ask(f"label/{label}/values", **{"match[]": metric}), definition
-
-
-def test_what_is_awaited_parses_and_is_empty(scraping: Prometheus) -> None:
-    """The list of excuses holds only what needs one."""
-    awaited = {query for query in (*board_queries(), *rule_queries()) if is_awaited(query)}
-    assert [query for query in awaited if scraping.values(query)] == []
 
 
 def test_every_rule_is_well(scraping: Prometheus) -> None:
@@ -109,7 +103,7 @@ def test_every_rule_is_well(scraping: Prometheus) -> None:
     assert len(made) == len(groups({name: route.slo for name, route in settings().routes.items()}, settings().alerts))
     ill = [rule for group in made for rule in group["rules"] if rule["health"] == "err"]
     assert [(rule["name"], rule["lastError"]) for rule in ill] == []
-    scraping.values(FIRING)
+    scraping.values(BOARD["annotations"]["list"][0]["expr"])
 
 
 def test_promised_bounds_are_buckets(scraping: Prometheus) -> None:

@@ -4,11 +4,11 @@ import argparse
 import json
 import secrets
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 from stayfast.cli import say
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe import grafana
 from stayfast.observe.alerts.files import prometheus, sloth
 from stayfast.server.auth import new_key
 from stayfast.server.config import ServerConfig
@@ -69,7 +69,7 @@ def print_alerts(arguments: argparse.Namespace) -> int:
 
 
 def print_dashboard(arguments: argparse.Namespace) -> int:
-    return _write(grafana.text(), arguments.out)
+    return _write(files("stayfast.observe").joinpath("grafana.json").read_text(encoding="utf-8"), arguments.out)
 
 
 def _write(text: str, path: str | None) -> int:

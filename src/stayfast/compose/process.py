@@ -15,9 +15,9 @@ from stayfast import __version__
 from stayfast.compose.caching import again, has_changed, load, logs, missing, restore
 from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
-from stayfast.core.clock import SystemClock
+from stayfast.core.clock import Clock, SystemClock
+from stayfast.core.events import LoopLag, Sink
 from stayfast.http.server.connection import Tasks
-from stayfast.observe.loop_lag import watch_loop
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, run
 from stayfast.settings import Settings, SettingsError
@@ -29,6 +29,7 @@ _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alo
 _EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests
 _LAST_SPANS_S = 2.0  # for the spans of the last answers; within the margin that the parent of workers leaves after a drain
 _LAST_TASKS_S = 1.25  # for cancelled Tasks; more than a turn has before it is told of as abandoned
+LAG_EVERY_S = 0.1
 Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
 
 
@@ -228,3 +229,13 @@ async def _is_over() -> bool:
     for task in left:
         task.cancel()
     return not left or not (await asyncio.wait(left, timeout=_LAST_TASKS_S))[1]
+
+
+async def watch_loop(clock: Clock, sink: Sink) -> None:
+    """Set a timer again and again, and tell how late it rang: a wait that no request can see in itself, because nothing is
+    stamped while it lasts. Until cancelled; costs ten short wake-ups a second.
+    """
+    while True:
+        due_at = clock.now() + LAG_EVERY_S
+        await asyncio.sleep(LAG_EVERY_S)
+        sink.emit(LoopLag(max(0.0, clock.now() - due_at)))

@@ -56,7 +56,6 @@ class EngineConfig:
 
     @property
     def model_path(self) -> Path:
-        """The GGUF file to load."""
         return TINY_PATH if self.model == TINY else Path(self.model)
 
 

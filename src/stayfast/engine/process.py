@@ -112,12 +112,10 @@ class LastWords:
                 self._lines.append(text)
 
     async def follow(self, reader: asyncio.StreamReader) -> None:
-        """Feed until EOF."""
         while data := await reader.read(_READ_BYTES):
             self.feed(data)
 
     def lines(self) -> tuple[str, ...]:
-        """What was kept, oldest first."""
         return tuple(self._lines)
 
     def cause(self) -> str | None:
@@ -168,7 +166,6 @@ class State(StrEnum):
 
 
 def n_cores() -> int:
-    """Cores this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -219,7 +216,6 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """Where it stands."""
         return self._state
 
     @property

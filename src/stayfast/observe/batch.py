@@ -34,7 +34,6 @@ class Batch:
         self._is_armed = False
 
     def emit(self, fact: Fact) -> None:
-        """Take one fact."""
         facts = self._facts
         facts.append(fact)
         if len(facts) >= MOST:
@@ -43,7 +42,6 @@ class Batch:
             self._arm()
 
     def flush(self) -> None:
-        """Hand on what waits."""
         facts, self._facts = self._facts, []
         if facts:
             for listener in self._listeners:

@@ -63,7 +63,6 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="stayfast-log", daemon=True)
         self._thread.start()
 
@@ -187,7 +186,6 @@ class LogSink:
         self._least = SEVERITY[config.level]
 
     def take(self, facts: Sequence[Fact]) -> None:
-        """Take some facts."""
         tells = self._config.requests
         for fact in facts:
             if isinstance(fact, RequestDone):

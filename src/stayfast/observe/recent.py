@@ -54,7 +54,6 @@ class Ring:
             self._n_bytes -= len(facts.popleft())
 
     def __iter__(self) -> Iterator[bytes]:
-        """Newest first."""
         return reversed(self._facts)
 
     def __len__(self) -> int:
@@ -72,7 +71,6 @@ class Recent:
         self._decoder = msgspec.msgpack.Decoder(RequestDone)
 
     def take(self, facts: Sequence[Fact]) -> None:
-        """Take some facts."""
         for fact in facts:
             if isinstance(fact, RequestDone):
                 packed = self._encoder.encode(fact)

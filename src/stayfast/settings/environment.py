@@ -16,7 +16,6 @@ OVERRIDES = (
 
 
 def environment() -> Mapping[str, str]:
-    """A copy of the environment as it is."""
     return dict(os.environ)  # noqa: TID251 - the one reader
 
 

@@ -63,7 +63,6 @@ class Fallback:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """All of them, in order."""
         return (Tier(self.upstreams, self.model), *self.then)
 
 

@@ -33,7 +33,6 @@ PRICES = About('What tokens cost here, by the model\'s name here; "*" stands for
 
 
 def nothing() -> Mapping[str, Any]:
-    """The default of a mapping."""
     return MappingProxyType({})
 
 
@@ -108,7 +107,6 @@ class HttpUpstream:
 
     @property
     def host(self) -> str:
-        """The host's name alone."""
         return urlsplit(self.base_url).hostname or ""
 
     @property

@@ -156,7 +156,6 @@ class _Reader:
         self.problems.append(Problem(self._place(node), path, message))
 
     def node(self, node: yaml.Node, path: Path) -> Node:
-        """One node, made once."""
         if id(node) in self._seen:
             known = self._seen[id(node)]
             if known is not None:

@@ -61,7 +61,6 @@ class Batched:
         self._waiting: dict[_Text, None] = {}  # oldest first
 
     def fits(self, left_s: float) -> bool:
-        """Whether a text is worth beginning with so much time."""
         return self._pace.fits(left_s)
 
     def is_whole(self, text: str) -> bool:

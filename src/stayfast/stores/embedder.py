@@ -57,7 +57,6 @@ class Embedder(Protocol):
 
     @property
     def n_dims(self) -> int:
-        """How long a vector is."""
         ...
 
     def is_whole(self, text: str) -> bool:
@@ -87,7 +86,6 @@ class Embedding:
         self.behind = behind  # for those that nobody waits for: on a thread of their own, so that they are in nobody's way
 
     def close(self) -> None:
-        """No more texts."""
         for one in (self.ahead, self.behind):
             if one is not None:
                 one.close()

@@ -52,7 +52,6 @@ class Learned:
         self._add((key, body))
 
     def delete(self, key: int) -> None:
-        """Keep nothing under this key."""
         self._add((key, None))
 
     def close(self) -> None:

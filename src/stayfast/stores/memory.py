@@ -17,12 +17,10 @@ class MemoryStore:
 
     @property
     def n_bytes(self) -> int:
-        """What it takes up."""
         return self._answers.n_bytes
 
     @property
     def n_entries(self) -> int:
-        """How many answers it has."""
         return len(self._answers)
 
     def look(self, key: bytes) -> Kept | None:
@@ -30,39 +28,31 @@ class MemoryStore:
         return self._answers.get(key)
 
     def keep(self, key: bytes, kept: Kept) -> None:
-        """`put`, the same."""
         self._answers.put(key, kept, len(kept.body))
 
     async def get(self, key: bytes, until: float = inf) -> Kept | None:
-        """What is kept under a key."""
         return self._answers.get(key)
 
     async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
-        """It always knows."""
         return self._answers.get(key), True
 
     async def put(self, key: bytes, kept: Kept) -> None:
-        """Keep an answer."""
         self._answers.put(key, kept, len(kept.body))
 
     async def remove(self, key: bytes) -> bool:
-        """Forget an answer."""
         self._answers.remove(key)
         return True
 
     async def lead(self, key: bytes, until: float = inf) -> bool:
-        """Nobody else has this store."""
         return True
 
     async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
-        """Nobody else has this store."""
         return None
 
     def led(self, key: bytes) -> None:
         """Nobody waits for it."""
 
     async def inspect(self, key: bytes) -> Kept | None:
-        """What is kept under a key, as if nobody had looked."""
         return self._answers.peek(key)
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
@@ -73,7 +63,6 @@ class MemoryStore:
         return len(found)
 
     async def stats(self) -> StoreStats:
-        """How full it is."""
         answers = self._answers
         return StoreStats("memory", len(answers), answers.n_bytes, answers.max_bytes, answers.n_evicted)
 

@@ -91,7 +91,6 @@ class _Graph:
         return name
 
     def keep(self, name: str, values: NDArray[Any]) -> str:
-        """One constant."""
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
@@ -108,7 +107,6 @@ class _Graph:
                         self.keep(f"{name}.b", self.weights[f"{name}.bias"]), axis=-1, epsilon=self.shape.epsilon)
 
     def layer(self, x: str, at: str) -> str:
-        """One layer of the encoder."""
         qkv = self.dense(x, f"{at}.attention.self", "query.", "key.", "value.")
         # [b, t, 3, heads, d] -> [3, b, heads, t, d]
         apart = self.add("Transpose", self.add("Reshape", qkv, "apart"), perm=[2, 0, 3, 1, 4])
@@ -141,7 +139,6 @@ def graph_of(folder: Path) -> onnx.ModelProto:
 
 
 def _encode(graph: _Graph) -> None:
-    """From `ids` to `vector`."""
     weights = graph.weights
     n_heads, n_dims = graph.shape.n_heads, graph.shape.n_dims
     graph.keep("scale", np.array(1.0 / sqrt(n_dims // n_heads), dtype=np.float32))

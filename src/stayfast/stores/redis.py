@@ -54,14 +54,12 @@ class RedisDoor:
             url, socket_timeout=IO_S, socket_connect_timeout=IO_S, retry=Retry(NoBackoff(), 1), protocol=2)
 
     async def carry(self, orders: Sequence[Order]) -> list[Reply]:
-        """Do all of these in one round trip."""
         commands = [self._command(order) for order in orders]
         said = await self._ask(*commands)
         return [bool(one) if isinstance(order, Lead | IsLed) else one if isinstance(order, Get) else None
                 for order, one in zip(orders, said, strict=True)]
 
     async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
-        """Append these in one round trip."""
         stream = f"{self._prefix}s:{name}"
         await self._ask(*[("XADD", stream, "MAXLEN", "~", most, "*", "r", record) for record in records],
                         ("EXPIRE", stream, TOLD_S))
@@ -90,7 +88,6 @@ class RedisDoor:
         return StoreStats(self.kind, n, None, None)
 
     async def close(self) -> None:
-        """Close the connections."""
         try:
             await self._server.aclose()
         except (RedisError, OSError):

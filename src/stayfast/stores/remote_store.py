@@ -55,7 +55,6 @@ _decode: Final = msgspec.msgpack.Decoder(Kept).decode
 
 
 def packed(key: bytes, kept: Kept) -> bytes:
-    """An answer that is to be kept under a key."""
     said = _encode(kept)
     return VERSION + crc32(said, crc32(key)).to_bytes(4, "big") + said
 
@@ -166,20 +165,16 @@ class Shared:
 
     @property
     def n_bytes(self) -> int:
-        """What it takes up in this process's memory."""
         return self._near.n_bytes
 
     @property
     def n_entries(self) -> int:
-        """How many answers are in this process's memory."""
         return len(self._near)
 
     async def get(self, key: bytes, until: float = inf) -> Kept | None:
-        """What is kept under a key."""
         return (await self.ask(key, until))[0]
 
     async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
-        """What is kept under a key, and whether that is known."""
         began_at = self._clock.now()
         near = self._near.get(key)
         if near is not None and began_at < near.until:
@@ -215,12 +210,10 @@ class Shared:
         self._begin()
 
     async def remove(self, key: bytes) -> bool:
-        """Forget an answer, here and there."""
         self._near.remove(key)
         return not isinstance(await self._ask(Remove(key), inf), Lost)
 
     async def lead(self, key: bytes, until: float = inf) -> bool:
-        """Whether to make the answer; True where nobody can say."""
         if not self._config.wait_s or self._is_alone():
             return True
         began_at = self._clock.now()
@@ -239,7 +232,6 @@ class Shared:
         leading[key] = now + self._config.wait_s
 
     async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
-        """What another process makes of `key`."""
         began_at = self._clock.now()
         until, n_looks, is_led, kept = min(until, began_at + self._config.wait_s), 0, True, None
         while kept is None and is_led and (left_s := until - self._clock.now()) > 0:
@@ -255,7 +247,6 @@ class Shared:
         return kept
 
     def led(self, key: bytes) -> None:
-        """Others need not wait for this process any more."""
         if self._leading.pop(key, None) is not None and not self._is_closed:
             self._others.waiting.append(_Waiting(Led(key, self._owner)))
             self._begin()
@@ -290,7 +281,6 @@ class Shared:
         return journal
 
     async def stats(self) -> StoreStats:
-        """How full it is, or why nobody knows."""
         try:
             stats = await self._door.stats()
         except StoreGone as gone:
@@ -315,7 +305,6 @@ class Shared:
         self._near.put(key, _Near(kept, self._clock.now() + self._config.near_s), len(kept.body))
 
     def _read(self, key: bytes, reply: Reply) -> tuple[Kept | None, str]:
-        """An answer, and what to count."""
         if not isinstance(reply, bytes):
             return None, "miss"
         try:
@@ -359,7 +348,6 @@ class Shared:
         return reply
 
     def _notice(self, kind: _Kind) -> None:
-        """Tell of a change of state."""
         breaker = kind.breaker
         if breaker.state is not kind.state:
             kind.state = breaker.state

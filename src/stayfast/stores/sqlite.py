@@ -110,7 +110,6 @@ class SqliteDoor:
         return n_gone
 
     async def stats(self) -> StoreStats:
-        """As the file says."""
         n_entries, n_bytes = await self._run(_room)
         return StoreStats(self.kind, n_entries, n_bytes, self._max_bytes, self._n_evicted)
 
@@ -126,7 +125,6 @@ class SqliteDoor:
             raise StoreGone("it is closed") from None
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """In the thread."""
         try:
             if self._file is None:
                 self._file = _opened(self._path)

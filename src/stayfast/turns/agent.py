@@ -133,7 +133,6 @@ class _Turn:
         self.has_answered = False
 
     def outcome(self, how: str, stopped_by: str) -> Outcome:
-        """All that came of it."""
         text = "".join(self._heard)
         messages = (*self._messages, {"role": "assistant", "content": text})
         return Outcome(text, how, stopped_by, self._n_steps, self._n_calls, self._n_wasted, self._missing, messages)

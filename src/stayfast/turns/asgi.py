@@ -117,7 +117,6 @@ class _Streamed(Response):
         self._watches = watches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         background, self.background = self.background, None  # that is no part of the turn
         async with AsyncExitStack() as opened:
             await self._turn.resume()

@@ -27,7 +27,6 @@ class ChatModel:
 
     async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
                   max_tokens: int) -> Said:
-        """See `Model`. Raises what the client raises."""
         options: dict[str, Any] = {"max_completion_tokens": max_tokens, "stream_options": {"include_usage": True},
                                    **self._options}
         in_time = sdk_options(timeout=options.pop("timeout", None), extra_headers=options.pop("extra_headers", None))
@@ -79,7 +78,6 @@ class _Heard:
         self._n_tokens = 0
 
     def chunk(self, chunk: Any) -> None:
-        """One chunk of the stream."""
         if chunk.usage is not None:
             self._n_tokens = chunk.usage.completion_tokens
         if not chunk.choices:
@@ -102,6 +100,5 @@ class _Heard:
             self._hear(writing.call())
 
     def said(self) -> Said:
-        """All of it."""
         calls = tuple(self._calls[index].call() for index in sorted(self._calls))
         return Said("".join(self._texts), calls, self._n_tokens)

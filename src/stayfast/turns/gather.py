@@ -108,7 +108,6 @@ class Gathering:
             raise ValueError(f"need={need}: of {n_calls} steps, 0 to {n_calls} can be needed")
 
     def _look(self) -> None:
-        """A step is over."""
         if self._waiter is not None and self._is_enough():
             self._stop()
 
@@ -129,7 +128,6 @@ class Gathering:
         return self._is_due and n_good >= self._need and (self._need > 0 or self._by_s is not None)
 
     async def _cut(self, how: str, why: str) -> None:
-        """End what still runs."""
         left = [running for running in self._steps.values() if not running.is_over]
         for running in left:
             name = running.name

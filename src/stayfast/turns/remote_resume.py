@@ -109,7 +109,6 @@ class Elsewhere:
             self._sought = msgspec.structs.replace(self._sought, after=told.pieces[-1].id)
 
     def seen(self) -> TurnSeen:
-        """See `Turning.seen`: those that were told of so far."""
         return TurnSeen(tuple(self._steps), sum(step.cost_usd for step in self._steps if step.cost_usd) or None)
 
     def close(self) -> None:

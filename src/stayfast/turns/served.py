@@ -97,7 +97,6 @@ class Served(TurnUpstream):
         self._running: set[Turn] = set()
 
     async def begin(self, call: Call) -> Turning:
-        """See `TurnUpstream`."""
         wish = call.events
         if wish is not None and wish.after is not None:
             return await self._again(Sought(self.name, call.tenant, call.request_id, wish.after, wish.late))
@@ -331,11 +330,9 @@ class Reading:
         return self._failed is not None or self._reader.is_ready
 
     def seen(self) -> TurnSeen:
-        """See `Turning.seen`."""
         return list_steps(self._turn.late, since=self._since, is_ending=self._turn.is_ending)
 
     def close(self) -> None:
-        """See `Turning.close`."""
         if not self._is_closed:
             self._is_closed = True
             self._turn.told_at = self._turn.late.now()

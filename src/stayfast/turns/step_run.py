@@ -259,7 +259,6 @@ class Running(Scope):
             self._end(how, error, self.budget.now())
 
     def expire(self, now: float) -> None:
-        """Its time is over."""
         seconds, blocked_s = self.ends_at - self.began_at, self._blocked_s(now)
         why = (f"not done within its cap of {seconds:.3g} s" if self.is_capped else
                f"not done within the {seconds:.3g} s that the turn had for it")
@@ -317,7 +316,6 @@ class Running(Scope):
         return await result if isawaitable(result) else result  # of an async function that a decorator hides
 
     def _called(self, made: Awaitable[Any], task: "asyncio.Task[Any]") -> None:
-        """A call has ended."""
         del self.budget.tasks[task]
         self.calls.remove(task)
         is_cancelled = task.cancelled()
@@ -376,7 +374,6 @@ class Running(Scope):
             step.discard()
 
     def _teach(self, now: float) -> None:
-        """Tell breaker and hedge."""
         step = self._step
         if self._mark >= 0 and step.breaker is not None:
             is_bad = self.how == "failed" or (self.how == "timeout" and self.is_capped and not self.blocked_s)

@@ -25,7 +25,6 @@ class _Outcome(Future[Any]):
     is_abandoned = False
 
     def cancel(self) -> bool:
-        """See concurrent.futures."""
         self.is_abandoned = True
         return super().cancel()
 
@@ -45,7 +44,6 @@ class StepThread(threading.Thread):
         return self.outcome.is_abandoned
 
     def run(self) -> None:
-        """See threading."""
         if self.outcome.set_running_or_notify_cancel():
             with self:
                 self.outcome.set_result(self._call())

@@ -1,11 +1,14 @@
 """What a query asks for: names of metrics and labels, read off its text."""
 
+import json
 import re
 from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
 
-from stayfast.observe.alerts.rule import AWAITED
 from stayfast.observe.metrics.definitions import FAMILIES
 
+BOARD: dict[str, Any] = json.loads(files("stayfast.observe").joinpath("grafana.json").read_text(encoding="utf-8"))
 SCRAPED = {"instance", "job"}  # what Prometheus adds
 _NAME = re.compile(r"\b(stayfast_\w+|(?:stayfast|slo):[\w:]+|up\b)")
 _SELECTOR = re.compile(rf"{_NAME.pattern}\{{([^}}]*)\}}")
@@ -14,13 +17,13 @@ _LABEL = re.compile(r"(\w+)=~?\"|(\w+)!=~?\"")
 
 
 def labels_by_metric() -> dict[str, set[str]]:
-    """Everything that /metrics may say, and what is awaited there, with the labels it has."""
+    """Everything that /metrics may say, with the labels it has."""
     known: dict[str, set[str]] = {"up": set(SCRAPED)}
     for family in FAMILIES:
         parts = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
         for part in parts:
             known[family.name + part] = {*family.labels, *SCRAPED, *({"le"} if part == "_bucket" else ())}
-    return {**known, **{name: {*its.labels, *SCRAPED} for name, its in AWAITED.items()}}
+    return known
 
 
 def names(query: str) -> set[str]:

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from stayfast.observe.alerts.files import groups, prometheus, sloth
-from stayfast.observe.alerts.rule import AWAITED, Alert, AlertsConfig, Recording, percent, span
-from stayfast.observe.metrics.definitions import FAMILIES
+from stayfast.observe.alerts.rule import Alert, AlertsConfig, Recording, percent, span
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names
 
@@ -35,11 +34,6 @@ def test_a_wrong_query_is_seen() -> None:
     query = 'sum by (nope, le) (rate(stayfast_x_bucket{route="r",no!="1"}[5m])) / ignoring (a) stayfast:y:p9 > up'
     assert names(query) == {"stayfast_x_bucket", "stayfast:y:p9", "up"}
     assert set(labels(query)) == {("stayfast_x_bucket", label) for label in ("nope", "le", "route", "no")}
-
-
-def test_what_is_awaited_is_not_there_yet() -> None:
-    """Once a metric exists, its line in AWAITED must go, and its queries be put to a Prometheus."""
-    assert {family.name for family in FAMILIES} & AWAITED.keys() == set()
 
 
 def test_every_alert_has_its_heading_and_every_heading_its_alert() -> None:

@@ -1,36 +1,26 @@
 """observe.board: what Grafana takes, and queries that ask for what there is."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stayfast.observe.alerts.files import groups
 from stayfast.observe.alerts.rule import AlertsConfig, Recording
-from stayfast.observe.grafana import board, text
 from stayfast.policy.slo import Latency, Slo
-from tests.unit.observe.queries import labels, labels_by_metric, names
+from tests.unit.observe.queries import BOARD, labels, labels_by_metric, names
 
-FILE = Path(__file__).parents[3] / "deploy" / "grafana" / "stayfast.json"
 UNITS = {"s", "reqps", "cps", "percentunit", "none", "currencyUSD"}
 EVERYTHING = Slo(0.999, Latency(), Latency(), Latency(), Latency())
-PANELS: list[dict[str, Any]] = [panel for panel in board()["panels"] if panel["type"] != "row"]
-
-
-def test_the_file_is_in_step() -> None:
-    """deploy/grafana/stayfast.json is what `stayfast dashboard` prints; `make docs` writes it."""
-    assert FILE.read_text(encoding="utf-8") == text()
+PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 
 
 def test_it_can_be_imported() -> None:
     """What Grafana's import asks for: a uid, a schema, unique ids, variables that exist."""
-    made = json.loads(text())
-    assert (made["uid"], made["id"], made["schemaVersion"]) == ("stayfast", None, 39)
-    ids = [panel["id"] for panel in made["panels"]]
+    assert (BOARD["uid"], BOARD["id"], BOARD["schemaVersion"]) == ("stayfast", None, 39)
+    ids = [panel["id"] for panel in BOARD["panels"]]
     assert len(set(ids)) == len(ids)
-    variables = {variable["name"] for variable in made["templating"]["list"]}
+    variables = {variable["name"] for variable in BOARD["templating"]["list"]}
     used = {word for panel in PANELS for target in panel["targets"] for word in ("job", "route", "upstream")
             if f'"${word}"' in target["expr"]}
     assert used <= variables
@@ -40,13 +30,13 @@ def test_it_can_be_imported() -> None:
 def test_panels_stand_side_by_side() -> None:
     """Inside 24 columns, none over another, rows in their order."""
     taken: set[tuple[int, int]] = set()
-    for panel in board()["panels"]:
+    for panel in BOARD["panels"]:
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
-    rows = [panel["gridPos"]["y"] for panel in board()["panels"] if panel["type"] == "row"]
+    rows = [panel["gridPos"]["y"] for panel in BOARD["panels"] if panel["type"] == "row"]
     assert all(above < below for above, below in pairwise(rows))
 
 
@@ -61,7 +51,7 @@ def test_every_panel_explains_itself(panel: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
 def test_every_query_asks_for_what_there_is(panel: dict[str, Any]) -> None:
-    """Metrics with their labels, series that the rules record, or what stands in the list of the awaited."""
+    """Metrics with their labels, and series that the rules record."""
     recorded = {rule.name for group in groups({"m": EVERYTHING}, AlertsConfig()) for rule in group.rules
                 if isinstance(rule, Recording)}
     known = labels_by_metric()

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from stayfast.observe.alerts.rule import AWAITED, Alert, AlertsConfig, Group, latency
+from stayfast.observe.alerts.rule import AlertsConfig, Group, latency
 from stayfast.observe.alerts.slo_alerts import Promise, promises
 from stayfast.observe.alerts.symptom_alerts import causes
 from stayfast.policy.slo import Slo
@@ -20,7 +20,6 @@ class _Dumper(yaml.SafeDumper):
     """Queries of several lines as blocks, and no aliases: for people."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Say everything where it belongs."""
         return True
 
 
@@ -38,11 +37,7 @@ def groups(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Group]:
 
 def prometheus(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
     """A rule file for `rule_files`."""
-    made = groups(slos, config)
-    waiting = [rule.name for group in made for rule in group.rules if isinstance(rule, Alert) and rule.is_awaited]
-    note = f"# Silent until the gateway has their metrics ({', '.join(AWAITED)}):\n#   {', '.join(waiting)}\n"
-    documents = [group.document(config.runbook) for group in made if group.rules]
-    return HEAD + (note if waiting else "") + _yaml({"groups": documents})
+    return HEAD + _yaml({"groups": [group.document(config.runbook) for group in groups(slos, config) if group.rules]})
 
 
 def sloth(slos: Mapping[str, Slo], config: AlertsConfig) -> str:

@@ -1,7 +1,7 @@
-"""A rule before it is text, the pieces of PromQL that rules and boards are made of, and the thresholds of alerts.
+"""A rule before it is text, the pieces of PromQL that rules are made of, and the thresholds of alerts.
 
-Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. What boards draw and plain alerts look
-at are percentiles and counts over 5 minutes, by route.
+Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. Plain alerts look at percentiles
+and counts over 5 minutes, by route.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,22 +16,6 @@ ANSWERED = 'outcome=~"ok|degraded"'  # the requests whose times count; failures 
 COUNTED = "[235]..|429"  # other 4xx, and 499, are the client's own doing: neither good nor bad
 
 
-class Awaited(NamedTuple):
-    """A metric that does not exist yet. A query of it is empty until it does."""
-
-    labels: tuple[str, ...]
-    meaning: str
-
-
-# The one list of what cannot have data. A test fails when one of these has come to be, so it can only become shorter.
-AWAITED: Mapping[str, Awaited] = {}
-
-
-def is_awaited(query: str) -> bool:
-    """Whether a query cannot have data yet."""
-    return any(name in query for name in AWAITED)
-
-
 def span(seconds: int) -> str:
     """A duration as Prometheus writes it: 5m, 6h, 30d."""
     for unit, letter in ((DAY_S, "d"), (HOUR_S, "h"), (60, "m")):
@@ -41,7 +25,6 @@ def span(seconds: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """A label's value."""
     return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 
 
@@ -79,7 +62,6 @@ class Recording:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in a rule file."""
         labels = {"labels": dict(self.labels)} if self.labels else {}
         return {"record": self.name, "expr": self.expr, **labels}
 
@@ -113,17 +95,10 @@ class Alert:
 
     @property
     def expr(self) -> str:
-        """The whole condition."""
         joint = "\nand " if self.on is None else f"\nand on ({', '.join(self.on)}) "
         return joint.join(map(str, self.conditions))
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether it cannot fire yet for want of a metric."""
-        return is_awaited(self.expr)
-
     def document(self, runbook: str) -> dict[str, Any]:
-        """As it stands in a rule file."""
         wait = {"for": span(self.for_s)} if self.for_s else {}
         return {
             "alert": self.name, "expr": self.expr, **wait, "labels": {"severity": self.severity, **self.labels},
@@ -141,7 +116,6 @@ class Group:
     every_s: int | None = None  # None: as Prometheus is told for all
 
     def document(self, runbook: str) -> dict[str, Any]:
-        """As it stands in a rule file."""
         every = {"interval": span(self.every_s)} if self.every_s else {}
         rules = [rule.document() if isinstance(rule, Recording) else rule.document(runbook) for rule in self.rules]
         return {"name": self.name, **every, "rules": rules}

@@ -46,12 +46,10 @@ class Promise:
         self._which = f"{{sloth_id={quoted(self.labels['sloth_id'])}}}"
 
     def bad(self, window: str) -> str:
-        """Bad requests a second."""
         given_up = or_none(self._templates(window)) if self.objective.metric in _NEVER_OF_TEMPLATES else ""
         return " + ".join(filter(None, (self._late(window), or_none(self._ended(FAILED, window)), given_up)))
 
     def counted(self, window: str) -> str:
-        """Requests a second that count."""
         if self.objective.metric is None:
             return self._ended(COUNTED, window)
         counted = f"{or_none(self._answered('count', window))} + {or_none(self._ended(FAILED, window))}"
@@ -60,7 +58,6 @@ class Promise:
         return counted
 
     def ratio(self, window: str) -> str:
-        """The share of bad requests over a window."""
         return f"{_whole(self.bad(window))}\n/\n{_whole(self.counted(window))}"
 
     def groups(self) -> Iterator[Group]:

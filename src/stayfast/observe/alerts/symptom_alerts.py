@@ -22,7 +22,6 @@ TIMES_FOR_P99 = 5  # what is one in twenty for a p95 is one in a hundred for a p
 
 
 def causes(config: AlertsConfig) -> list[Group]:
-    """The groups of plain alerts."""
     return [
         Group("stayfast-percentiles", tuple(_percentiles(config))),
         Group("stayfast-upstreams", tuple(_upstreams(config))),

@@ -56,7 +56,6 @@ class Saved:
         self._usual: dict[str, tuple[float, float]] = {}  # by route: until when, seconds
 
     def take(self, fact: RequestDone) -> None:
-        """Count one request on a route with a cache."""
         route, kind = fact.route or "", KINDS.get(fact.cache or "")
         if kind is None or fact.status >= 400:
             return
@@ -68,7 +67,6 @@ class Saved:
                 self._seconds[route, kind] += saved_s
 
     def _usual_s(self, route: str) -> float:
-        """0 where nothing is known."""
         now = self._clock.now()
         until, seconds = self._usual.get(route, (-inf, 0.0))
         if now >= until:
@@ -123,7 +121,6 @@ class Metrics:
         self._steps: defaultdict[str, set[str]] = defaultdict(set)  # of turns that are served, by upstream
 
     def take(self, facts: Sequence[Fact]) -> None:
-        """Count some facts."""
         requests: list[RequestDone] = []
         attempts: dict[_Like, list[AttemptDone]] = {}
         for fact in facts:
@@ -313,7 +310,6 @@ class _Place:
     live: Window
 
     def take(self, facts: list[RequestDone]) -> None:
-        """Count some of them."""
         self.e2e_s.add_all([fact.ended_at - fact.accepted_at for fact in facts])
         self.queue_s.add_all([fact.queue_s for fact in facts if fact.queue_s is not None])
         self.tpot_s.add_all([fact.tpot_s for fact in facts if fact.tpot_s is not None])

@@ -34,12 +34,10 @@ class Histogram:
         self.sum_s = 0.0
 
     def add(self, value_s: float) -> None:
-        """Count one value in seconds."""
         self.counts[bisect_left(self.bounds_s, value_s)] += 1
         self.sum_s += value_s
 
     def add_all(self, values_s: list[float]) -> None:
-        """Count some."""
         bounds_s, counts = self.bounds_s, self.counts
         for value_s in values_s:
             counts[bisect_left(bounds_s, value_s)] += 1

@@ -41,7 +41,6 @@ class Exporter(Protocol):
         ...
 
     def send(self, body: bytes) -> Verdict:
-        """Send a message, and wait for the answer."""
         ...
 
     def close(self) -> None:
@@ -75,7 +74,6 @@ class Tracing:
         return below(caller, self._rng) if caller is not None else begun(self._rng, self._config.sample)
 
     def take(self, facts: Sequence[Fact]) -> None:
-        """Take some facts."""
         for fact in facts:
             if isinstance(fact, RequestDone) and fact.trace is not None and fact.trace.is_sampled and fact.trace.span_id:
                 if len(self._ended) == self._config.max_pending:

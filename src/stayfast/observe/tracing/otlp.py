@@ -215,7 +215,6 @@ class _Attributes(Protocol):
 
 
 def _put(attributes: _Attributes, values: Mapping[str, Value]) -> None:
-    """Add what is not None."""
     for key, value in values.items():
         if value is not None:
             _add(attributes, key, value)
@@ -261,7 +260,6 @@ class OtlpExporter:
         self._is_open = False
 
     def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
-        """One message; several may be joined end to end."""
         return self._spans.encode(requests, peers)
 
     def send(self, body: bytes) -> Verdict:
@@ -273,7 +271,6 @@ class OtlpExporter:
         return verdict
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
         self._is_open = False
 

@@ -1,11 +1,11 @@
-"""observe.lag: how late the event loop runs."""
+"""compose.process: how late the event loop runs."""
 
 import asyncio
 
 import pytest
 
+from stayfast.compose.process import LAG_EVERY_S, watch_loop
 from stayfast.core.events import LoopLag
-from stayfast.observe.loop_lag import EVERY_S, watch_loop
 from stayfast.testing import RecordingSink, SimLoop, run
 
 
@@ -14,9 +14,9 @@ def test_a_blocked_loop_shows() -> None:
     async def main(loop: SimLoop) -> list[LoopLag]:
         sink = RecordingSink()
         task = loop.create_task(watch_loop(loop, sink))
-        await asyncio.sleep(3.5 * EVERY_S)
-        loop.stall(0.3 + EVERY_S / 2)
-        await asyncio.sleep(1.2 * EVERY_S)
+        await asyncio.sleep(3.5 * LAG_EVERY_S)
+        loop.stall(0.3 + LAG_EVERY_S / 2)
+        await asyncio.sleep(1.2 * LAG_EVERY_S)
         task.cancel()
         return sink.of(LoopLag)
 
