@@ -1,10 +1,9 @@
 """A model that would call tools for ever: each of its turns ends within the deadline, and with an answer.
 
-The planning model asks for one to four tools in every step, of its own accord it never stops; now and then it hangs, fails,
-or refuses to be cancelled. The tools take times of all sizes; of each ten calls one fails and one hangs, and some are known
-to be flaky and are skipped. The answering model is jagged, too, and in some turns it hangs or fails: then the words so far
-must be given. Turns have different budgets, most of them longer than two steps, some too short for any. In virtual time; one
-agent for all, which learns how long its steps take.
+The planning model asks for one to four tools in every step; now and then it hangs, fails, or refuses to be cancelled. Of
+each ten calls of tools one fails and one hangs. The answering model is jagged, too; where it hangs or fails the words so far
+must be given. Most budgets are longer than two steps, some too short for any. In virtual time; one agent for all turns,
+which learns how long its steps take.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import budget
-from stayfast.turns.agent import Agent, Outcome
+from stayfast.turns.agent import Agent
 from stayfast.turns.answer import Answer
 from stayfast.turns.budget import OutOfTime
 from stayfast.turns.model import Hear, Json, Said
@@ -104,8 +103,6 @@ def made_tool(rng: Random, n: int) -> Tool[..., Any]:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of all turns."""
-
     n_answered: int = 0
     n_whole: int = 0
     n_apologies: int = 0
@@ -118,7 +115,6 @@ class Seen:
 
 
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
-    """All turns, and the verdict."""
     rng, seen = Random(seed), Seen()
     tools = [made_tool(rng, number) for number in range(6)]
     agent = Agent(Writer(rng), tools, plan=Endless(rng, [each.name for each in tools]), answer_s=ANSWER_S,
@@ -152,14 +148,10 @@ async def _turn(agent: Agent, total_s: float, loop: SimLoop, seen: Seen) -> None
             outcome = await agent.run([{"role": "user", "content": "How do I get there?"}], a)
             seen.latest_word_s = max(seen.latest_word_s, loop.now() - deadline_at)
         seen.n_answered += bool(outcome.text) and outcome.text == a.text
-        _count(outcome, seen)
+        seen.n_whole += outcome.how == "ok"
+        seen.n_apologies += outcome.how == "apology"
+        seen.most_steps = max(seen.most_steps, outcome.n_steps)
+        seen.most_calls = max(seen.most_calls, outcome.n_calls)
+        seen.n_steps += outcome.n_steps
+        seen.n_calls += outcome.n_calls
     seen.latest_s = max(seen.latest_s, loop.now() - deadline_at)
-
-
-def _count(outcome: Outcome, seen: Seen) -> None:
-    seen.n_whole += outcome.how == "ok"
-    seen.n_apologies += outcome.how == "apology"
-    seen.most_steps = max(seen.most_steps, outcome.n_steps)
-    seen.most_calls = max(seen.most_calls, outcome.n_calls)
-    seen.n_steps += outcome.n_steps
-    seen.n_calls += outcome.n_calls

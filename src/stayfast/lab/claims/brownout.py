@@ -1,13 +1,12 @@
 """A provider's bad minutes do not become its clients'.
 
-Two providers serve one route; one of them turns ten times slower, then answers nothing but errors, then is well again. The
-load goes on at one rate all the while. Times are from the intended start. No request may fail, as the other provider was
-there. What is compared is p99 of the requests that began 3 s after the start of the brown-out or later, against p99 of the
-same run before it. On its return the provider must not be met by a herd: the most that it has running at once from then
-on is held against the most it had while all was well.
+One of two providers of a route turns ten times slower, then answers nothing but errors, then is well again; the load goes on
+at one rate. Times are from the intended start. No request may fail, as the other provider was there. p99 of the requests
+that began WITHIN_S after the start of the brown-out or later is held against p99 of the same run before it, and the most
+that the provider has running at once from its return on, against the most it had while all was well: no herd.
 
-The same is run in virtual time, over many more requests, and there without hedges: they would hide what breakers do.
-When wrong: p99 of a short run rests on few requests; a machine that is late makes both sides late, and the run says so.
+In virtual time there are many more requests, and no hedges: they would hide what breakers do. When wrong: p99 of a short run
+rests on few requests; a machine that is late makes both sides late, and the run says so.
 """
 
 import asyncio
@@ -49,12 +48,10 @@ class Phases:
 
     @property
     def seconds(self) -> float:
-        """All parts."""
         return self.normal_s + self.brownout_s + self.outage_s + self.return_s
 
     @property
     def breaker(self) -> dict[str, float]:
-        """Settings of breakers."""
         return {"open_s": self.open_s} if self.open_s else {}
 
 
@@ -82,7 +79,6 @@ class Brownout:
 
 
 def provider(seed: int) -> ProviderConfig:
-    """Each of the two."""
     regimes = Regimes(normal=Regime(CALM_S), brownout=Regime(ttft_factor=SLOWER), outage=Regime(error_rate=1.0))
     return ProviderConfig(seed=seed, ttft=Mixture(0.2, 0.3), gaps=Gaps(0.005, 0.0), fills_max_tokens=True, regimes=regimes)
 
@@ -112,7 +108,6 @@ async def over_sockets(phases: Phases, seed: int, breaker: Mapping[str, Any]) ->
 
 
 async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int, int]:
-    """The same through the pipeline."""
     system = virtual_system(loop, dict.fromkeys((BAD, GOOD), provider(seed)), seed, {"breaker": BreakerConfig(**{
         **phases.breaker, **breaker})}, hedge=HedgeConfig(mode="off"))
     bad = simulated(system, BAD)
@@ -133,7 +128,6 @@ async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, breaker: Map
 
 
 def judge(where: str, result: Result, phases: Phases, peak_before: int, peak_after: int) -> Sequence[Figure]:
-    """The figures of one run."""
     slow_at, down_at = phases.normal_s, phases.normal_s + phases.brownout_s
     back_at = down_at + phases.outage_s
     normal = Exact(since_start_s(result, "first_s", 0.0, slow_at))  # a failed request has none and is counted apart

@@ -1,13 +1,12 @@
 """No request outlives its deadline, and none fails that a fallback could have served.
 
 Three routes of one gateway: one whose only upstream hangs, one whose first choice hangs and one whose first choice is
-jagged (a slow tail, stalls in mid-stream); the last two have a steady fallback. All are asked at once, for streams and for
-whole answers. Times are taken at the client, from its own send to the last byte, so they include everything that the
-gateway does about a deadline that is over, and whatever the client's own machine adds. An answer whose first token has
-reached the client cannot be had from another upstream any more: at its deadline it ends in part, and that is no failure.
+jagged; the last two have a steady fallback. Times are taken at the client, from its own send to the last byte, so they
+include whatever the client's own machine adds. An answer whose first token has reached the client cannot be had from another
+upstream any more: at its deadline it ends in part, and that is no failure.
 
-When wrong: on a machine without a core to spare every process is kept waiting, and what ends late says nothing about the
-gateway. The client sees that in its own loop; a run in which the two cannot be told apart proves nothing.
+When wrong: on a machine without a core to spare every process is kept waiting. The client sees that in its own loop; a run
+in which what is late cannot be told from that proves nothing.
 """
 
 import asyncio
@@ -48,7 +47,6 @@ class Leg:
     stream: bool
 
     def load(self, seconds: float) -> Load:
-        """The requests."""
         return Load(seconds, RATE_RPS, stream=self.stream, n_output=N_OUTPUT, model=self.route)
 
     def __str__(self) -> str:
@@ -80,7 +78,11 @@ class Budget:
 
 def judge(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Finding:
     """The verdict by the answers, and by the simulator's `counts` of its providers."""
-    figures = [*(figure for leg, result in results.items() for figure in _figures(leg, result)), *_calls(counts)]
+    figures = [figure for leg, result in results.items() for figure in _figures(leg, result)]
+    figures += [Figure(f"calls to the {name}", float(n_calls), "", 1.0, Sense.AT_LEAST) for name, n_calls in (
+        ("hanging upstream", counts["hanging"]["n_asked"]),
+        ("jagged upstream that were given up", counts["jagged"]["outcomes"].get("cancelled", 0)),
+        ("fallback", counts["steady"]["n_asked"]))]  # without them the claim was not put to the test
     lag_ms = largest_lag_ms(results.values())
     is_late = any(figure.unit == "ms" and not figure.holds for figure in figures)
     spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms: what was late may be this machine"
@@ -118,14 +120,6 @@ def _of_failures(leg: Leg, samples: Samples) -> Sequence[Figure]:
         Figure(f"{leg}: answered neither by 503 nor, at the deadline, by 504", float(len(ends) - n_clear), "", 0.0),
         Figure(f"{leg}: waited until the deadline", float(n_waited), "requests", 1.0, Sense.AT_LEAST),
     )
-
-
-def _calls(counts: Mapping[str, Any]) -> Sequence[Figure]:
-    """Calls that the upstreams counted: without them the claim was not put to the test."""
-    return [Figure(f"calls to the {name}", float(n_calls), "", 1.0, Sense.AT_LEAST) for name, n_calls in (
-        ("hanging upstream", counts["hanging"]["n_asked"]),
-        ("jagged upstream that were given up", counts["jagged"]["outcomes"].get("cancelled", 0)),
-        ("fallback", counts["steady"]["n_asked"]))]
 
 
 def _latest(results: Mapping[Leg, Result]) -> Sequence[str]:

@@ -1,9 +1,8 @@
 """The cost of the budget layer: CPU of a step, and of a turn.
 
-A step that returns at once is awaited through `Budget.run`, so that all of its time is the layer's: the Task, the timer, the
-context, the row for the report. A turn is one that is entered and left, with a reserve; the cost of its steps comes on top.
-CPU is the measuring thread's own; the least of many short stretches is what the code takes, as what others do on the machine
-only ever adds.
+A step that returns at once is awaited through `Budget.run`, so that all of its time is the layer's. A turn is one that is
+entered and left, with a reserve; the cost of its steps comes on top. CPU is the measuring thread's own; the least of many
+short stretches is what the code takes, as what others do on the machine only ever adds.
 """
 
 import asyncio

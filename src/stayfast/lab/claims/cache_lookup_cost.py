@@ -1,30 +1,26 @@
 """The cost of a look-up: an exact hit, a miss that is looked up, called and stored, and the search for a similar question.
 
 Three gateways in front of one canned upstream (`harness.loopback`): one without a cache, one whose callers always send the
-same, and one whose every question is another, so that each goes the whole way of a miss: its key is made, the store is read,
-its call may be shared, its answer is stored, and another one is evicted, for there is room for a few hundred. The one
-without a cache gets the same requests. CPU is the kernel's account of each process while callers keep it busy; the measured
-processes have a core of their own. How quick a core is changes within seconds by more than a miss costs, so the three take
-short turns: what a miss adds is the median of the differences to the turn beside it, of the gateway without a cache, and its
-spread is that of the rounds' own medians. Where a process's code and memory come to lie makes it quicker or slower by as
-much again, for as long as it runs, so each round has processes of its own.
+same, and one whose every question is another, so that each goes the whole way of a miss, and evicts an entry. How quick a
+core is changes within seconds by more than a miss costs, so the three take short turns: what a miss adds is the median of
+the differences to the turn beside it, of the gateway without a cache, and its spread is that of the rounds' own medians.
+Where a process's code and memory come to lie makes it quicker or slower by as much again, for as long as it runs, so each
+round has processes of its own.
 
 A miss is measured without sockets as well: two whole systems in this process, with every observer but the log, one without a
-cache and one whose every question is another. A function stands in front of both instead of HTTP, and behind both an
-upstream whose answer is there a turn of the loop later, through the reader that a real one comes through. They take turns of
-a few dozen requests, and the quickest tenth of each one's turns counts: what makes the others half as slow again is other
-work on the machine. What a miss adds is shown in both ways and has no goal: on sockets most of it is memory that has to be
-fetched again between the kernel's work, which changes by the hour.
+cache and one whose every question is another, behind them an upstream whose answer is there a turn of the loop later. They
+take turns of a few dozen requests, and the quickest tenth of each one's turns counts: what makes the others half as slow
+again is other work on the machine. What a miss adds has no goal: on sockets most of it is memory that has to be fetched
+again between the kernel's work, which changes by the hour.
 
 A miss of the semantic cache is asked for by few callers, as the embedder drops a question when it is behind. Its CPU is that
-of the thread which serves; the embedder has threads of its own. Its time is what the gateway reports of its stage `cache`.
-The vectors of the search are synthetic: clusters as questions have them, so that neighbours are close and the graph has to
-look. They are one scope's; questions that are embedded are short and all different, so that no cache of vectors helps.
+of the thread which serves; its time is what the gateway reports of its stage `cache`. The vectors of the search are
+synthetic: clusters as questions have them, so that neighbours are close and the graph has to look. They are one scope's;
+questions that are embedded are short and all different, so that no cache of vectors helps.
 
-When wrong: prompts here are short, and alike but for their question, as those of one application are; where no two are,
-reading them adds some 5 us, and 2 us more for each kilobyte. A turn's connections are its own: what opening them takes is
-shared out among its answers, a microsecond more where they are fewer. Without sockets code and memory are as warm as under
-full load on a core of one's own, and turns in which the garbage collector ran are not among the quickest.
+When wrong: prompts here are short, and alike but for their question; where no two are, reading them adds some 5 us, and 2 us
+more for each kilobyte. What opening a turn's connections takes is shared out among its answers. Without sockets code and
+memory are as warm as under full load, and turns in which the garbage collector ran are not among the quickest.
 """
 
 import asyncio
@@ -57,7 +53,7 @@ from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.cache.similarity import N_NEAREST, SemanticConfig
 from stayfast.settings import Source, environment, load
 from stayfast.settings.environment import cache_home
-from stayfast.stores.embedder import HOW_TO, Embedder, EmbedderConfig, NoEmbedder
+from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
 from stayfast.upstreams.base import Call, Stream
 from stayfast.wire.json_input import decode
 
@@ -147,7 +143,6 @@ class Meter:
         return ratio(server.cpu_s() - before_s, n_answers) * 1e6
 
     def figures(self) -> list[Figure]:
-        """The figures of all rounds."""
         hit, off = ([[turn[name] for turn in turns] for turns in self.rounds] for name in ("hit", "off"))
         added = [[turn["miss"] - turn["off"] for turn in turns] for turns in self.rounds]
         return [_figure_of_turns("CPU of a hit", hit, HIT_GOAL_US), _figure_of_turns("CPU that a miss adds", added),
@@ -318,24 +313,21 @@ async def measure_look_ups(extent: Extent, conditions: Conditions) -> list[Figur
     alone_ms, with_ms = [], []
     for number in range(extent.n_rounds):
         conditions.say(f"looking up, round {number + 1} of {extent.n_rounds}")
-        alone_ms.append(Exact([_look_up_ms(index, vector, clock) for vector in queries]).at(0.99))
+        alone_ms.append(Exact([_look_up_ms(index, vector, clock, clock.now()) for vector in queries]).at(0.99))
         texts = [f"{' '.join(rng.sample(_WORDS, 6))} {number} {place}" for place in range(N_LOOK_UPS)]
-        with_ms.append(Exact([await _embed_and_look_up_ms(index, embedder, text, clock) for text in texts]).at(0.99))
+        took_ms = []
+        for text in texts:
+            began_at = clock.now()
+            took_ms.append(_look_up_ms(index, (await embedder.embed([text]))[0], clock, began_at))
+        with_ms.append(Exact(took_ms).at(0.99))
     recall = _recall(numpy, index, points[:n], queries[:N_CHECKED])
     return [figure_of_rounds(f"semantic look-up among {n:,}, p99", alone_ms, "ms", ALONE_GOAL_MS),
             figure_of_rounds(f"with the embedding among {n:,}, p99", with_ms, "ms", WITH_GOAL_MS),
             Figure(f"of the {N_NEAREST} nearest, found", recall * 100, "%")]
 
 
-def _look_up_ms(index: Any, vector: Any, clock: Clock) -> float:
-    began_at = clock.now()
+def _look_up_ms(index: Any, vector: Any, clock: Clock, began_at: float) -> float:
     index.nearest(SCOPE, vector, N_NEAREST)
-    return (clock.now() - began_at) * 1e3
-
-
-async def _embed_and_look_up_ms(index: Any, embedder: Embedder, text: str, clock: Clock) -> float:
-    began_at = clock.now()
-    index.nearest(SCOPE, (await embedder.embed([text]))[0], N_NEAREST)
     return (clock.now() - began_at) * 1e3
 
 

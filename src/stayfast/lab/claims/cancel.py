@@ -1,9 +1,8 @@
 """The tokens that are paid for after the client has hung up.
 
-Clients of the gateway leave in three states: before the first token, in mid-stream, and while a whole answer is awaited.
-The simulator notes when each call ended on its side. All clocks are this machine's. A gateway that notices only when the
-upstream speaks, or never, pays for all the tokens that come until then; what is paid here is the delay times the pace.
-A call that ended before its client left is not one that was closed by the hang-up, and counts as not closed.
+The simulator notes when each call ended on its side; all clocks are this machine's. A gateway that notices only when the
+upstream speaks, or never, pays for all the tokens that come until then; what is paid here is the delay times the pace. A
+call that ended before its client left is not one that was closed by the hang-up, and counts as not closed.
 """
 
 import asyncio
@@ -113,18 +112,13 @@ async def _visit(state: State, url: str, model: str, left_at: dict[str, float]) 
         try:
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                          b"content-length: %d\r\n\r\n%b" % (len(body), body))
+            n_seen = 0
             async with asyncio.timeout(VISIT_WITHIN_S):
-                await _see(reader, state.after_chunks)
+                while n_seen < state.after_chunks:
+                    n_seen += (await reader.readuntil(b"\n\n")).count(b'"content"')
             await asyncio.sleep(state.after_s)
             left_at[model] = SystemClock().wall()
             if int(model.rpartition("-")[2]) % 2:
                 writer.transport.abort()
         finally:
             writer.close()
-
-
-async def _see(reader: asyncio.StreamReader, n_chunks: int) -> None:
-    """Wait until so many chunks with content have come."""
-    n_seen = 0
-    while n_seen < n_chunks:
-        n_seen += (await reader.readuntil(b"\n\n")).count(b'"content"')

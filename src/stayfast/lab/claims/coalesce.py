@@ -1,8 +1,8 @@
 """A thousand who ask the same at once are one call to the upstream, and one of them who leaves hurts no other.
 
-A gateway and a simulator, each its own process; the clients have a connection each and send their request in the same
-instant. In the second part a tenth of them hang up in mid-answer, the one that came first among them. What the simulator
-was asked is what it says itself; what the clients got must be whole, and the same for all.
+The clients have a connection each and send their request in the same instant. In the second part a tenth of them hang up in
+mid-answer, the one that came first among them. Calls are counted by the simulator; what the clients got must be whole, and
+the same for all.
 """
 
 import asyncio
@@ -45,8 +45,11 @@ class Coalesce:
 
 async def _judge(sim: Server, url: str, question: str, n: int, n_leaving: int) -> list[Figure]:
     await sim.get("/_sim/reset", "POST")
-    request = _request(url, question)
     parts = urlsplit(url)
+    body = json.dumps({"model": "m", "stream": True, "temperature": 0, "max_tokens": N_TOKENS,
+                       "messages": [{"role": "user", "content": question}]})
+    request = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
+               f"x-stayfast-keepalive: off\r\ncontent-length: {len(body)}\r\n\r\n{body}").encode()
     connections = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(n)]
     async with asyncio.timeout(WITHIN_S):
         answers = await asyncio.gather(*[
@@ -60,13 +63,6 @@ async def _judge(sim: Server, url: str, question: str, n: int, n_leaving: int) -
             Figure(f"{question}: whole answers of those who stayed", len(whole) / len(staying) * 100, "%", 100.0,
                    Sense.AT_LEAST),
             Figure(f"{question}: different answers", float(len(set(whole))), "", 1.0)]
-
-
-def _request(url: str, question: str) -> bytes:
-    body = json.dumps({"model": "m", "stream": True, "temperature": 0, "max_tokens": N_TOKENS,
-                       "messages": [{"role": "user", "content": question}]})
-    return (f"POST /v1/chat/completions HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\ncontent-type: application/json\r\n"
-            f"x-stayfast-keepalive: off\r\ncontent-length: {len(body)}\r\n\r\n{body}").encode()
 
 
 async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes, *, leaves: bool) -> bytes:

@@ -3,11 +3,9 @@
 A turn is drawn: a budget, a reserve, and steps one after another and side by side, some of them turns themselves. Steps
 succeed, fail, hang, take their time to clean up, swallow their cancellation, run as plain functions that cannot be
 cancelled, wait outside of any step, or are cancelled by another hand; they have caps, fallbacks, hedges and breakers that
-other turns share; some turns are cancelled as a whole. All of it runs in virtual time, each turn alone, so that what is
-there after it is its own.
-
-A moment after each turn only those steps may still be there that refuse to end, and each must be named by the budget that
-abandoned it. What a turn has taken is measured from outside.
+other turns share; some turns are cancelled as a whole. In virtual time, each turn alone, so that what is there after it is
+its own. A moment after it only those steps may still be there that refuse to end, and each must be named by the budget that
+abandoned it.
 """
 
 import asyncio
@@ -35,11 +33,10 @@ _NAMES = ("kb", "web", "crm", "rerank", "answer")
 
 
 class _Failed(Exception):
-    """Raised by a step of ours."""
+    """Raised by a step of this proof."""
 
 
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
-    """All turns, and the verdict."""
     turns = Turns(loop, Random(seed))
     for _ in range(n):
         await turns.run_one()
@@ -100,7 +97,6 @@ class Turns:
         self._n_left += len(asyncio.all_tasks()) - 1
 
     def finding(self) -> Finding:
-        """The verdict."""
         n = self._n
         n_steps = sum(n[f"{how} steps"] for how in ENDS)
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(n.items()))
@@ -152,7 +148,6 @@ class Turns:
         return self._rng.choice((None, self._rng.uniform(0.001, 1)))
 
     def _drawn(self, within: tuple[Budget, ...]) -> Callable[[], Awaitable[Any]] | Callable[[], Any]:
-        """A step of some kind."""
         rng = self._rng
         kinds = [self._quick, self._slow, self._hangs, self._fails, self._careful, self._refuses, self._blocks, self._lost]
         if len(within) < MAX_DEPTH and rng.random() < 0.2:

@@ -1,11 +1,11 @@
 """Tenants that always want more than there is get their shares, whatever their requests look like.
 
-Four tenants of different weights ask in virtual time, each with so many callers that it always wants more: one with short
-requests, one with long ones, one that mixes them, one that is away every other two minutes. Service is counted as
-`policy.admission.fair_share` counts it, from what the upstream reported: input tokens once, output tokens twice. Each
-one's part of all service is put beside its part of the weights of those who were there.
+Four tenants of different weights, each with so many callers that it always wants more: one with short requests, one with
+long ones, one that mixes them, one that is away every other two minutes. Service is counted as `policy.admission.fair_share`
+counts it, from what the upstream reported: input tokens once, output tokens twice. Each one's part of it is put beside its
+part of the weights of those who were there.
 
-When wrong: the first seconds, in which the first to come have more than their shares, are left out.
+When wrong: the first WARMUP_S, in which the first to come have more than their shares, are left out.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def play(loop: SimLoop, seconds: float, seed: int, weights: Mapping[str, f
             phase_ends_at = loop.now() + AWAY_S
             await asyncio.sleep(WARMUP_S)
             before = {name: _service(crowd.books.of.get(name)) for name in WEIGHTS}
-            is_here = _is_here(loop.now())
+            is_here = loop.now() % (2 * AWAY_S) < AWAY_S  # the one that comes now and then
             await asyncio.sleep(phase_ends_at - loop.now())
             for name in WEIGHTS:
                 phases[is_here][name] += _service(crowd.books.of.get(name)) - before[name]
@@ -59,15 +59,10 @@ FAIR = VirtualClaim(
     play, "{:g} s in virtual time", 2400, 480)
 
 
-def _is_here(now: float) -> bool:
-    """Whether the one that comes now and then is there."""
-    return now % (2 * AWAY_S) < AWAY_S
-
-
 async def _caller(crowd: Tenants, tenant: str, rng: Random, loop: SimLoop) -> None:
     shapes = [chat(*shape) for shape in SHAPES[tenant]]
     while True:
-        if tenant == "now and then" and not _is_here(loop.now()):
+        if tenant == "now and then" and loop.now() % (2 * AWAY_S) >= AWAY_S:
             await asyncio.sleep(AWAY_S - loop.now() % AWAY_S)
         await crowd.ask(tenant, rng.choice(shapes))
 

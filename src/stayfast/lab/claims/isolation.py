@@ -1,16 +1,15 @@
 """No answer crosses a scope: an answer to one tenant, under one system prompt, is never given under another.
 
-Random requests over tenants, system prompts, tools, output formats, earlier turns, sampling and dialects, in virtual time
-and in many forms (white space, the order of members, streamed or whole), many of them at the same instant. The upstream
-puts into each answer for which of all these it was made, and each answer is compared with its request. The identity of a
-request is known from how it was drawn, and never from the code that makes keys.
+Random requests in virtual time and in many forms (white space, the order of members, streamed or whole), many of them at the
+same instant. The upstream puts into each answer for which `Identity` it was made, and each answer is compared with its
+request, whose identity is known from how it was drawn, and never from the code that makes keys.
 
-The same again with the semantic cache, whose embedder finds all texts alike (`workloads.memory`): then nothing but
-the scope keeps answers apart, and only the question may be another one.
+The same again with the semantic cache, whose embedder finds all texts alike (`workloads.memory`): then nothing but the scope
+keeps answers apart, and only the question may be another one.
 
-With `--data` also conversations: a question, its answer, and a follow-up ("What are its types?"). The follow-up is asked
-below its own question twice, and below N_OTHERS of other conversations, to a semantic cache to which a text is only like
-itself. Below its own the second is answered from the cache; below another's it never is.
+With `--data` also conversations: a question, its answer, and a follow-up ("What are its types?"), which is asked below its
+own question twice, and below N_OTHERS of other conversations, to a semantic cache to which a text is only like itself. Below
+its own the second is answered from the cache; below another's it never is.
 
 When wrong: it can only cross what it draws. A member that it never sends is covered by the rule that unknown members count.
 """
@@ -70,7 +69,6 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def draw_identity(rng: Random) -> Identity:
-    """Any."""
     return Identity(rng.choice(_APIS), rng.choice(_TENANTS), rng.choice(MODELS), rng.choice(_SYSTEMS), rng.choice(_TOOLS),
                     rng.choice(_FORMATS), rng.choice(_PARENTS), rng.choice(_TEMPERATURES), rng.choice(_QUESTIONS))
 
@@ -202,8 +200,6 @@ def _is_its_own(echoed: Echoed, identity: Identity) -> bool:
 
 class Conversation(msgspec.Struct, frozen=True, rename={
         "question": "Main Query", "answer": "Main Query Response", "follow_up": "Follow-Up Query"}):
-    """As the files have it."""
-
     question: str
     answer: str
     follow_up: str

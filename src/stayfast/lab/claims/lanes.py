@@ -1,12 +1,11 @@
 """Lanes get their shares of the places, lend what stands idle, and lose count of nothing.
 
-Callers of three kinds ask one gateway in virtual time, each kind so many that it always wants more: short prompts, long
-ones, and requests that can wait. One short client in ten leaves, at any moment. Three situations take turns: all are
-there; batch is away; short is away. Of every request that is over, the gateway says when it got its place and when it was
-done; from that, not from the lanes' own counts, each kind's part of all place-seconds is put beside its share. And at
-sampled instants the places that the gateway thinks taken are put beside what the upstream has running.
+Callers of three kinds, each kind so many that it always wants more: short prompts, long ones, and requests that can wait.
+One short client in ten leaves, at any moment. Three situations take turns: all are there; batch is away; short is away. Each
+kind's part of all place-seconds is taken from what the gateway says of the requests that are over, not from the lanes' own
+counts; and at sampled instants the places that it thinks taken are put beside what the upstream has running.
 
-When wrong: the first 35 s of each situation are left out, in which lanes still remember what others used.
+When wrong: the first WARMUP_S of each situation are left out, in which lanes still remember what others used.
 """
 
 import asyncio
@@ -39,12 +38,10 @@ AWAY = (None, "batch", "short")
 
 
 class _Situation(NamedTuple):
-    """What was looked at, from when to when, and the place-seconds of each kind in that time."""
-
     away: str | None
     since: float
     until: float
-    held_s: dict[str, float]
+    held_s: dict[str, float]  # place-seconds of each kind
 
 
 class _Ledger:
@@ -70,8 +67,6 @@ class _Ledger:
 
 
 class _Scene:
-    """The gateway, its callers, and what is seen of them. One virtual loop's."""
-
     def __init__(self, lanes: LanesConfig, loop: SimLoop, seed: int) -> None:
         queue = QueueConfig(max_queue=10_000, max_wait_s=3000.0, target_wait_s=3000.0)
         self.ledger = _Ledger()

@@ -2,12 +2,10 @@
 
 A schedule is five requests of two tenants that come within half a second to a gateway with everything on: quotas, places
 with a queue, limits, breakers, retries, hedges or races, a fallback. Its upstreams fail, stall, break off and answer by
-chance; its clients leave by chance, often in the very instant at which something else happens. After each schedule, when
-all is quiet in virtual time, nothing may be held: no place, no stream, no Task, no timer, no probe, no turn of a tenant;
-quotas and the budget of extra attempts must have counted what was used; and every request and every attempt must
-have had one end.
-
-That the schedules reach the states that matter is counted, and has a goal as well.
+chance; its clients leave by chance, often in the very instant at which something else happens. When all is quiet in virtual
+time, nothing may be held: no place, no stream, no Task, no timer, no probe, no turn of a tenant; quotas and the budget of
+extra attempts must have counted what was used; and every request and every attempt must have had one end. That the schedules
+reach the STATES that matter is counted, and has a goal as well.
 """
 
 import asyncio
@@ -62,7 +60,6 @@ STATES = ("left in the queue", "left while waiting for a limit", "left in back-o
 
 
 async def play(loop: SimLoop, n_schedules: int, seed: int) -> Finding:
-    """All schedules, and the verdict."""
     leaks: Counter[str] = Counter()
     states: Counter[str] = Counter()
     first: list[str] = []
@@ -121,11 +118,10 @@ class _Gateway:
         self.states: Counter[str] = Counter()
 
     def emit(self, fact: Fact) -> None:
-        """A sink."""
         self._facts.append(fact)
 
     async def schedule(self) -> list[str]:
-        """Run one; what was held after it."""
+        """Run one; returns what was held after it."""
         loop, rng = self._loop, self._rng
         before, began_at = self._levels(), loop.now()
         charged = self._charged()
@@ -137,8 +133,11 @@ class _Gateway:
         await asyncio.sleep(QUIET_S)
         done = [fact for fact in self._facts if isinstance(fact, RequestDone)]
         self._note(done)
-        return [*self._held(), *self._miscounted(done, before, loop.now() - began_at),
-                *_wrong_ends(done, self._facts), *self._overspent(done, charged)]
+        wrong = ["ends of requests"] if len(done) != N_REQUESTS else []
+        if sum(len(fact.attempts) for fact in done) != sum(isinstance(fact, AttemptDone) for fact in self._facts):
+            wrong.append("ends of attempts")
+        return [*self._held(), *self._miscounted(done, before, loop.now() - began_at), *wrong,
+                *self._overspent(done, charged)]
 
     async def _visit(self, tenant: str) -> None:
         rng = self._rng
@@ -222,12 +221,6 @@ def _left_in(fact: RequestDone) -> str:
     if not fact.attempts:
         return "left while waiting for a limit"
     return "left in back-off" if max(attempt.ended_at for attempt in fact.attempts) < fact.ended_at else "left in a call"
-
-
-def _wrong_ends(done: Sequence[RequestDone], facts: Sequence[Fact]) -> list[str]:
-    n_attempts = sum(len(fact.attempts) for fact in done)
-    wrong = ["ends of requests"] if len(done) != N_REQUESTS else []
-    return [*wrong, "ends of attempts"] if n_attempts != sum(isinstance(fact, AttemptDone) for fact in facts) else wrong
 
 
 def _script(rng: Random) -> Script:

@@ -2,18 +2,17 @@
 
 Two providers with the tail of the proof `tail`, whose usual time to the first token grows with the prompt: a lognormal with
 a median of 120 ms and 0.08 ms a token, sigma 0.3, at the lengths of Azure's conversation trace. Each has brown-outs of its
-own, in which whatever begins takes ten times as long, for 5 s of every 60. Against it stand the time-outs 0.3, 0.5, 1, 2 and
-3 s: an attempt without a first token by then is closed and made again at the other provider at once, six attempts at most,
-the last of them without a time-out. The one with the best p99 is the result of tuning by hand. The gateway
-has no constant but its budget, which is what that one's further calls came to, and must not make more calls.
+own, in which whatever begins takes ten times as long. Against it stand TIMEOUTS_S: an attempt without a first token by then
+is closed and made again at the other provider at once, N_TRIES at most, the last of them without a time-out. The one with
+the best p99 is the result of tuning by hand. The gateway has no constant but its budget, which is what that one's further
+calls came to.
 
-Common random numbers: the dice of a request's n-th attempt at a provider are the same for every client. The time-outs, and
-what is asked directly, are worked out from those very dice; the simulated providers have no capacity that would make one
-attempt wait for another. Over sockets a provider's dice go by the order of arrival: there the same requests meet the same
-weather, with other dice.
+Common random numbers: the dice of a request's n-th attempt at a provider are the same for every client; the providers have
+no capacity that would make one attempt wait for another. Over sockets a provider's dice go by the order of arrival: there
+the same requests meet the same weather, with other dice.
 
-When wrong: the tail grows with the prompt here as the body does (by half at the median prompt), as the simulator has it. And
-real brown-outs do not come by the clock; nothing in the gateway knows that these do.
+When wrong: the tail grows with the prompt here as the body does. And real brown-outs do not come by the clock; nothing in
+the gateway knows that these do.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.load import Load, ask, simulated_gateway, since_start_s, why_spoiled
-from stayfast.lab.harness.processes import MODEL, Server
+from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.lengths import CONV_INPUT, CONV_OUTPUT
 from stayfast.lab.load.result import Result
@@ -88,7 +87,6 @@ class Mixed:
 
 
 def load_of(rate_rps: float, seconds: float, warmup_s: float) -> Load:
-    """The requests."""
     return Load(seconds, rate_rps, n_input=CONV_INPUT, n_output=CONV_OUTPUT, warmup_s=warmup_s, timeout_s=PATIENCE_S)
 
 
@@ -99,13 +97,8 @@ def provider(number: int) -> ProviderConfig:
                           regimes=Regimes(normal=Regime(1e9), brownout=Regime(ttft_factor=SLOWER)))
 
 
-def is_brownout(number: int, at_s: float) -> bool:
-    """Whether a provider has one, so long after the start of the run."""
-    return 0 <= at_s % EVERY_S - BEGINS_S[number] < LASTS_S
-
-
 class Rival(NamedTuple):
-    """What one way to ask came to: waits in the order of the shots, and calls."""
+    """What one way to ask came to. waits_s: in the order of the shots."""
 
     timeout_s: float  # infinite: asked directly
     waits_s: Sequence[float]
@@ -113,8 +106,7 @@ class Rival(NamedTuple):
 
     @property
     def p99_s(self) -> float:
-        """The figure by which the best is chosen."""
-        return Exact(self.waits_s).at(0.99)
+            return Exact(self.waits_s).at(0.99)
 
 
 class Rivals:
@@ -149,20 +141,17 @@ class Rivals:
         for n in range(N_TRIES):
             number = (shot.number + n) % 2
             if n == len(drawn_s):
-                drawn_s.append(self._drawn_s(shot, number, n // 2))
-            took_s = drawn_s[n] * (SLOWER if is_brownout(number, at_s) else 1.0)
+                ask = Ask(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
+                rng = self._dice[number].of_request(shot.number * MAX_TRIES + n // 2)
+                drawn_s.append(draw_plan(self._config, self._config.numbers, ask, rng, luck=None, regime=CALM).ttft_s)
+            is_brownout = 0 <= at_s % EVERY_S - BEGINS_S[number] < LASTS_S
+            took_s = drawn_s[n] * (SLOWER if is_brownout else 1.0)
             if took_s <= timeout_s or n == N_TRIES - 1:
                 break
             at_s += timeout_s
         return at_s + took_s - began_s, n + 1
 
-    def _drawn_s(self, shot: Shot, number: int, n_before: int) -> float:
-        ask = Ask(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
-        rng = self._dice[number].of_request(shot.number * MAX_TRIES + n_before)
-        return draw_plan(self._config, self._config.numbers, ask, rng, luck=None, regime=CALM).ttft_s
-
     def figures(self, where: str) -> list[Figure]:
-        """What each of them came to."""
         return [figure for rival in (*self.timeouts, self.direct) for figure in (
             Figure(f"{where}: {_name(rival)}: TTFT p99", rival.p99_s, "s"),
             Figure(f"{where}: {_name(rival)}: calls a request", rival.n_calls / self.n, ""))]
@@ -233,19 +222,17 @@ class _Numbers:
 
 
 async def over_sockets(load: Load, hedge: Mapping[str, Any], seed: int) -> Result:
-    """The requests of a load at a gateway in front of the simulator."""
     providers = {name: replace(provider(number), gaps=Gaps(GAP_S, 0.0, 25)) for number, name in enumerate(NAMES)}
     async with simulated_gateway(providers, seed, hedge=dict(hedge)) as (sim, url), asyncio.TaskGroup() as group:
-        changing = [group.create_task(_change_weather(sim, number, load)) for number in range(len(NAMES))]
+        began_at = asyncio.get_running_loop().time()
+
+        async def change_weather(number: int) -> None:
+            for at_s, weather in _weather_changes(number, load):
+                await asyncio.sleep(began_at + at_s - asyncio.get_running_loop().time())
+                await sim.get("/_sim/regime", "POST", {"provider": NAMES[number], "regime": weather})
+
+        changing = [group.create_task(change_weather(number)) for number in range(len(NAMES))]
         found = (await ask(load, {"gateway": url}, seed))["gateway"]
         for task in changing:
             task.cancel()
     return found
-
-
-async def _change_weather(sim: Server, number: int, load: Load) -> None:
-    loop = asyncio.get_running_loop()
-    began_at = loop.time()
-    for at_s, weather in _weather_changes(number, load):
-        await asyncio.sleep(began_at + at_s - loop.time())
-        await sim.get("/_sim/regime", "POST", {"provider": NAMES[number], "regime": weather})

@@ -1,9 +1,8 @@
 """One tenant that sends twenty times its share, in bursts, is the others' neighbour and not their trouble.
 
-Three tenants of equal weight behind a provider that the gateway gives so many places to. Two send well below their share,
-evenly; their times to the first token are taken alone, and beside the third one, in turns, over sockets and in virtual
-time. The third one's arrivals have the burstiness of Azure's code trace of 2023 (coefficient of variation 13): a hundred
-and more requests within milliseconds, then nothing. Almost all of what it sends has to be rejected.
+Three tenants of equal weight. Two send well below their share, evenly; their times to the first token are taken alone, and
+beside the third one, in turns, over sockets and in virtual time. The third one's arrivals have the burstiness of Azure's
+code trace of 2023 (coefficient of variation 13): a hundred and more requests within milliseconds, then nothing.
 
 When wrong: load, gateway and simulator share this machine's cores, and a burst keeps all three busy; what the client's own
 loop was late is part of its figures. The run in virtual time has no such share.
@@ -88,7 +87,6 @@ class _Round:
 
 
 async def _ask_all(url: str, loads: Sequence[Load], seed: int) -> list[Result]:
-    """The loads of several tenants at once."""
     async with asyncio.TaskGroup() as group:
         asking = [group.create_task(ask(load, {"gateway": url}, seed + n)) for n, load in enumerate(loads)]
     return [task.result()["gateway"] for task in asking]
@@ -120,17 +118,14 @@ async def in_virtual_time(loop: SimLoop, seconds: float, admission: AdmissionCon
 
 
 def _of_rounds(rounds: Sequence[_Round], within: float) -> list[Figure]:
-    alone, beside = [_pooled(each.alone) for each in rounds], [_pooled(each.beside) for each in rounds]
+    alone, beside = [[[wait_s for result in results for wait_s in waits_s(result)] for results in both]
+                     for both in ([each.alone for each in rounds], [each.beside for each in rounds])]
     by_round = [moved_percent(*pair) for pair in zip(alone, beside, strict=True)]
     statuses = [status for each in rounds for status in each.noisy.samples.ints["status"]]
     figures = _figures("sockets", list(chain(*alone)), list(chain(*beside)), within, by_round)
     return [*figures, *_of_noisy("sockets", (len(statuses), statuses.count(503))),
             Figure("sockets: the client's own loop was late by at most", largest_lag_ms([each.noisy for each in rounds]),
                    "ms")]
-
-
-def _pooled(results: Sequence[Result]) -> list[float]:
-    return [wait_s for result in results for wait_s in waits_s(result)]
 
 
 def _figures(where: str, alone: Sequence[float], beside: Sequence[float], within: float,
@@ -150,5 +145,4 @@ def _of_noisy(where: str, counts: Sequence[float]) -> list[Figure]:
 
 
 def moved_percent(alone: Sequence[float], beside: Sequence[float]) -> float:
-    """By how much p99 is larger beside the noisy one."""
     return (Exact(beside).at(0.99) / Exact(alone).at(0.99) - 1) * 100

@@ -1,12 +1,11 @@
 """The cost of the gateway itself: CPU and time a request, beside a bare proxy and no proxy at all, in one run.
 
-CPU is read from the kernel's account of each process while callers keep it busy: whole answers are canned
-(`harness.loopback`), streams from the simulator. Time is what an open loop at a modest rate sees. What is measured has a
-core of its own, the load and the upstreams have the others. Machines differ and are shared (one of them took 118 us for a
-whole answer in one hour and 175 in another), so the bare proxy in the same minutes is the yardstick: its distance from
-"direct" is what any proxy in Python must cost here. When wrong: neighbours share the caches, so requests a second would say
-more about the machine than about the gateway, and are not claimed. Nor is the added time: on a shared machine it is the
-scheduler's as much as ours.
+CPU is the kernel's account of each process while callers keep it busy: whole answers are canned (`harness.loopback`),
+streams from the simulator. What is measured has a core of its own, the load and the upstreams have the others. Machines
+differ and are shared (one took 118 us for a whole answer in one hour and 175 in another), so the bare proxy in the same
+minutes is the yardstick: its distance from "direct" is what any proxy in Python must cost here. When wrong: neighbours share
+the caches, so requests a second would say more about the machine than about the gateway, and are not claimed. Nor is the
+added time, which an open loop at a modest rate sees: on a shared machine it is the scheduler's as much as ours.
 """
 
 from collections.abc import Mapping
@@ -120,7 +119,6 @@ class _Meter:
         return ratio(spent_s, sum(result.samples.ints["n_chunks"])) * 1e6
 
     def finding(self) -> Finding:
-        """The figures."""
         whole, chunk = self._whole_us, self._chunk_us
         in_baselines = [ours / bare if bare else nan for ours, bare in zip(whole[GATEWAY], whole[BASELINE], strict=True)]
         policies, every = ([with_it - without for with_it, without in zip(whole[name], whole[PLAIN], strict=True)]

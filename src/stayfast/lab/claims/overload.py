@@ -2,19 +2,17 @@
 
 An engine with so many slots, behind a gateway that gives it as many places, and keeps a twentieth of them for each band
 above. Three tenants ask it: one of the premium tier, one standard, one batch, for answers as long as those of Azure's
-conversation trace. All the while the premium one sends 15 % of what the engine can do. The other two send 45 %; for a
-minute, all three together five times what it can do; and then 45 % again. What it can do is taken first, by as many
-callers as there are places, each asking again at once. Goodput is what came back whole in the minute. Recovered is the
+conversation trace. What it can do is taken first, by as many callers as there are places, each asking again at once; then
+SHARES of it are sent, for a minute PEAKS, and SHARES again. Goodput is what came back whole in the minute. Recovered is the
 end of the last second after it in which a request was turned away or more than one in ten waited longer than the premium
 ones may.
 
-Nobody queues (`max_queue: 0`): a request that finds no place is refused at once, and at five times the load places are
-filled at once as well. With a queue goodput is some per cent higher, and a request that is pushed out of it has waited for
-nothing.
+Nobody queues (`max_queue: 0`): at five times the load places are filled at once as well. With a queue goodput is some per
+cent higher, and a request that is pushed out of it has waited for nothing.
 
-When wrong: the engine's time to the first token is drawn, and its prefill is quick, so that only its slots are scarce; where
-prefill is, a full engine is slower for everybody. Over sockets load, gateway and engine share this machine's cores; refusals
-that were late while the client's own loop was prove nothing.
+When wrong: the engine's prefill is quick, so that only its slots are scarce; where prefill is, a full engine is slower for
+everybody. Over sockets load, gateway and engine share this machine's cores; refusals that were late while the client's own
+loop was prove nothing.
 """
 
 import asyncio
@@ -67,11 +65,9 @@ class Phases:
 
     @property
     def seconds(self) -> float:
-        """Of all but the first."""
         return self.calm_s + self.peak_s + self.after_s
 
     def stages(self, tier: Tier, capacity_rps: float) -> Ramp:
-        """What a tenant sends."""
         calm, peak = SHARES[tier] * capacity_rps, PEAKS[tier] * capacity_rps
         return Ramp((Stage(WARMUP_S + self.calm_s, calm, calm), Stage(self.peak_s, peak, peak),
                      Stage(self.after_s, calm, calm)))
@@ -104,8 +100,6 @@ class Overload:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The engine's capacity, and the results of the tenants."""
-
     capacity_rps: float
     by_tier: Mapping[str, Result]
 
@@ -128,7 +122,6 @@ async def _ask_all(phases: Phases, seed: int, put: Callable[[Tier, Load, int], A
 
 
 async def in_virtual_time(loop: SimLoop, phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
-    """Through the pipeline."""
     tenants = {tier.value: TenantConfig(tier) for tier in Tier}
     system = virtual_system(loop, {"engine": PROVIDER}, seed, settings={"admission": admission, "tenants": tenants})
     prompts = Prompts(seed)
@@ -140,7 +133,6 @@ async def in_virtual_time(loop: SimLoop, phases: Phases, admission: AdmissionCon
 
 
 async def over_sockets(phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
-    """At a gateway in front of the simulator."""
     keys, prompts = {tier: new_key(os.urandom(24)) for tier in Tier}, Prompts(seed)
     settings = {
         "server": {"keys": {tier.value: digest for tier, (_, digest) in keys.items()}},
@@ -168,7 +160,6 @@ class Row(NamedTuple):
 
 
 def judge(where: str, run: Run, phases: Phases) -> list[Figure]:
-    """What the answers say."""
     rows = [Row(tier, at_s, sent_s, first_s, ended_s, not error, status == SHED_STATUS)
             for tier, result in run.by_tier.items() for at_s, sent_s, first_s, ended_s, error, status in zip(
                 *(result.samples.floats[name] for name in ("at_s", "sent_s", "first_s", "ended_s")), result.samples.errors,

@@ -1,10 +1,9 @@
 """One tool hangs: the answer comes in time and says what it is without, and what was missing follows when it is there.
 
-Turns of retrieval and three tools, of which one, by chance, hangs for seconds; the answer is made of what is there by then.
 The turn's budget lies in a longer one, under which the tool goes on (`gather(late=...)`). Each follow-up must come at the
 instant at which its tool returns, once, and be what that tool said to this turn and no other; the longer budget ends what
-does not come at all. Each turn is read as its users would: one reader sees `final` with the answer, another the patch, and
-its copy of the state must come to be the turn's own. In virtual time, many turns at once.
+does not come at all. One reader sees `final` with the answer, another the patch, and its copy of the state must come to be
+the turn's own. In virtual time, many turns at once.
 """
 
 import asyncio
@@ -32,8 +31,6 @@ TURNS_A_S = 20.0
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of all turns."""
-
     longest_s: float = 0.0
     latest_follow_up_s: float = 0.0
     n_wrong_names: int = 0  # answers that named more, or less, than what hung
@@ -46,7 +43,6 @@ class Seen:
 
 
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
-    """All turns, and the verdict."""
     rng, seen = Random(seed), Seen()
     await arrive(n, TURNS_A_S, rng, lambda number: _turn(number, loop, rng, seen))
     n_left = len(asyncio.all_tasks()) - 1

@@ -1,19 +1,16 @@
 """Agents that talk to providers with a cache of prompts: the share of their input that is read from it, with the gateway and
 without.
 
-Each agent has the same instructions and tools, some 20,000 tokens, and works in turns: it asks, calls a tool, reads what
-the tool says, asks again. The providers are simulated, by Anthropic's rules and by both of OpenAI's, in virtual time; the
-gateway is the whole pipeline. The naive request is what agents send without any care: no marks, and the tools in
-the order in which their servers happened to answer, which is another one each time. "Tidy" is the same with the tools in
-one order: of so few agents as one machine takes, it reads nearly as much as what goes through the gateway, so a quick run,
-with some eight of them, has no goal against it.
+Each agent has the same instructions and tools, some 20,000 tokens, and works in turns: it asks, calls a tool, reads what the
+tool says, asks again. The providers are simulated, by Anthropic's rules and by both of OpenAI's, in virtual time. The naive
+request is what agents send without any care: no marks, and the tools in the order in which their servers happened to answer,
+which is another one each time. "Tidy" is the same with the tools in one order: of so few agents as one machine takes, it
+reads nearly as much as what goes through the gateway, so a quick run, with some eight of them, has no goal against it.
 
 The first token waits for what is new in a prompt: `PREFILL_PER_TOKEN` is what Anthropic's own example of a book of 100,000
 tokens comes to (11.5 s without the cache, 2.4 s with it), beside the fit of a provider's first token of small prompts.
 
 When wrong: machines are many, and a cache that is busy forgets; the shorter the instructions, the smaller all of it.
-
-Agents' conversations: long instructions, many tools, and messages that grow with each turn, in three dialects.
 """
 
 import asyncio

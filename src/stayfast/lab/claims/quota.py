@@ -50,7 +50,8 @@ async def play(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[str, 
     crowd = Tenants(PROVIDER, tenants, AdmissionConfig(), loop, seed, price=PRICE)
     n_each = n_requests // len(tenants)
     await asyncio.gather(*[crowd.ask(name, chat(N_INPUT, N_OUTPUT)) for name in tenants for _ in range(N_BEFORE)])
-    openings = {name: _opening(crowd, name, loop.now()) for name in tenants}
+    openings = {name: _Opening(loop.now(), _bucket(crowd, name, loop.now()).level(loop.now()), _used(crowd, name))
+                for name in tenants}
     async with asyncio.TaskGroup() as group:
         for name in tenants:
             group.create_task(_clients(crowd, name, n_each, Random(rng.random())))
@@ -80,10 +81,6 @@ class _Opening(NamedTuple):
     at: float
     level: float
     used: float
-
-
-def _opening(crowd: Tenants, tenant: str, now: float) -> _Opening:
-    return _Opening(now, _bucket(crowd, tenant, now).level(now), _used(crowd, tenant))
 
 
 def _bucket(crowd: Tenants, tenant: str, now: float) -> Bucket:

@@ -2,11 +2,8 @@
 
 BANKING77 (10,003 questions of a bank's customers, 77 intents so close that people confuse them) is asked once each, in
 random order, of a cache that begins empty. It learns from misses and audits alone; the intent is the judge. Then the same
-with Redis' pairs made to fool caches (numbers, dates, directions exchanged). Several orders, each with dice of its own; the
-error that counts is that of the worst.
-
-The questions of a help desk are let in: "my" is no reason to refuse one, and words like "today" hold for an hour. Neither
-data set is part of the project: `--data DIR` names their folder (docs/cache-eval.md says where to get them).
+with Redis' pairs made to fool caches. Several orders, each with dice of its own; the error that counts is that of the worst.
+The questions of a help desk are let in: "my" is no reason to refuse one, and words like "today" hold for an hour.
 
 When wrong: questions that come in random order, as often as in the data, are no traffic. `stayfast cache eval` takes yours.
 """

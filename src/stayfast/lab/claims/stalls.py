@@ -1,11 +1,8 @@
-"""One of fifty answers halts somewhere in its middle for half a minute: waited for, and continued at the other upstream.
+"""One of fifty answers halts in its middle: waited for, and continued at the other upstream.
 
-The two upstreams say the same words for the same request, as two replicas of one model at temperature 0 do, and can go on
-with them; so each answer can be held against what it should have got, character by character. Virtual time,
-the whole pipeline; tests/flow/test_rescue_sockets.py does the same over sockets.
-
-When wrong: halts are independent here; where all upstreams halt at once there is none to go on, and the budget of extra
-attempts says so.
+The two upstreams say the same words for the same request, as two replicas of one model at temperature 0 do, so each answer
+is held against what it should have got, character by character. Virtual time; tests/flow/test_rescue_sockets.py does the
+same over sockets. When wrong: halts are independent here; where all upstreams halt at once there is none to go on.
 """
 
 import asyncio
@@ -60,8 +57,6 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class Halts:
-    """What one run came to."""
-
     gap_p99_s: float
     e2e_p50_s: float
     e2e_p99_s: float
@@ -69,13 +64,11 @@ class Halts:
     n_wrong: int
 
     def figures(self, mode: str, goal_s: float | None) -> tuple[Figure, ...]:
-        """Times; `goal_s` is for the gaps."""
         return (Figure(f"{mode}: longest gap p99", self.gap_p99_s, "s", goal_s),
                 Figure(f"{mode}: e2e p50", self.e2e_p50_s, "s"), Figure(f"{mode}: e2e p99", self.e2e_p99_s, "s"))
 
 
 async def play(loop: SimLoop, n_answers: int, seed: int, on_stall: Literal["wait", "rescue"]) -> Halts:
-    """What so many answers came to."""
     done, n_wrong = await ask_all(loop, n_answers, seed, on_stall)
     gaps, took = Exact([fact.gap_max_s or 0.0 for fact in done]), Exact([fact.ended_at - fact.accepted_at for fact in done])
     return Halts(gaps.at(0.99), took.at(0.5), took.at(0.99), sum(fact.n_attempts for fact in done) / len(done), n_wrong)
@@ -98,7 +91,10 @@ async def ask_all(loop: SimLoop, n_answers: int, seed: int,
         request = decode(Api.CHAT, msgspec.json.encode({
             "model": "m", "stream": True, "messages": [{"role": "user", "content": str(number)}]}))
         reply = await system.gateway.serve(request, Arrival(f"req_{number}", loop.now()))
-        return _text(await read(reply)) == text_for(str(number))
+        parts = (await read(reply)).split(b"\n\n")
+        events = [msgspec.json.decode(part[6:]) for part in parts if part.startswith(b"data: {")]
+        text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+        return text == text_for(str(number))
 
     async with asyncio.TaskGroup() as group:
         tasks = []
@@ -113,11 +109,6 @@ def text_for(prompt: str) -> str:
     the same line again and again, as code and tables are.
     """
     return "".join(f"{prompt}.{n} " for n in range(N_WORDS - N_SAME)) + SAME * (N_SAME // SAME.count(" "))
-
-
-def _text(body: bytes) -> str:
-    events = [msgspec.json.decode(part[6:]) for part in body.split(b"\n\n") if part.startswith(b"data: {")]
-    return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
 
 
 class _Replica(Scripted):

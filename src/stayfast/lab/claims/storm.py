@@ -2,8 +2,8 @@
 
 One engine that runs a known number of requests at a time serves some callers; then it answers nothing but errors while many
 more callers ask, each again the moment that it is refused, whatever `Retry-After` it was given; then it is well. From then
-on the most that the engine has at a time, running or waiting, is held against what it can run. The gateway is not given
-that number. The same storm in virtual time is also run without limits: how high it would be.
+on the most that the engine has at a time, running or waiting, is held against what it can run, which the gateway is not
+given. The same storm in virtual time is also run without limits: how high it would be.
 
 When wrong: callers of a closed loop that are refused in a millisecond keep this machine busy, so what they are served is
 shown and not claimed. In virtual time they are 100 ms away.
@@ -42,12 +42,10 @@ class Phases:
 
     @property
     def calm(self) -> Load:
-        """The callers before the outage."""
         return Load(self.calm_s, n_concurrent=N_CALM, n_output=N_OUTPUT)
 
     @property
     def storm(self) -> Load:
-        """The callers from the outage on."""
         return Load(self.outage_s + self.storm_s, n_concurrent=N_STORM, n_output=N_OUTPUT)
 
 
@@ -87,7 +85,6 @@ class Storm:
 
 
 def provider(seed: int) -> ProviderConfig:
-    """The engine."""
     return ProviderConfig(seed=seed, engine=ENGINE, ttft=Mixture(TTFT_S), fills_max_tokens=True)
 
 

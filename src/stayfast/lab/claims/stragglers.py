@@ -1,15 +1,14 @@
 """One prompt in fifty has a hundred times the tokens, and the short ones do not wait for it.
 
-Two engines are played, one after the other, each asked without lanes and with them, by the same clients (Poisson):
+Two engines, each asked without lanes and with them, by the same clients (Poisson):
 
     continuous   reads one prompt at a time, first come first served, beside its decoding: a request behind long prompts
                  waits for all of them. Lanes let one long prompt be read at a time
     static       pads a batch to its longest prompt, and no request leaves before the last: one straggler makes 32 of it.
                  Lanes are kept apart
 
-Both have as many places at the gateway, and bounds that reject no request, so that nothing is won by refusing. Over sockets
-the clients are two loads of the bench, one for each kind. When wrong: lanes make no work less, and on the continuous engine
-the long ones wait longer with them; all of them have to finish.
+Both have as many places at the gateway, and bounds that reject no request, so that nothing is won by refusing. When wrong:
+lanes make no work less, and on the continuous engine the long ones wait longer with them; all of them have to finish.
 """
 
 import asyncio
@@ -51,11 +50,9 @@ class Scene:
     lanes: LanesConfig
 
     def provider(self, seed: int = 0) -> ProviderConfig:
-        """The simulator's settings."""
         return ProviderConfig(seed=seed, engine=self.engine, gaps=Gaps(0.0, 0.0, N_CHUNK), fills_max_tokens=True)
 
     def load(self, seconds: float, *, is_long: bool) -> Load:
-        """The bench's load of one kind of prompts."""
         rate_rps = self.rate_rps * (LONG_SHARE if is_long else 1 - LONG_SHARE)
         return Load(seconds, rate_rps, n_input=self.n_input * (TIMES if is_long else 1), n_output=self.n_output,
                     timeout_s=PATIENCE_S)
@@ -110,17 +107,16 @@ class Waits:
 
 
 async def in_virtual_time(loop: SimLoop, scene: Scene, n: int, seed: int, *, has_lanes: bool) -> Waits:
-    """So many requests of both kinds."""
     admission = AdmissionConfig(scene.n_places, QUEUE, lanes=scene.lanes if has_lanes else None)
     tenants = Tenants(scene.provider(), {}, admission, loop, seed)
     rng, waits = Random(seed), Waits([], [])
     short, long = chat(scene.n_input, scene.n_output), chat(scene.n_input * TIMES, scene.n_output)
 
+    async def one(request: Request, waits_s: list[float]) -> None:
+        waits_s.append(await tenants.ask(None, request))
+
     def begin(_: int) -> Coroutine[Any, Any, None]:
         return one(long, waits.long_s) if rng.random() < LONG_SHARE else one(short, waits.short_s)
-
-    async def one(request: Request, waits: list[float]) -> None:
-        waits.append(await tenants.ask(None, request))
 
     await arrive(n, scene.rate_rps, rng, begin)
     return waits

@@ -2,18 +2,17 @@
 
 Two providers with the tail of the proof `tail` and Anthropic's prices and rules for prompts. Of the requests of a shop's
 help desk (`workloads.support_desk`) 40 % ask in some words what others ask, 30 % ask something short of their own, and 30 %
-come with a text to read; the same instructions before all of them are 60 % of what is sent. The gateway has every cache on,
-semantic at `max_error: 2%`, and 15 % for second attempts. It begins empty and earns its hits: labels are of misses and
-audits alone, learned while the first requests pass, which are left out of the figures.
+come with a text to read; the same instructions before all of them are 60 % of what is sent. The gateway begins empty and
+earns its hits: labels are of misses and audits alone, learned while the first requests pass, which are left out of the
+figures.
 
-The bound of p50 is what 40 % set: were all of them answered in no time, it would be 0.120 s, the direct answers' p17.
-Every answer is judged by its question's article. A cancelled call pays its prompt, and what it had said.
+The bound of p50 is what 40 % set: were all of them answered in no time, it would be 0.120 s, the direct answers' p17. Every
+answer is judged by its question's article. A cancelled call pays its prompt, and what it had said; audits are paid for, too.
 
-In virtual time vectors are made beforehand (`workloads.support_desk`). With `--data` the questions that come again are, in
-a run of its own, a bank's (BANKING77), which are harder to tell apart: at `max_error: 5%`, and no goal but that.
+With `--data` the questions that come again are, in a run of its own, a bank's (BANKING77), which are harder to tell apart:
+at `max_error: 5%`, and no goal but that.
 
-When wrong: wordings are made up, and a help desk's tasks lie apart; a provider's draws are independent. Calls of audits are
-made while no client waits and are paid for; they are in the spend.
+When wrong: wordings are made up, and a help desk's tasks lie apart; a provider's draws are independent.
 """
 
 import asyncio
@@ -152,7 +151,6 @@ def _of_direct(direct: Outcomes) -> list[Figure]:
 
 
 def _of_gateway(where: str, runs: _Runs, slack: Slack) -> list[Figure]:
-    """The figures that are claimed."""
     outcomes, factor = runs.all_on, slack.quantiles
     p50, p95, p99 = outcomes.at(SHARES)
     return [Figure(f"{where}: TTFT p50 (n={outcomes.n})", p50, "s", P50_S * factor),

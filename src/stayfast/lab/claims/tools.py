@@ -1,13 +1,12 @@
 """A turn with tools: as it is mostly written, one call after another, and through the budget layer.
 
-A turn retrieves, asks two tools (p95 1.2 s and 1.6 s), has its policy checked and asks a model; nothing of that needs what
-the others bring but the model. Every call is a mixture: mostly it is quick, and 6 or 7 in 100 are slow by bad luck, as with
-hosted APIs. Before: in series, without time-outs. After: the four side by side, each with a hedge that has learned its
-delay; what is not there by BY_S is said to be missing; the model is asked with what is there, hedged until its first token,
-in the time that is reserved for it. Turns come at random; virtual time.
+Every call is a mixture: mostly it is quick, and 6 or 7 in 100 are slow by bad luck, as with hosted APIs. Before: in series,
+without time-outs. After: retrieval, two tools and a policy check side by side, each with a hedge that has learned its delay;
+what is not there by BY_S is said to be missing; the model is asked with what is there, hedged until its first token, in the
+time that is reserved for it. Turns come at random; virtual time.
 
-Spend: each call has its price, and is paid in full even where it was cancelled or lost against another. The length of an
-answer is the turn's own: a second attempt has the same, and only its first token may come sooner.
+Spend: each call is paid in full even where it was cancelled or lost against another. The length of an answer is the turn's
+own: a second attempt has the same, and only its first token may come sooner.
 
 When wrong: what is compared is this workload. Prices of tools and model and how they are late are typical guesses.
 """
@@ -39,7 +38,7 @@ ANSWER_S = 2.4  # reserved
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of call: its waits, and what it costs."""
+    """One kind of call."""
 
     waits: Mixture
     usd: float
@@ -61,23 +60,20 @@ class Turns:
         self._rng = rng
         shares = {**dict.fromkeys(KINDS, HEDGED), MODEL: MODEL_HEDGED} if hedges else {}
         self._hedges = {kind: Hedge(share) for kind, share in shares.items()}
-        self._took_s: list[float] = []
+        self.took_s: list[float] = []
         self.usd = 0.0
         self.n_missing = self.n_unanswered = 0
 
     async def all(self, n: int, turn: Callable[[float], Awaitable[None]]) -> None:
-        """Turns that come at random."""
         await arrive(n, TURNS_A_S, self._rng, lambda _: self._timed(turn))
 
     async def in_series(self, length_s: float) -> None:
-        """As it is mostly written."""
         for kind in KINDS:
             await self._call(kind)
         await self._call(MODEL)
         await self._rest(length_s)
 
     async def in_a_budget(self, length_s: float) -> None:
-        """Through the layer."""
         async with budget(TOTAL_S, {"answer": ANSWER_S}) as b:
             calls: dict[str, Any] = {name: step(self._call, kind, hedge=self._hedges.get(kind))
                                      for name, kind in NAMES.items()}
@@ -89,7 +85,7 @@ class Turns:
     async def _timed(self, turn: Callable[[float], Awaitable[None]]) -> None:
         began_at = self._loop.now()
         await turn(LENGTH.draw(self._rng, 1.0))
-        self._took_s.append(self._loop.now() - began_at)
+        self.took_s.append(self._loop.now() - began_at)
 
     async def _call(self, kind: Kind) -> bool:
         self.usd += kind.usd
@@ -100,18 +96,12 @@ class Turns:
         await asyncio.sleep(length_s)
         return True
 
-    @property
-    def took_s(self) -> Exact:
-        """Of the turns, whole."""
-        return Exact(self._took_s)
-
 
 async def play(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Finding:
-    """Both ways, and the verdict."""
     before, after = Turns(loop, Random(seed), hedges=hedges), Turns(loop, Random(seed), hedges=hedges)
     await before.all(n, before.in_series)
     await after.all(n, after.in_a_budget)
-    series_s, layer_s = before.took_s, after.took_s
+    series_s, layer_s = Exact(before.took_s), Exact(after.took_s)
     note = (f"In series p50 {series_s.at(0.5):.2f} s, p99 {series_s.at(0.99):.2f} s; with the layer p50 "
             f"{layer_s.at(0.5):.2f} s, p99 {layer_s.at(0.99):.2f} s.")
     return Finding((

@@ -1,11 +1,11 @@
 """Whether the instrument tells the truth: the bench must recover percentiles that are known in advance.
 
-The simulator draws its times to the first token from a mixture whose quantiles are known in closed form. The bench
-measures it over a socket, through a gateway in front of the same model, and through the same pipeline in virtual time: all
-must come out where the formula says, and the last two must agree with each other within their bootstrap intervals. Then the
-simulator is stopped in its tracks (SIGSTOP) in mid-run: a bench that waits with its next request until the target answers
-would send less while it is slow and report a fine p99. From the intended start, a stall of S seconds in a run of T seconds
-delays a request by U(0, S) with probability S / T, so for 1 - p < S / T
+The simulator draws its times to the first token from a mixture whose quantiles are known in closed form. The bench measures
+it over a socket, through a gateway in front of the same model, and through the same pipeline in virtual time; the last two
+must also agree with each other within their bootstrap intervals. Then the simulator is stopped (SIGSTOP) in mid-run: a bench
+that waits with its next request until the target answers would send less while it is slow and report a fine p99. From the
+intended start, a stall of S seconds in a run of T seconds delays a request by U(0, S) with probability S / T, so for 1 - p <
+S / T
 
     p-quantile = S - (1 - p) * T     (+ the usual latency, here below a millisecond)
 

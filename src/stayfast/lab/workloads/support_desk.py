@@ -36,7 +36,7 @@ from stayfast.core.types import Api
 from stayfast.http.server.connection import Connection
 from stayfast.lab.harness.claim import SetUpFailed
 from stayfast.lab.harness.load import LONG_S, Load, ask
-from stayfast.lab.harness.processes import Processes, Server
+from stayfast.lab.harness.processes import Processes
 from stayfast.lab.harness.virtual import HEAVY_TAIL, read, simulated
 from stayfast.lab.load.lengths import Book
 from stayfast.lab.load.result import Result
@@ -168,7 +168,6 @@ class Desk:
         return Question(rng.choice(self._again[task]) if self._again else self._phrase(_TASKS[task]), task)
 
     def once(self) -> Question:
-        """A question that comes once."""
         self._n_once += 1
         article = self.n_tasks + self._n_once
         n_near, rest = divmod(self._n_once, NEAR)
@@ -195,7 +194,6 @@ def _digits(number: int, *lists: Sequence[Any]) -> list[Any]:
 
 
 def answer_of(article: int) -> str:
-    """The answer to the questions of this article."""
     return f"Article {article} of our pages tells you, step by step, what to do. {_MORE}"
 
 
@@ -351,16 +349,13 @@ class Outcomes:
 
     @property
     def n(self) -> int:
-        """Visits."""
         return len(self.waits_s)
 
     @property
     def past(self) -> float:
-        """The share that waited more than LONG_S."""
         return sum(wait_s > LONG_S for wait_s in self.waits_s) / self.n if self.n else nan
 
     def at(self, shares: Sequence[float]) -> list[float]:
-        """Quantiles of the waits."""
         exact = Exact(self.waits_s)
         return [exact.at(share) for share in shares]
 
@@ -413,7 +408,6 @@ class _Visitors:
             _encode(ROUTE), MAX_OUTPUT, _encode(prompts.system))
 
     async def visit(self, number: int, visit: Visit, *, counts: bool) -> None:
-        """One visit, from the question to the last word of the answer."""
         body = self._opening + _encode([{"role": "user", "content": self._prompts.message(visit)}]) + b"}"
         loop, outcomes = self._loop, self._outcomes
         began_at = loop.now()
@@ -472,13 +466,11 @@ async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], 
                         extra={"temperature": 0})
             return (await ask(load, {"gateway": gateway.url}, seed, _VisitPrompts(prompts, visits, first)))["gateway"]
 
+        async def charged_usd() -> float:
+            counts = await sim.get("/_sim/counts")
+            return sum([float(its["cost_usd"]) for its in counts["providers"].values()])
+
         n_before = len((await put(warmup_s, 0, seed)).samples)
-        before_usd = await _usd(sim)
+        before_usd = await charged_usd()
         result = await put(seconds, n_before, seed + 1)
-        return Served(result, len(result.samples), await _usd(sim) - before_usd)
-
-
-async def _usd(sim: Server) -> float:
-    """What all providers have charged so far."""
-    counts = await sim.get("/_sim/counts")
-    return sum([float(its["cost_usd"]) for its in counts["providers"].values()])
+        return Served(result, len(result.samples), await charged_usd() - before_usd)
