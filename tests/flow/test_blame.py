@@ -27,8 +27,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, Say, Scripted, SimLoop, Wait, run
 from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member, Registry
+from stayfast.upstreams.state.upstream_state import Member, Registry, acquire_permit
 from stayfast.wire.errors import complaint_of, failed
 from tests.flow.dialects import ask
 from tests.flow.rig import chat, read

@@ -8,8 +8,7 @@ from stayfast.core.events import ProbeFailed
 from stayfast.core.types import Outcome
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
-from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import Member, acquire_permit
 
 WELL: Script = [Wait(0.1), Say("ok"), Wait(5), Say("never read")]
 

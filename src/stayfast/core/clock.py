@@ -1,4 +1,4 @@
-"""Time and randomness as arguments: what needs `now` holds a `Clock` or is handed it, what draws is handed an `Rng`, so that a
+"""Time and randomness as arguments: what needs `now` holds a `Clock` or is handed it, what draws is handed an `Rng`: so a
 run repeats by its seed.
 
 A request has one absolute instant, and each wait reaches only so far into the time that is left: `remaining = at - now`;

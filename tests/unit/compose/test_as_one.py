@@ -11,8 +11,7 @@ from stayfast.policy.resilience.breaker import BreakerConfig, State
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry_budget import ExtraBudget
 from stayfast.testing import Say, Scripted, SimLoop
-from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import Member, acquire_permit
 from stayfast.workers.shared_memory import Board, prepare
 from stayfast.workers.sync import LOOK_EVERY_S, STUCK_S, AsOne
 

@@ -16,7 +16,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import Source, load
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.state.permit import acquire_permit
+from stayfast.upstreams.state.upstream_state import acquire_permit
 from stayfast.wire.json_input import decode
 
 TEXT = """

@@ -20,8 +20,7 @@ from stayfast.policy.resilience.breaker import BreakerConfig, State
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import RecordingSink
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.state.permit import Place, acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import Member, Place, acquire_permit
 
 ARRIVALS = ("poisson@3", "poisson@250", "gamma:0.006@30", "gamma:0.006@250", "mmpp:5:20s,400:5s", "mmpp:2:5s,1000:2s",
             "mmpp:0.2:60s,60:10s", "ramp:1..400:30s,0.5:30s,400:5s,0.1:60s,300:10s", "bursts")

@@ -10,8 +10,7 @@ from stayfast.policy.resilience.cross_process import Common
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.routing.load_balancing import Backlog
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.state.permit import Place, acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import Member, Place, acquire_permit
 
 
 def member(limit: LimitConfig | None = None) -> Member:

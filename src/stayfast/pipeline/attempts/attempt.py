@@ -18,8 +18,7 @@ from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import FirstTokens
 from stayfast.upstreams.base import Call, Marker, Stream
-from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import Member, acquire_permit
 from stayfast.wire.prompt import asked_by
 
 SUCCESS, DROPPED, IGNORED = Outcome
@@ -64,7 +63,7 @@ class Attempt:
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, Stream]:
-        """See `Upstream.open`. What was added for a provider's prompt cache and is refused by name is left out, once."""
+        """What was added for a provider's prompt cache and is refused by name is left out, once."""
         upstream, call = self.member.upstream, self.call
         return upstream.open(call) if call.marker is None else self._open_marked(call.marker)
 

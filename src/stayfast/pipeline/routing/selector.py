@@ -252,15 +252,12 @@ class Aim(Struct):
     is_stored: bool  # the answer can be gone on from, where it is
 
     def sent(self, name: str, now: float) -> int:
-        """See `Picking.sent`."""
         return self.picking.sent(self, name, now)
 
     def answered(self, name: str, ttft_s: float, sight: Sight, *, is_whole: bool) -> None:
-        """See `Picking.answered`."""
         self.picking.answered(name, ttft_s, self.n_body, sight.response_id if self.is_stored else None, is_whole=is_whole)
 
     def ended(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
-        """See `Picking.ended`."""
         self.picking.ended(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
 
 

@@ -235,7 +235,7 @@ class Watch:
         return DeadlineExceeded(stage, self._limit, self._seconds)
 
     def turn(self, ends_at: float) -> None:
-        """See `Alarms`. What is due by `ends_at` gets a timer of its own."""
+        """What is due by `ends_at` gets a timer of its own."""
         if self._armed_at <= ends_at and self._handle is None:
             self._armed_at = inf
         due_at = self._due_at

@@ -1,5 +1,5 @@
 """Every upstream by name, with what is known of it now: how quick it is, what its limit and its breaker say, whether it ever
-answered.
+answered. An attempt has a place there, and what that teaches depends on when and how it is left.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -8,12 +8,18 @@ from random import Random
 
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.events import Fanout, Sink
+from stayfast.core.types import Outcome
 from stayfast.policy.resilience.baselines import (
+    ANSWERED,
     FAILED,
     JUDGED,
+    LOST,
+    NOTHING,
     REFUSED,
     UNKNOWN_JUDGED_AFTER_S,
+    WAITING,
     Call,
+    Norm,
     Tally,
     Usual,
     Wheel,
@@ -33,15 +39,97 @@ from stayfast.upstreams.state.limiter import Limited, QuickestTtft
 
 N_FAILED_IN_ROW_UNPROVEN = 10
 REFUSED_S = 60.0  # for which others go before one that refused its key, or does not know a model
+LOST_IS_SLOW = 1.5  # times its usual time, after which a call is given up for a quicker one: few are, unless most are slow
 
 
-class RunningCall(Call):
-    """A call at an upstream, with what lets it run there and what is told of its end."""
+class Place(Call):
+    """One attempt's place at one upstream, from its start to its one end. Nothing here awaits."""
 
-    __slots__ = ("health", "limited")
+    __slots__ = ("_is_left", "_member", "_work", "health", "limited")
 
-    health: Health
-    limited: Limited
+    def __init__(self, member: "Member", limited: Limited, health: Health, norm: Norm, n_beside: int, *, work: float,
+                 began_at: float, slow_at: float) -> None:
+        self._member = member
+        self.limited = limited
+        self._work = work  # of its upstream's backlog
+        self.health = health
+        self.norm = norm
+        self.mark = health.breaker.began()
+        self.n_beside = n_beside
+        self.began_at = began_at
+        self.slow_at = slow_at
+        self.became = WAITING
+        self.took_s = self.real = None
+        self._is_left = False
+
+    @property
+    def usual_s(self) -> float:
+        """What the first token of a prompt of this size usually takes; 0 before that is known."""
+        return self.norm.usual_s
+
+    def is_late(self, now: float) -> bool:
+        """Whether its first token has been waited for as long as for a slow one; yes where nobody knows how long that is."""
+        return now >= self.slow_at or self.slow_at == inf
+
+    def answered(self, now: float, norm: Norm | None = None) -> None:
+        """The first token came; `norm` is of the prompt's real size where that has come to be known."""
+        if self.took_s is not None:
+            return
+        self.took_s = now - self.began_at
+        if self._work:
+            self._read()
+        del self._member.pending[self]
+        self.real = norm
+        if self.became is WAITING:
+            self.became = ANSWERED
+        self._member.answered(self, now)
+
+    def outlasted(self, now: float) -> None:
+        """Another attempt was quicker, and this one is given up: it took at least so long."""
+        if self.took_s is not None:
+            return
+        took_s = now - self.began_at
+        ratio = self.norm.ratio(took_s)
+        if ratio is None:
+            return
+        is_slow = ratio >= LOST_IS_SLOW
+        if is_slow:
+            self.took_s = took_s
+            if self.became is WAITING:
+                self.became = LOST
+        self._member.outlasted(self, ratio, now, is_slow=is_slow)
+
+    def refused(self, now: float, why: str, *, is_key: bool) -> None:
+        """Its model, or its key, is no good there: others go first for a minute."""
+        self._member.refused(self.health, now, why, is_key=is_key)
+
+    def _read(self) -> None:
+        backlog = self._member.backlog
+        if backlog is not None:
+            backlog.ended(self._work)
+        self._work = 0.0
+
+    def leave(self, outcome: Outcome, now: float, *, is_endpoint: bool = True, retry_after_s: float | None = None) -> None:
+        """Give it back, with what came of the attempt; only the first call counts. `is_endpoint`: a drop was by the
+        endpoint's fault, and not a refusal for a quota."""
+        if self._is_left:
+            return
+        self._is_left = True
+        member = self._member
+        member.pending.pop(self, None)
+        if self._work:
+            self._read()
+        if self.took_s is None and self.slow_at == inf:
+            self.norm.n_unknown -= 1
+        if outcome is Outcome.DROPPED:
+            member.dropped(self, now, is_endpoint=is_endpoint, retry_after_s=retry_after_s)
+        elif self.took_s is None:
+            self.health.breaker.forgotten(self.mark)
+            member.learned_nothing(now)
+            if self.became is WAITING and now < self.slow_at:
+                self.became = NOTHING
+        member.n_in_flight -= 1
+        self.limited.left(now - self.began_at, has_answered=self.took_s is not None)
 
 
 class Member:
@@ -75,8 +163,8 @@ class Member:
         self._breaker_config = breaker
         self._pace = Pace()
         self.own = Health(upstream.name, None, Breaker(breaker, self._rng), self._sink)  # of whatever it is asked for
-        self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
-        self._unjudged: Wheel[RunningCall] = Wheel()
+        self.pending: dict[Place, None] = {}  # without a first token, oldest first
+        self._unjudged: Wheel[Place] = Wheel()
         self._judged_after_s = limit.bad_s if limit.mode == "aimd" else 0.0  # at the earliest
         self._alone_until = float("-inf")  # whatever the model: its key was refused
         self._n_refused = 0  # keys, in a row
@@ -189,7 +277,7 @@ class Member:
         self.has_news = now < max(self._alone_until, *[one.alone_until for one in self.healths])
         return health.why_alone if now < health.alone_until or now < self._alone_until else ""
 
-    def started(self, call: RunningCall, now: float) -> None:
+    def started(self, call: Place, now: float) -> None:
         """An attempt begins that has its place."""
         self.n_in_flight += 1
         judged_at = call.slow_at
@@ -206,7 +294,7 @@ class Member:
         """It works: a real token came."""
         self.is_proven = True
 
-    def answered(self, call: RunningCall, now: float) -> None:
+    def answered(self, call: Place, now: float) -> None:
         """Its first token came."""
         usual, norm, ttft_s = self.usual, call.real or call.norm, call.took_s or 0.0
         if call.slow_at == inf:
@@ -223,7 +311,7 @@ class Member:
         self._pace.took(ratio * usual_s if ratio is not None else ttft_s, usual_s, now)
         call.health.tell()
 
-    def outlasted(self, call: RunningCall, ratio: float, now: float, *, is_slow: bool) -> None:
+    def outlasted(self, call: Place, ratio: float, now: float, *, is_slow: bool) -> None:
         """An attempt was given up for a quicker one, after so many times its usual time."""
         usual_s = self.usual.all.usual_s
         self._pace.outlasted(ratio * usual_s, usual_s, now)
@@ -247,7 +335,7 @@ class Member:
         if self._n_refused >= N_FAILED_IN_ROW_UNPROVEN:
             self.is_proven = False
 
-    def dropped(self, call: RunningCall, now: float, *, is_endpoint: bool, retry_after_s: float | None) -> None:
+    def dropped(self, call: Place, now: float, *, is_endpoint: bool, retry_after_s: float | None) -> None:
         """An attempt was refused, or failed by the endpoint's fault."""
         health, is_waiting = call.health, call.took_s is None
         breaker = health.breaker
@@ -289,14 +377,14 @@ class Member:
         for limited in self.all_limited:
             limited.call_up()
 
-    def _by_limit(self, calls: Sequence[RunningCall]) -> Iterable[tuple[Limited, Sequence[RunningCall]]]:
+    def _by_limit(self, calls: Sequence[Place]) -> Iterable[tuple[Limited, Sequence[Place]]]:
         """All of these, each with those that it let run."""
         if self.lanes is None:
             return ((self.whole, calls),)
         return [(limited, [call for call in calls if call.limited is limited])
                 for limited in dict.fromkeys([call.limited for call in calls])]
 
-    def _judge_limited(self, limited: Limited, calls: Sequence[RunningCall], at: float) -> Tally:
+    def _judge_limited(self, limited: Limited, calls: Sequence[Place], at: float) -> Tally:
         limit, common = limited.limit, limited.common
         usual = None if limited.n_due else self.usual  # what the limit has not mended yet would become usual
         judged = tally(calls, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
@@ -308,7 +396,7 @@ class Member:
             limit.judged(samples, judged.n, judged.n_dropped, n_peak, at)
         return judged
 
-    def _judge_models(self, calls: Sequence[RunningCall], now: float) -> None:
+    def _judge_models(self, calls: Sequence[Place], now: float) -> None:
         for health in dict.fromkeys([call.health for call in calls]):
             breaker = health.breaker
             breaker.judged(*of_mark([call for call in calls if call.health is health], breaker.mark), now)
@@ -349,3 +437,17 @@ class Registry:
         for name, member in self._members.items():
             if kept is None or kept._members.get(name) is not member:
                 member.upstream.close()
+
+
+
+def acquire_permit(member: Member, norm: Norm, now: float, model: str = "", *, n_tokens: float = 0.0,
+                   lane: str = "") -> Place:
+    """Start an attempt, of this class of `usual`, for this model, with about so many tokens to read. Whether there is room
+    is checked before.
+    """
+    limited, backlog = member.limited(lane), member.backlog
+    place = Place(member, limited, member.health(model), norm, limited.take(),
+                  work=backlog.began(n_tokens) if backlog is not None else 0.0, began_at=now,
+                  slow_at=now + norm.after_s(member.slow_factor))
+    member.started(place, now)
+    return place
