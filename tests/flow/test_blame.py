@@ -13,12 +13,13 @@ from stayfast.core.types import Api
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Route, Target, Terms
+from stayfast.pipeline.plan import Route, Terms
+from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import AdmitAll
 from stayfast.pipeline.stages.cache.lookup import NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import AsSent, Router
+from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms
@@ -71,7 +72,7 @@ class Rig:
         introduce(self.registry, self.routes)
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(Alarms(loop), AdmitAll(), NoCache(), AsSent(), Router(self.routes, Terms(), loop, rng),
+        self.gateway = Gateway(Alarms(loop), AdmitAll(), NoCache(), Router(self.routes, Terms(), loop, rng),
                                Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
         self.notes: list[str] = []
 

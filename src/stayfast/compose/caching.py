@@ -48,7 +48,6 @@ from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
 from stayfast.pipeline.prompt_cache.planner import Prefixing
 from stayfast.pipeline.stages.cache.llm_judge import ByModel, Serve, Verifying
-from stayfast.pipeline.stages.route import AsSent, Context, LaidOut
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import Route as RouteSettings
@@ -225,11 +224,6 @@ def prefixing(name: str, its: RouteSettings, old: Route | None, clock: Clock, si
         return None
     before = old.terms.prefix if old is not None else None
     return before if before is not None and before.config == its.prefix else Prefixing(name, its.prefix, clock, sink)
-
-
-def context_of(settings: Settings) -> Context:
-    """What fits requests for their upstreams."""
-    return LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent()
 
 
 def warmer(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> Warmer | None:

@@ -7,7 +7,6 @@ from random import Random
 from stayfast.compose.aggregate import Together
 from stayfast.compose.caching import (
     Stores,
-    context_of,
     embedding,
     held,
     prefix_counts,
@@ -181,11 +180,11 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
     observers.sagging.flows = flows_of(router.routes.values())
     alarms = Alarms(clock)
-    admits, context = sized(admit, settings, router, alarms), context_of(settings)
-    behind = Behind(alarms, admits, context, router, sink)
+    admits = sized(admit, settings, router, alarms)
+    behind = Behind(alarms, admits, router, sink)
     shared = old.gateway.cache.calls if old is not None and isinstance(old.gateway.cache, ExactCache) else None
     gateway = Gateway(
-        alarms=alarms, admit=admits, context=context, router=router,
+        alarms=alarms, admit=admits, router=router,
         cache=ExactCache(call.start, clock, sink, behind.ask, shared) if has_cache else NoCache(),
         caller=call, template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
     begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)

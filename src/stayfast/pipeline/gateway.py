@@ -8,7 +8,7 @@ from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Context, Router
+from stayfast.pipeline.stages.route import Router, fit_prompt
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import ENDINGS, Template
 from stayfast.pipeline.timing.timeouts import Alarms
@@ -20,7 +20,6 @@ class Gateway:
     alarms: Alarms
     admit: Admit
     cache: Cache
-    context: Context
     router: Router
     caller: Caller
     template: Template
@@ -42,7 +41,7 @@ class Gateway:
                 started = await self.cache.find(ex)
                 if started is None:
                     ex.enter(CONTEXT)
-                    prompt = await self.context.fit(ex)
+                    prompt = fit_prompt(ex)
                     ex.enter(ROUTE)
                     plan = self.router.plan(ex, prompt)  # candidates, best first
                     ex.enter(CALL)

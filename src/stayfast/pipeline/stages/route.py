@@ -2,51 +2,25 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
-from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Request
 from stayfast.pipeline.attempts.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Prompt, Route, Target, Terms, able
-from stayfast.pipeline.routing.selector import Aim, Picking, session_of
+from stayfast.pipeline.plan import Plan, Prompt, Route, Terms, able
+from stayfast.pipeline.routing.selector import Aim, Picking, Target, session_of
 from stayfast.policy.resilience.breaker import State
 from stayfast.policy.routing.load_balancing import Load, in_turn, order
 
-
-class Context(Protocol):
-    """Fits a request's content into its allowance."""
-
-    async def fit(self, ex: Exchange) -> Prompt:
-        """The prompt to send; raises Rejected when it cannot fit."""
-        ...
-
-
-class AsSent:
-    """Changes nothing."""
-
-    __slots__ = ()
-
-    async def fit(self, ex: Exchange) -> Prompt:
-        """The client's own words."""
-        return Prompt(ex.request)
-
-
-class LaidOut:
-    """In an order that providers' caches can remember, on the routes that wish it."""
-
-    __slots__ = ()
-
-    async def fit(self, ex: Exchange) -> Prompt:
-        """The client's words, the static part first."""
-        if ex.terms.prefix is None:
-            return Prompt(ex.request)
-        return Prompt(*ex.terms.prefix.lay(ex.request))
-
-
 ANY_MODEL = "*"
 _CLOSED = State.CLOSED
+
+
+def fit_prompt(ex: Exchange) -> Prompt:
+    """What is really sent: the client's words, on some routes in an order that providers' caches can remember."""
+    prefix = ex.terms.prefix
+    return Prompt(ex.request) if prefix is None else Prompt(*prefix.lay(ex.request))
 
 
 class Router:

@@ -10,14 +10,8 @@ from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.events import Fanout, Sink
 from stayfast.core.types import Outcome
 from stayfast.policy.resilience.baselines import (
-    ANSWERED,
-    FAILED,
-    JUDGED,
-    LOST,
-    NOTHING,
-    REFUSED,
     UNKNOWN_JUDGED_AFTER_S,
-    WAITING,
+    Became,
     Call,
     Norm,
     Tally,
@@ -58,7 +52,7 @@ class Place(Call):
         self.n_beside = n_beside
         self.began_at = began_at
         self.slow_at = slow_at
-        self.became = WAITING
+        self.became = Became.WAITING
         self.took_s = self.real = None
         self._is_left = False
 
@@ -80,8 +74,8 @@ class Place(Call):
             self._read()
         del self._member.pending[self]
         self.real = norm
-        if self.became is WAITING:
-            self.became = ANSWERED
+        if self.became is Became.WAITING:
+            self.became = Became.ANSWERED
         self._member.answered(self, now)
 
     def outlasted(self, now: float) -> None:
@@ -95,8 +89,8 @@ class Place(Call):
         is_slow = ratio >= LOST_IS_SLOW
         if is_slow:
             self.took_s = took_s
-            if self.became is WAITING:
-                self.became = LOST
+            if self.became is Became.WAITING:
+                self.became = Became.LOST
         self._member.outlasted(self, ratio, now, is_slow=is_slow)
 
     def refused(self, now: float, why: str, *, is_key: bool) -> None:
@@ -126,8 +120,8 @@ class Place(Call):
         elif self.took_s is None:
             self.health.breaker.forgotten(self.mark)
             member.learned_nothing(now)
-            if self.became is WAITING and now < self.slow_at:
-                self.became = NOTHING
+            if self.became is Became.WAITING and now < self.slow_at:
+                self.became = Became.NOTHING
         member.n_in_flight -= 1
         self.limited.left(now - self.began_at, has_answered=self.took_s is not None)
 
@@ -350,9 +344,9 @@ class Member:
             health.leave_alone(now + min(retry_after_s, MAX_RETRY_AFTER_S),
                                f"it asked to be left alone for {retry_after_s:.3g} s")
         self._pace.failed(self.usual.all.usual_s, now)
-        if call.became is JUDGED:
+        if call.became is Became.JUDGED:
             self._unjudged.add(call, now)
-        call.became = FAILED if is_endpoint else REFUSED
+        call.became = Became.FAILED if is_endpoint else Became.REFUSED
         health.tell()
 
     def learned(self) -> None:

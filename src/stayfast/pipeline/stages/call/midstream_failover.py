@@ -26,7 +26,8 @@ from stayfast.core.events import Fact, Fanout, GapsSeen, Rescued, Sink
 from stayfast.core.types import Chunk, Outcome, Sight, Stage, Usage
 from stayfast.pipeline.attempts.attempt import Attempt, until_content
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Route, Started, Target
+from stayfast.pipeline.plan import Plan, Route, Started
+from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.pipeline.timing.token_timings import Cadence
