@@ -9,7 +9,8 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Route, Target, Terms
+from stayfast.pipeline.plan import Route, Terms
+from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache.lookup import NoCache
 from stayfast.pipeline.stages.call.caller import Caller

@@ -13,7 +13,8 @@ from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.plan import Route, Target
+from stayfast.pipeline.plan import Route
+from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price

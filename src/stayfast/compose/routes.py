@@ -16,8 +16,8 @@ from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PRE
 from stayfast.pipeline.admission.controller import Asked, Places
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import Caching
-from stayfast.pipeline.plan import Route, Target, Terms
-from stayfast.pipeline.routing.selector import PickConfig, Picking
+from stayfast.pipeline.plan import Route, Terms
+from stayfast.pipeline.routing.selector import PickConfig, Picking, Target
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.admit.size_limit import Sized
 from stayfast.pipeline.stages.route import ANY_MODEL, Router

@@ -222,13 +222,8 @@ class Exchange:
     def again(self) -> "Exchange":
         """The same request for another task. Watch, ledger, attempts and notes are one until they are replaced."""
         other = Exchange.__new__(Exchange)
-        other.allowances, other.arrival, other.attempts = self.allowances, self.arrival, self.attempts
-        other.asking, other.cache_key, other.cached, other.deadline = self.asking, self.cache_key, self.cached, self.deadline
-        other.degraded, other.lane, other.rank = self.degraded, self.lane, self.rank
-        other.ledger, other.notes, other.on_first = self.ledger, self.notes, self.on_first
-        other.request, other.reserve_s, other.route = self.request, self.reserve_s, self.route
-        other.share, other.stale, other.terms = self.share, self.stale, self.terms
-        other.total_s, other.upstream, other.watch = self.total_s, self.upstream, self.watch
+        for name in Exchange.__slots__:
+            setattr(other, name, getattr(self, name))
         return other
 
     def __repr__(self) -> str:

@@ -11,14 +11,13 @@ from stayfast.core.types import Api, Chunk, Outcome, Request, Sight, Usage
 from stayfast.pipeline.attempts.hedge_plans import Hedging, never
 from stayfast.pipeline.cache.route_cache import Caching
 from stayfast.pipeline.prompt_cache.planner import Layout, Prefixing
-from stayfast.pipeline.routing.selector import Aim, Picking
+from stayfast.pipeline.routing.selector import Aim, Picking, Target
 from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.admission.overload import SizeConfig
 from stayfast.policy.admission.price import Prices, dearest
 from stayfast.policy.budget import Budget, BudgetConfig, share_out
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.upstreams.base import Stream
-from stayfast.upstreams.state.upstream_state import Member
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
 
@@ -28,16 +27,6 @@ class Prompt(msgspec.Struct, frozen=True):
 
     request: Request
     layout: Layout | None = None  # None: nobody sees to the provider's prompt cache
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One upstream of a route, and the model's name there (None: as the client said it)."""
-
-    member: Member
-    model: str | None = None
-    prices: Prices = field(default_factory=dict)  # by the model's name there
-    continues: bool = False  # it goes on with words that end a request as the assistant's
 
 
 @dataclass(frozen=True, slots=True)

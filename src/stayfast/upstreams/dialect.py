@@ -217,7 +217,6 @@ class HttpStream:
         return None
 
     def cut(self) -> Chunk | None:
-        """See `Stream.cut`."""
         return self._transcoder.cut()
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ class TurnUpstream:
         return api is Api.COUNT_TOKENS or can_translate(api, Api.CHAT)
 
     async def open(self, call: Call) -> Stream:
-        """See `Upstream.open`; nothing of an answer is there when it returns. Raises Rejected."""
+        """Nothing of an answer is there when it returns. Raises Rejected."""
         request = call.request
         if request.api is Api.COUNT_TOKENS:
             return Estimate(count_tokens_answer(request))
@@ -104,7 +104,6 @@ class _Plain:
         self.sight.turn = turning.seen
 
     async def next(self) -> Chunk | None:
-        """See `Stream.next`."""
         if self._is_over:
             return None
         piece = await self._turning.next()
@@ -133,12 +132,10 @@ class _Plain:
         return _said({**self._head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
 
     def cut(self) -> Chunk | None:
-        """See `Stream.cut`."""
         self._is_over = True
         return self._transcoder.cut()
 
     def close(self) -> None:
-        """See `Stream.close`."""
         self._turning.close()
 
 
@@ -153,7 +150,6 @@ class _Typed:
         self.sight.turn = turning.seen
 
     async def next(self) -> Chunk | None:
-        """See `Stream.next`."""
         sight = self.sight
         if sight.is_complete:
             return None
@@ -171,7 +167,6 @@ class _Typed:
         return None
 
     def close(self) -> None:
-        """See `Stream.close`."""
         self._turning.close()
 
 

@@ -64,7 +64,7 @@ class Attempt:
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, Stream]:
-        """See `Upstream.open`. What was added for a provider's prompt cache and is refused by name is left out, once."""
+        """What was added for a provider's prompt cache and is refused by name is left out, once."""
         upstream, call = self.member.upstream, self.call
         return upstream.open(call) if call.marker is None else self._open_marked(call.marker)
 

@@ -66,7 +66,6 @@ class ByMeaning:
         self._least = least
 
     async def is_same(self, one: str, other: str) -> bool | None:
-        """See `Sameness`."""
         if one == other:
             return True
         if max(len(one), len(other)) > MAX_CHARS:

@@ -256,7 +256,6 @@ class Layout:
         self.kinds: dict[Kind, tuple[History, Marked]] = {}
 
     def part(self, upstream: str, model: str) -> int:
-        """See `Prefixing.part`."""
         if (upstream, model) not in self._parts:
             self._parts[upstream, model] = self._of.part(upstream, model, self)
         return self._parts[upstream, model]
@@ -296,7 +295,6 @@ class Marker(MarkedPrompt):
         self._lead = self._leads[0].begin(self._leads[1]) if self._leads is not None else None
 
     def write(self, body: bytes, api: Api) -> bytes:
-        """See `upstreams.base.Marker`."""
         if self._refused:
             return body
         try:
@@ -305,7 +303,6 @@ class Marker(MarkedPrompt):
             return body
 
     def is_refused(self, failed: UpstreamFailed) -> bool:
-        """See `upstreams.base.Marker`."""
         if failed.upstream_status in (_BAD_REQUEST, _UNPROCESSABLE) and not self._refused:
             self._refused = tuple(name for name in self.wrote if name.encode() in failed.body)
             self.rules = None if self._refused else self.rules

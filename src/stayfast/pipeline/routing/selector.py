@@ -6,13 +6,13 @@ A route with none of them has no Picking, and costs nothing here.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
 
 from msgspec import Struct
 
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Ejected, Fanout, Sink
 from stayfast.core.types import Api, Request, Sight
+from stayfast.policy.admission.price import Prices
 from stayfast.policy.routing.affinity import BLOCK_BYTES as BLOCK
 from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
 from stayfast.policy.routing.load_balancing import Load, choose, in_turn, weighted
@@ -41,22 +41,18 @@ class PickConfig:
         return not self.weights and self.affinity.mode == "off" and not self.eject.enabled
 
 
-class Offer(Protocol):
-    """One of those between whom there is a choice, and the model's name there (None: as the client said it)."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One upstream of a route, and the model's name there (None: as the client said it)."""
 
-    @property
-    def member(self) -> Member:
-        """The upstream."""
-        ...
-
-    @property
-    def model(self) -> str | None:
-        """Its name for the model."""
-        ...
+    member: Member
+    model: str | None = None
+    prices: Prices = field(default_factory=dict)  # by the model's name there
+    continues: bool = False  # it goes on with words that end a request as the assistant's
 
 
 class _Peers(Struct, frozen=True):
-    offers: Sequence[Offer]
+    offers: Sequence[Target]
     members: list[Member]
     names: list[str]
     weights: list[float]  # over their mean; none where the route has none
@@ -84,7 +80,7 @@ class Picking:
         self._outliers = Outliers(config.eject) if config.eject.enabled else None
         self._responses: dict[int, str] = {}
 
-    def order(self, offers: Sequence[Offer], request: Request, session: bytes, *, now: float, rng: Random
+    def order(self, offers: Sequence[Target], request: Request, session: bytes, *, now: float, rng: Random
               ) -> tuple[list[int], "Aim", list[str]]:
         """The offers' indices, best first; what is to be told of the attempts; what was decided and why, in words.
 
@@ -125,7 +121,7 @@ class Picking:
                 notes.append(_reason(names, found[0], loads, new_shares, aim.n_prompt))
         return found, aim, notes
 
-    def _met(self, offers: Sequence[Offer]) -> _Peers:
+    def _met(self, offers: Sequence[Target]) -> _Peers:
         if len(self._peers) >= MAX_PEERS:
             self._peers.clear()
         members, weights = [offer.member for offer in offers], self.config.weights
@@ -252,15 +248,12 @@ class Aim(Struct):
     is_stored: bool  # the answer can be gone on from, where it is
 
     def sent(self, name: str, now: float) -> int:
-        """See `Picking.sent`."""
         return self.picking.sent(self, name, now)
 
     def answered(self, name: str, ttft_s: float, sight: Sight, *, is_whole: bool) -> None:
-        """See `Picking.answered`."""
         self.picking.answered(name, ttft_s, self.n_body, sight.response_id if self.is_stored else None, is_whole=is_whole)
 
     def ended(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
-        """See `Picking.ended`."""
         self.picking.ended(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
 
 

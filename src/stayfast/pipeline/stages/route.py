@@ -8,8 +8,8 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Request
 from stayfast.pipeline.attempts.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Prompt, Route, Target, Terms, able
-from stayfast.pipeline.routing.selector import Aim, Picking, session_of
+from stayfast.pipeline.plan import Plan, Prompt, Route, Terms, able
+from stayfast.pipeline.routing.selector import Aim, Picking, Target, session_of
 from stayfast.policy.resilience.breaker import State
 from stayfast.policy.routing.load_balancing import Load, in_turn, order
 

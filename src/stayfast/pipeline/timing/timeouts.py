@@ -17,7 +17,6 @@ Source: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987),
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded
@@ -29,14 +28,6 @@ AHEAD_S = 1.0
 NEW_S = 2 * SLOT_S  # by when one that begins is looked at
 
 
-class Watched(Protocol):
-    """Who is looked at."""
-
-    def turn(self, ends_at: float) -> None:
-        """The slot that ends at this instant has begun."""
-        ...
-
-
 class Alarms:
     """All slots of one loop. Nothing here awaits."""
 
@@ -45,8 +36,8 @@ class Alarms:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._new: list[Watched] = []
-        self._slots: dict[int, list[Watched]] = {}
+        self._new: list[Watch] = []
+        self._slots: dict[int, list[Watch]] = {}
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -55,7 +46,7 @@ class Alarms:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def begin(self, watched: Watched) -> float:
+    def begin(self, watched: "Watch") -> float:
         """Have `turn` called for one that begins; returns by when."""
         new = self._new
         if not new:
@@ -63,7 +54,7 @@ class Alarms:
         new.append(watched)
         return self.clock.now() + NEW_S
 
-    def put(self, watched: Watched, at: float) -> float:
+    def put(self, watched: "Watch", at: float) -> float:
         """Have `turn` called about that instant, or earlier; returns when. 0: that is within this slot, set a timer."""
         now = self.clock.now()
         at = min(at, now + AHEAD_S)
@@ -235,7 +226,7 @@ class Watch:
         return DeadlineExceeded(stage, self._limit, self._seconds)
 
     def turn(self, ends_at: float) -> None:
-        """See `Alarms`. What is due by `ends_at` gets a timer of its own."""
+        """What is due by `ends_at` gets a timer of its own."""
         if self._armed_at <= ends_at and self._handle is None:
             self._armed_at = inf
         due_at = self._due_at

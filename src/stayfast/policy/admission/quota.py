@@ -103,27 +103,23 @@ class CommonBucket(Bucket):
         self._cell = cell
 
     def level(self, now: float) -> float:
-        """See `Bucket`."""
         return min(self.capacity, self.capacity - (self._cells[self._cell] - now) * self.per_s)
 
     def has(self, cost: float, now: float) -> bool:
-        """See `Bucket`."""
         return cost <= self.level(now) + self.capacity * _ROUNDING
 
     def take(self, cost: float, now: float) -> bool:
-        """See `Bucket`."""
         if not self.has(cost, now):
             return False
         self.charge(cost, now)
         return True
 
     def charge(self, cost: float, now: float) -> None:
-        """See `Bucket`."""
         cells, cell = self._cells, self._cell
         cells[cell] = max(cells[cell], now) + cost / self.per_s
 
     def take_over(self, before: Bucket, now: float) -> None:
-        """See `Bucket`. Each process does it in its turn, and the most that was used counts."""
+        """Each process does it in its turn, and the most that was used counts."""
         cells, cell = self._cells, self._cell
         cells[cell] = max(cells[cell], now + (self.capacity - self._level_after(before, now)) / self.per_s)
 

@@ -135,7 +135,6 @@ class Fixed:
         return features[0]
 
     def why_not(self, p: float) -> str:
-        """See `Rule`."""
         return "" if p >= self.threshold else "unlike"
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ class Sized:
         self._alarms = alarms
 
     def admit(self, ex: Exchange) -> Coroutine[Any, Any, Ticket]:
-        """See `Admit`. Raises Rejected (413) for a prompt that is too long."""
+        """Raises Rejected (413) for a prompt that is too long."""
         size = ex.terms.size
         if size is None or not may_be_over(ex.request.body, size.least):
             return self.inner.admit(ex)

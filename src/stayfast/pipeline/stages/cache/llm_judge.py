@@ -59,7 +59,6 @@ class ByModel:
         self._clock = clock
 
     async def is_same(self, one: str, other: str) -> bool | None:
-        """See `Sameness`."""
         is_same = await self._before.is_same(one, other)
         if not is_same or one == other:
             return is_same
@@ -81,7 +80,6 @@ class Verifying:
         self._clock = clock
 
     async def agrees(self, question: str, answer: str) -> bool:
-        """See `Verifier`."""
         if len(answer) > MAX_CHARS:
             return False
         asked = f"<question>\n{question}\n</question>\n<answer>\n{answer}\n</answer>"

@@ -8,6 +8,7 @@ it first waits for one that begins alike and went first (`pipeline.prompt_cache.
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -20,8 +21,9 @@ from stayfast.core.types import Outcome, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, until_content, until_whole
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Started, Target
+from stayfast.pipeline.plan import Plan, Started
 from stayfast.pipeline.prompt_cache.planner import Layout
+from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.hedged_call import IsShedding, Race
 from stayfast.pipeline.stages.call.retry import Retrying, is_once
 from stayfast.pipeline.tasks import Tasks
@@ -280,8 +282,9 @@ class Caller:
         request, hedging = plan.prompt.request, plan.route.hedging
         if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_race(ex, hedging):
             return await self._read(ex, attempt, None, is_last=is_last)
-        race = Race(ex, plan, attempt, others, ends_at=ends_at, n_made=n_made, caller=self, tasks=self._tasks,
-                    clock=self._clock, sink=self._sink, is_shedding=self._is_shedding)
+        race = Race(ex, plan, attempt, others, n_made=n_made, begin=partial(self.begin, ex, plan, ends_at),
+                    instead=partial(self._instead, ex, plan, ends_at), tasks=self._tasks, clock=self._clock, sink=self._sink,
+                    is_shedding=self._is_shedding)
         started: Started | None = None
         try:
             try:
@@ -297,8 +300,8 @@ class Caller:
         ex.upstream = started.source.name
         return started
 
-    def instead(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Sequence[Target], *, of: Attempt,
-                n_made: int, ends_at: float) -> Attempt | None:
+    def _instead(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
+                 of: Attempt, n_made: int) -> Attempt | None:
         """An attempt in place of one that failed beside another: with somebody who was not asked. None: there is nobody."""
         target = self._retrying.beside(ex, plan, failed, others, of=of.member, n_made=n_made, ends_at=ends_at)
         return self.begin(ex, plan, ends_at, target) if target is not None else None

@@ -9,7 +9,6 @@ that is answered in time more than an alarm at its timer.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Protocol
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
@@ -17,7 +16,8 @@ from stayfast.core.events import Hedged, Sink, stands
 from stayfast.core.types import Stage
 from stayfast.pipeline.attempts.attempt import Attempt, until_content, until_whole
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Started, Target
+from stayfast.pipeline.plan import Plan, Started
+from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.resilience.hedge import LEAST_AFTER_S
@@ -32,33 +32,21 @@ WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "the
                               "shedding": "requests wait for places, or are turned away"}
 
 
-class Begins(Protocol):
-    """Whoever makes the attempts of a request."""
-
-    def begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
-        """An attempt that nothing is sent of yet; whoever begins it ends it."""
-        ...
-
-    def instead(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Sequence[Target], *, of: Attempt,
-                n_made: int, ends_at: float) -> Attempt | None:
-        """A retry in place of `of`, the `n_made + 1`th attempt that is no hedge; None where there must be none."""
-        ...
-
-
 class Race:
     """One first attempt and what runs beside it. Owned by the request's task; `end` must be called, and awaits nothing."""
 
-    __slots__ = ("_beside", "_caller", "_clock", "_ends_at", "_ex", "_hedging", "_is_over", "_is_shedding",
-                 "_is_whole", "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over", "_plan",
+    __slots__ = ("_begin", "_beside", "_clock", "_ex", "_hedging", "_instead", "_is_over", "_is_shedding",
+                 "_is_whole", "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over",
                  "_refused", "_running", "_sink", "_tasks", "_watch", "_winner")
 
-    def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, ends_at: float, n_made: int,
-                 caller: Begins, tasks: Tasks, clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
+    def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, n_made: int,
+                 begin: Callable[..., Attempt], instead: Callable[..., Attempt | None], tasks: Tasks, clock: Clock,
+                 sink: Sink, is_shedding: IsShedding | None = None) -> None:
+        """begin, instead: `Caller`'s, of this request and this plan."""
         self._ex = ex
-        self._plan = plan
-        self._ends_at = ends_at
         self._n_made = n_made + 1  # attempts that are no hedges, the first one of this race included
-        self._caller = caller
+        self._begin = begin
+        self._instead = instead
         self._watch = ex.watch  # one and the same as long as this runs, whoever takes over the request's call
         self._running = first  # the one that is waited for the least time
         self._others = others  # best first; the one of the first attempt among them
@@ -79,7 +67,7 @@ class Race:
         if self._hedging.config.mode == "race":
             self._ring(first.began_at)
         else:  # none is due before that, and most that are quick are over by then
-            self._watch.ring(first.began_at + LEAST_AFTER_S, self._look)
+            self._watch.ring(first.began_at + LEAST_AFTER_S, lambda: self._ring(self._running.began_at))
 
     @property
     def has_hedges(self) -> bool:
@@ -90,8 +78,7 @@ class Race:
         """One that ran has failed, another still runs: begin a retry in its place, if somebody is left to be asked."""
         if self._is_over or self._winner is not None or self._watch.has_cancelled:
             return
-        another = self._caller.instead(self._ex, self._plan, failed, self._others, of=attempt, n_made=self._n_made,
-                                       ends_at=self._ends_at)
+        another = self._instead(failed, self._others, of=attempt, n_made=self._n_made)
         if another is not None:
             self._n_made += 1
             self._send(another)
@@ -135,9 +122,6 @@ class Race:
             if answer is None or answer.source is not attempt:
                 attempt.lose() if answer is not None else attempt.abandon()
                 task.cancel()
-
-    def _look(self) -> None:
-        self._ring(self._running.began_at)
 
     def _ring(self, since: float) -> None:
         """Have the alarm ring when the next attempt is due."""
@@ -183,7 +167,7 @@ class Race:
             budget.take_hedge(weight, now)
             target.member.extra.take(weight, now)
         self._n_hedges += 1
-        self._send(self._caller.begin(ex, self._plan, self._ends_at, target, is_hedge=True))
+        self._send(self._begin(target, is_hedge=True))
         if self._n_hedges < hedging.max_extra:
             self._ring(now)
 

@@ -26,7 +26,8 @@ from stayfast.core.events import Fact, Fanout, GapsSeen, Rescued, Sink
 from stayfast.core.types import Chunk, Outcome, Sight, Stage, Usage
 from stayfast.pipeline.attempts.attempt import Attempt, until_content
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Route, Started, Target
+from stayfast.pipeline.plan import Plan, Route, Started
+from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.pipeline.timing.token_timings import Cadence
@@ -161,7 +162,6 @@ class Guarded(Caller):
     __slots__ = ()
 
     def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
-        """See `Caller.start`."""
         if plan.route.on_stall == "wait" or not ex.request.stream:
             return super().start(ex, plan)
         return self._guarded(ex, plan)
@@ -225,7 +225,7 @@ class Guard:
         return self._attempt.name
 
     async def next(self) -> Chunk | None:
-        """See `Stream.next`. Raises DeadlineExceeded where the time is up before the rest has come."""
+        """Raises DeadlineExceeded where the time is up before the rest has come."""
         if self._is_over:
             return None
         began_at = self._waits_since = self._clock.now()
@@ -295,7 +295,6 @@ class Guard:
         return Chunk(in_bytes(self._api, events, is_end=True))
 
     def cut(self) -> Chunk | None:
-        """See `Stream.cut`."""
         rest, sight = self._rest, self.sight
         if rest is None:
             return self._stream.cut()
@@ -307,11 +306,9 @@ class Guard:
         return self._last(rest.cut(sight.usage))
 
     def close(self) -> None:
-        """See `Stream.close`."""
         self._stream.close()
 
     def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
-        """See `Source.end`."""
         if not self._has_ended:
             self._has_ended = self._is_over = True
             now = self._clock.now()
@@ -320,7 +317,6 @@ class Guard:
         self._attempt.end(outcome, fault, upstream_status=upstream_status)
 
     def abandon(self) -> None:
-        """See `Source.abandon`."""
         self.end(IGNORED)
 
     def _ring_in(self, seconds: float) -> None:

@@ -10,7 +10,8 @@ from stayfast.core.errors import StayfastError, UpstreamFailed
 from stayfast.core.events import Retried, RetryWithheld, Sink
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Target
+from stayfast.pipeline.plan import Plan
+from stayfast.pipeline.routing.selector import Target
 from stayfast.policy.resilience.retry import wait_before_next
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.state.upstream_state import Member
