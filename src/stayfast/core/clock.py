@@ -11,15 +11,12 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Monotonic seconds, on the same axis as the event loop's timers."""
-        ...
 
     def wall(self) -> float:
         """Seconds since the Unix epoch; for people and logs, never for arithmetic on durations."""
-        ...
 
     def cpu(self) -> float:
         """Seconds of a core that this process has used."""
-        ...
 
 
 class SystemClock:
@@ -37,12 +34,9 @@ class Rng(Protocol):
 
     def random(self) -> float:
         """From 0 to 1, without 1."""
-        ...
 
     def uniform(self, a: float, b: float) -> float:
         """From `a` to `b`."""
-        ...
 
     def getrandbits(self, k: int, /) -> int:
         """A whole number of `k` bits."""
-        ...

@@ -349,7 +349,6 @@ class Sink(Protocol):
 
     def emit(self, fact: Fact) -> None:
         """Take one fact."""
-        ...
 
 
 class Fanout:

@@ -20,7 +20,6 @@ class Listener(Protocol):
 
     def take(self, facts: Sequence[Fact]) -> None:
         """Some facts, oldest first; never none."""
-        ...
 
 
 class Batch:

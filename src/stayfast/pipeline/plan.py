@@ -90,20 +90,16 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """For logs and headers."""
-        ...
 
     @property
     def is_incremental(self) -> bool:
         """Whether the answer comes in parts, so that a gap in it means something."""
-        ...
 
     def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
         """Release everything; only the first call counts. Never awaits."""
-        ...
 
     def abandon(self) -> None:
         """End it, teaching nothing."""
-        ...
 
 
 class Started(msgspec.Struct, frozen=True):

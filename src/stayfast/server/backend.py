@@ -39,7 +39,6 @@ class Service(Protocol):
 
     async def serve(self, request: Request, arrival: Arrival) -> Reply:
         """Return at the first token of content. Raises StayfastError."""
-        ...
 
 
 class Together(Protocol):
@@ -47,23 +46,18 @@ class Together(Protocol):
 
     async def cache_stats(self) -> bytes:
         """What the caches of all routes hold and saved, as JSON; for admins."""
-        ...
 
     async def forget(self, what: ToForget) -> bytes:
         """Forget kept answers; how many, as JSON."""
-        ...
 
     async def kept(self, key: bytes) -> bytes | None:
         """What is known of one kept answer, as JSON, but for its words; None where none is."""
-        ...
 
     async def requests(self, asked: Asked) -> bytes:
         """Recent requests as JSON, newest first."""
-        ...
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One recent request in full, as JSON, if it is `tenant`'s (None: anybody's); None where it is not kept."""
-        ...
 
 
 class Backend(Protocol):
@@ -72,33 +66,26 @@ class Backend(Protocol):
     @property
     def config(self) -> ServerConfig:
         """The edge's own settings."""
-        ...
 
     @property
     def gateway(self) -> Service:
         """Who answers requests."""
-        ...
 
     @property
     def together(self) -> Together:
         """What admins ask of all workers."""
-        ...
 
     def models(self) -> Sequence[str]:
         """The names that clients may ask for."""
-        ...
 
     def unready(self) -> str | None:
         """Why it cannot serve yet; None when it can."""
-        ...
 
     def state(self) -> bytes:
         """What this process knows of its upstreams, as JSON; for admins."""
-        ...
 
     async def metrics(self) -> tuple[str, bytes]:
         """Content type and text for /metrics."""
-        ...
 
 
 class Current:

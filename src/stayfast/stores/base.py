@@ -58,66 +58,52 @@ class Store(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether it is outside of this process: then it may be waited for, and others may make the same answers."""
-        ...
 
     @property
     def n_bytes(self) -> int:
         """What it takes up in this process's memory."""
-        ...
 
     @property
     def n_entries(self) -> int:
         """How many answers are in this process's memory."""
-        ...
 
     async def get(self, key: bytes, until: float = inf) -> Kept | None:
         """What is kept under a key."""
-        ...
 
     async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
         """What `get` says, and whether that is known: (None, False) of a store that could not be asked, or not in time."""
-        ...
 
     async def put(self, key: bytes, kept: Kept) -> None:
         """Keep an answer in place of what was kept under its key. A shared store is told in the background."""
-        ...
 
     async def remove(self, key: bytes) -> bool:
         """Keep nothing under this key. False of a store that could not be asked, or did not say so in time."""
-        ...
 
     async def lead(self, key: bytes, until: float = inf) -> bool:
         """Whether to make the answer to `key`, for all who share the store. False: another process does so just now, and
         `follow` waits for it. Whoever was told True calls `led` when it is over, whatever came of it.
         """
-        ...
 
     async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
         """What another process makes of `key`; None when it ends without, or is not done in time.
 
         since: an answer that was kept before this instant (wall seconds) is not what is waited for.
         """
-        ...
 
     def led(self, key: bytes) -> None:
         """The call that `lead` was asked about is over. What it brought has been put before."""
-        ...
 
     async def inspect(self, key: bytes) -> Kept | None:
         """What is kept under a key, for whoever looks after the store: it does not count as asked for."""
-        ...
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
         """Forget all answers of which everything given is true; nothing given: all. Returns how many. Raises StoreGone."""
-        ...
 
     async def stats(self) -> StoreStats:
         """How it is, and how full. Never raises."""
-        ...
 
     async def close(self) -> None:
         """End what runs for it; it has nothing any more. What was put and has not been written yet may be lost."""
-        ...
 
 
 class Get(Struct, frozen=True, gc=False):
@@ -174,28 +160,21 @@ class Door(Protocol):
     @property
     def kind(self) -> str:
         """The word for it in the settings."""
-        ...
 
     async def carry(self, orders: Sequence[Order]) -> list[Reply]:
         """Do all of these, in their order; one reply each."""
-        ...
 
     async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
         """Append these to the records of a name (lower-case letters and digits), of which about the last `most` are kept."""
-        ...
 
     async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
         """The first `n` records of a name that come after a place, each with its own; after "": after none."""
-        ...
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
         """Forget all that is of those that are given. Returns how many there were."""
-        ...
 
     async def stats(self) -> StoreStats:
         """How full it is."""
-        ...
 
     async def close(self) -> None:
         """End it."""
-        ...

@@ -26,11 +26,9 @@ class Model(Protocol):
 
     def tokens(self, text: str) -> tuple[list[int], bool]:
         """The numbers of its tokens as far as they are read, and whether that is all of it."""
-        ...
 
     def run(self, batch: list[list[int]]) -> Floats:
         """One row for each text; all have equally many tokens."""
-        ...
 
 
 class _Text(Waiting, eq=False):

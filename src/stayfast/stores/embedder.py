@@ -53,7 +53,6 @@ class Embedder(Protocol):
     @property
     def id(self) -> str:
         """Changes with everything that changes a vector: weights, precision, tokens read."""
-        ...
 
     @property
     def n_dims(self) -> int:
@@ -61,19 +60,15 @@ class Embedder(Protocol):
 
     def is_whole(self, text: str) -> bool:
         """Whether all of a text goes into its vector; what comes after the first `max_tokens` does not."""
-        ...
 
     def fits(self, left_s: float) -> bool:
         """Whether a text is worth beginning with so much time, by what the last ones took."""
-        ...
 
     async def embed(self, texts: Sequence[str]) -> "Floats":
         """float32 [len(texts), n_dims], each row of length 1. Raises NoEmbedder."""
-        ...
 
     def close(self) -> None:
         """No more texts; does not wait."""
-        ...
 
 
 class Embedding:

@@ -29,4 +29,3 @@ class Model(Protocol):
         `hear` is told each piece of text as it comes, and each call as soon as its arguments are whole; then it is not
         told again. Not `may_call`: the answer is wanted now.
         """
-        ...

@@ -19,19 +19,15 @@ class Marker(Protocol):
 
     def write(self, body: bytes, api: Api) -> bytes:
         """The body as it goes out, in the dialect `api`; the very same where nothing is to be said."""
-        ...
 
     def is_refused(self, failed: UpstreamFailed) -> bool:
         """Whether that names what was written. Where it does, nothing is from now on, and the same may be sent again."""
-        ...
 
     def first_token(self) -> None:
         """Its answer has begun: what was marked can be read by others."""
-        ...
 
     def ended(self, usage: Usage | None) -> None:
         """The attempt is over, with what its answer says of its prompt. Called once, whatever its end."""
-        ...
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -56,21 +52,17 @@ class Stream(Protocol):
     @property
     def sight(self) -> Sight:
         """What has been seen of the answer."""
-        ...
 
     async def next(self) -> Chunk | None:
         """The next chunk; None after a whole answer. Raises UpstreamFailed for any other end, the cut one included."""
-        ...
 
     def cut(self) -> Chunk | None:
         """End an answer that has begun here and now, as its protocol ends one that has met its length limit; the sight
         says so after it. None where that cannot be said, or where the answer is whole. Nothing may be read after it.
         """
-        ...
 
     def close(self) -> None:
         """Release everything at once; closes the socket when the answer is not whole. Safe to call again."""
-        ...
 
 
 class Upstream(Protocol):
@@ -82,7 +74,6 @@ class Upstream(Protocol):
 
     def can_serve(self, api: Api) -> bool:
         """Whether requests of this API can be answered, natively or by translation."""
-        ...
 
     async def open(self, call: Call) -> Stream:
         """Send the request and return when the head of a good answer is in.
@@ -91,8 +82,6 @@ class Upstream(Protocol):
         the connections that we allow ourselves are taken).
         A cancelled `open` has closed its socket before the cancellation leaves it.
         """
-        ...
 
     def close(self) -> None:
         """Close idle connections; those in use close when their streams do."""
-        ...

@@ -29,16 +29,13 @@ class Door(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether it answers, as far as is known."""
-        ...
 
     @property
     def address(self) -> Address | None:
         """Host and port."""
-        ...
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Wait until it answers; False when the deadline passes first."""
-        ...
 
 
 class LocalUpstream:

@@ -36,15 +36,12 @@ class Turning(Protocol):
 
     async def next(self) -> Piece | None:
         """The next piece; None after the last. Raises UpstreamFailed for a turn that failed, or brought nothing."""
-        ...
 
     def seen(self) -> TurnSeen:
         """Its steps up to now, but for those that were told of another client of the same turn."""
-        ...
 
     def close(self) -> None:
         """The client is done, or has left. Awaits nothing; safe to call again."""
-        ...
 
 
 class TurnUpstream:

@@ -132,11 +132,9 @@ class Writer(Protocol):
 
     def events(self, delta: Delta) -> list[Json]:
         """The events for one delta. Raises Unsayable."""
-        ...
 
     def end(self, usage: Usage | None) -> list[Json]:
         """The events that end the answer."""
-        ...
 
 
 class Fold(Protocol):
@@ -144,11 +142,9 @@ class Fold(Protocol):
 
     def add(self, said: Json) -> None:
         """Take one event. Raises ValueError for what cannot be one."""
-        ...
 
     def body(self) -> bytes:
         """The whole answer. Raises ValueError where the events do not make one."""
-        ...
 
 
 T = TypeVar("T")

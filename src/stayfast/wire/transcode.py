@@ -86,21 +86,17 @@ class Transcoder(Protocol):
     @property
     def has_ended(self) -> bool:
         """The protocol's own end was seen: call `finish`, whatever else the body may hold."""
-        ...
 
     def feed(self, data: bytes) -> Chunk | None:
         """Take what was read, split anywhere; returns what the client gets now. Failures show in `sight.failure`."""
-        ...
 
     def finish(self) -> Chunk | None:
         """The upstream's body ended cleanly. Where the answer is not whole, `sight.failure` says so after this."""
-        ...
 
     def cut(self) -> Chunk | None:
         """End an answer that has begun here, as its protocol ends one that has met its length limit; `sight.is_cut` says
         so after this. None where that cannot be said, or where it has ended by itself.
         """
-        ...
 
 
 class _Events(ABC):

@@ -19,29 +19,24 @@ class Response(Protocol):
     @property
     def status(self) -> int:
         """HTTP status, 200..999."""
-        ...
 
     @property
     def headers(self) -> Mapping[str, str]:
         """Lower-case names; values of a repeated field are joined by ", "."""
-        ...
 
     async def read(self) -> bytes:
         """All body bytes that are there, waiting only if there are none; b"" at the clean end.
 
         Raises UpstreamFailed RESET or MALFORMED after the bytes that came before the failure.
         """
-        ...
 
     def close(self) -> None:
         """Let go: an unfinished response's socket is aborted (h2: its stream reset). Never awaits; safe to call again."""
-        ...
 
     def release(self) -> None:
         """Let go of a response that is whole by its protocol: should the end of its body follow within GRACE_S, its
         connection is used again, else it is closed as by `close`. Never awaits; safe to call again.
         """
-        ...
 
 
 class WholeResponse(NamedTuple):
@@ -115,11 +110,9 @@ class Transport(Protocol):
 
     def drained(self, response: "HttpResponse", n_bytes: int) -> None:
         """The reader took everything: `n_bytes` of body."""
-        ...
 
     def abandon(self, response: "HttpResponse") -> None:
         """Nobody wants the rest."""
-        ...
 
 
 class HttpResponse:

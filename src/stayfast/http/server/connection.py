@@ -102,31 +102,25 @@ class App(Protocol[R]):
     @property
     def request_type(self) -> type[R]:
         """What requests are parsed into."""
-        ...
 
     @property
     def limits(self) -> HttpLimits:
         """Those in force; a connection's parser keeps the ones that it began with."""
-        ...
 
     def check_head(self, request: R, *, is_draining: bool) -> StayfastError | None:
         """Why a request is refused before its body is read; None for one that is to be handled."""
-        ...
 
     def handle(self, connection: "Connection[R]", request: R) -> Coroutine[Any, Any, None]:
         """Answer one request. Runs in a Task of its own, which is cancelled when the client leaves.
 
         It ends with `connection.finish` after a whole answer, else with `close`, `reset` or `abort`.
         """
-        ...
 
     def render_error(self, request: R, error: StayfastError, *, keep_alive: bool) -> bytes:
         """A whole error answer."""
-        ...
 
     def note_refusal(self, request: R, error: StayfastError) -> None:
         """A request was refused that never came to `handle`."""
-        ...
 
 
 class HttpServer(Generic[R]):

@@ -98,7 +98,6 @@ class Claim(Protocol):
         """Set up everything, measure, tear down. Raises SetUpFailed where nothing could be measured, NeedsData where
         `conditions.data` is missing.
         """
-        ...
 
 
 class SetUpFailed(Exception):

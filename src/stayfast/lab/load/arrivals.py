@@ -34,7 +34,6 @@ class Arrivals(Protocol):
 
     def instants(self, rng: Random) -> Iterator[float]:
         """Seconds from the start, never falling; endless, but for stages and traces."""
-        ...
 
     def __str__(self) -> str: ...
 

@@ -24,7 +24,6 @@ class Length(Protocol):
 
     def draw(self, rng: Random) -> int:
         """A number of tokens, at least 1."""
-        ...
 
     def __str__(self) -> str: ...
 

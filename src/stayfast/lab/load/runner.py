@@ -39,15 +39,12 @@ class Target(Protocol):
     @property
     def counted_by(self) -> str:
         """How output tokens were counted so far: usage, chunks, or both."""
-        ...
 
     async def ask(self, asking: Asking) -> Sample:
         """Ask, and say how it went. Failures, the time-out among them, are samples, never exceptions."""
-        ...
 
     def close(self) -> None:
         """Let go of what is held between requests. Answers on their way are cut off."""
-        ...
 
 
 NAP_S = 0.25  # the longest sleep: by then a stop is noticed

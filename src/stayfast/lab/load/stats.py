@@ -53,7 +53,6 @@ class Spread(Protocol):
 
     def at(self, share: float) -> float:
         """The value below which `share` (0 to 1) of the values lie."""
-        ...
 
 
 class Exact:

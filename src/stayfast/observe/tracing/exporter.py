@@ -38,14 +38,12 @@ class Exporter(Protocol):
 
     def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
         """A message, which may be joined with others end to end."""
-        ...
 
     def send(self, body: bytes) -> Verdict:
         ...
 
     def close(self) -> None:
         """Let go of connections."""
-        ...
 
 
 Say = Callable[[str, str, str], None]  # level, event, reason

@@ -46,7 +46,6 @@ class Sameness(Protocol):
 
     async def is_same(self, one: str, other: str) -> bool | None:
         """Whether two answers say the same; None: it cannot tell, and nothing is learned."""
-        ...
 
 
 class ByMeaning:
@@ -92,7 +91,6 @@ class Verifier(Protocol):
 
     async def agrees(self, question: str, answer: str) -> bool:
         """Whether an answer that was made for another question is one to this."""
-        ...
 
 
 N_COMPARED = 5  # answers of neighbours that a new one is compared with

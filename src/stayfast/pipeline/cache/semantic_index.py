@@ -23,15 +23,12 @@ class Index(Protocol):
 
     def add(self, scope: bytes, key: int, vector: "Floats") -> None:
         """Keep a vector."""
-        ...
 
     def nearest(self, scope: bytes, vector: "Floats", n: int) -> list[tuple[int, float]]:
         """Keys and cosines, nearest first."""
-        ...
 
     def remove(self, scope: bytes, key: int) -> bool:
         """Forget a vector."""
-        ...
 
 
 class Log(Protocol):
@@ -41,15 +38,12 @@ class Log(Protocol):
 
     def put(self, key: int, body: bytes) -> None:
         """Keep it in place of the key's last one."""
-        ...
 
     def delete(self, key: int) -> None:
         """Keep nothing under this key."""
-        ...
 
     def close(self) -> None:
         """Write what is not written yet. Blocks for a moment."""
-        ...
 
 
 class Logged(Struct, array_like=True, gc=False):

@@ -11,7 +11,6 @@ class Context(Protocol):
 
     async def fit(self, ex: Exchange) -> Prompt:
         """The prompt to send; raises Rejected when it cannot fit."""
-        ...
 
 
 class AsSent:

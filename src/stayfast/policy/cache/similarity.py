@@ -115,11 +115,9 @@ class Rule(Protocol):
 
     def p(self, features: Sequence[float]) -> float:
         """How likely y1 is right, 0 to 1."""
-        ...
 
     def why_not(self, p: float) -> str:
         """The reason not to give an answer that is right with p; empty: none."""
-        ...
 
 
 class Fixed:

@@ -32,7 +32,6 @@ class Admit(Protocol):
 
     async def admit(self, ex: Exchange) -> Ticket:
         """A place; calling the ticket gives it back."""
-        ...
 
 
 def _nothing_to_give_back() -> None:

@@ -37,11 +37,9 @@ class Answer(Protocol):
 
     async def next(self) -> Chunk | None:
         """The next part; None after the last."""
-        ...
 
     async def aclose(self) -> None:
         """Done with it."""
-        ...
 
 
 Serve = Callable[[Request, Arrival], Awaitable[Answer]]

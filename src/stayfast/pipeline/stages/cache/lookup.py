@@ -37,7 +37,6 @@ class Cache(Protocol):
 
     async def find(self, ex: Exchange) -> Started | None:
         """A whole answer, ready to be relayed in the client's dialect, or None."""
-        ...
 
 
 class NoCache:
