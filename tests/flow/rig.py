@@ -15,7 +15,7 @@ from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache.lookup import NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.route import Context, Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms
@@ -57,7 +57,7 @@ class Rig:
         settle = Settle(loop, self.sink)
         self.router = router = Router({MODEL: route}, Terms(), loop, rng)
         caller = Caller(loop, rng, self.sink, admit.is_shedding if isinstance(admit, Admission) else None)
-        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), router, caller,
+        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), Context(), router, caller,
                                Template(loop, self.sink), Relay(loop, settle.done), settle)
 
     @property

@@ -105,7 +105,7 @@ class SemanticRig(CacheRig):
             sink=self.sink)
         self.caching.semantic = self.semantic
         gateway = self.gateway
-        behind = Behind(gateway.alarms, gateway.admit, gateway.router, self.sink)
+        behind = Behind(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
         self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
 
     async def settled(self) -> None:

@@ -19,7 +19,7 @@ from stayfast.pipeline.stages.admit.admission import AdmitAll
 from stayfast.pipeline.stages.cache.lookup import NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.route import Context, Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms
@@ -72,7 +72,7 @@ class Rig:
         introduce(self.registry, self.routes)
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(Alarms(loop), AdmitAll(), NoCache(), Router(self.routes, Terms(), loop, rng),
+        self.gateway = Gateway(Alarms(loop), AdmitAll(), NoCache(), Context(), Router(self.routes, Terms(), loop, rng),
                                Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
         self.notes: list[str] = []
 

@@ -12,6 +12,7 @@ from stayfast.core.types import Api, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Prompt, Started
+from stayfast.pipeline.stages.route import Context
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
@@ -20,7 +21,7 @@ from tests.flow.dialects import DIALECTS, ask
 from tests.flow.rig import Rig, chat, read
 
 
-class Slow:
+class Slow(Context):
     """A stage before the call that takes its time: admit, cache and context in one."""
 
     def __init__(self, seconds: float) -> None:

@@ -30,7 +30,7 @@ class StaleRig(CacheRig):
     def __init__(self, loop: SimLoop, *scripts: Script, admit: Admit | None = None) -> None:
         super().__init__(loop, *scripts, config=CONFIG)
         gateway = self.gateway = replace(self.gateway, admit=admit or self.gateway.admit)
-        behind = Behind(gateway.alarms, gateway.admit, gateway.router, self.sink)
+        behind = Behind(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
         self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
 
 

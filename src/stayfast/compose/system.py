@@ -39,7 +39,7 @@ from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.call.midstream_failover import Guarded, Sagging, flows_of
 from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.route import Context, Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms
@@ -180,11 +180,11 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
     observers.sagging.flows = flows_of(router.routes.values())
     alarms = Alarms(clock)
-    admits = sized(admit, settings, router, alarms)
-    behind = Behind(alarms, admits, router, sink)
+    admits, context = sized(admit, settings, router, alarms), Context()
+    behind = Behind(alarms, admits, context, router, sink)
     shared = old.gateway.cache.calls if old is not None and isinstance(old.gateway.cache, ExactCache) else None
     gateway = Gateway(
-        alarms=alarms, admit=admits, router=router,
+        alarms=alarms, admit=admits, context=context, router=router,
         cache=ExactCache(call.start, clock, sink, behind.ask, shared) if has_cache else NoCache(),
         caller=call, template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
     begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)

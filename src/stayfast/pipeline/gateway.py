@@ -8,7 +8,7 @@ from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Router, fit_prompt
+from stayfast.pipeline.stages.route import Context, Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import ENDINGS, Template
 from stayfast.pipeline.timing.timeouts import Alarms
@@ -20,6 +20,7 @@ class Gateway:
     alarms: Alarms
     admit: Admit
     cache: Cache
+    context: Context
     router: Router
     caller: Caller
     template: Template
@@ -41,7 +42,7 @@ class Gateway:
                 started = await self.cache.find(ex)
                 if started is None:
                     ex.enter(CONTEXT)
-                    prompt = fit_prompt(ex)
+                    prompt = await self.context.fit(ex)
                     ex.enter(ROUTE)
                     plan = self.router.plan(ex, prompt)  # candidates, best first
                     ex.enter(CALL)

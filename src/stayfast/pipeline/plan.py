@@ -89,7 +89,6 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """For logs and headers."""
         ...
 
     @property
@@ -131,11 +130,9 @@ class StoredStream:
         sight.usage = usage
 
     async def next(self) -> Chunk | None:
-        """Nothing comes after the lead."""
         return None
 
     def cut(self) -> Chunk | None:
-        """Nothing to cut."""
         return None
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from stayfast.core.types import ADMIT, CALL, CONTEXT, RELAY, ROUTE, Sight
 from stayfast.pipeline.exchange import Exchange, Held, Start
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import Router, fit_prompt
+from stayfast.pipeline.stages.route import Context, Router
 from stayfast.pipeline.timing.timeouts import Alarms
 from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.admission.priority import Urgency
@@ -23,11 +23,12 @@ from stayfast.policy.admission.priority import Urgency
 class Behind:
     """Makes such calls, with the stages of one gateway. Task-safe: a call's state is in its Exchange."""
 
-    __slots__ = ("_admit", "_alarms", "_clock", "_relay", "_router", "_sink")
+    __slots__ = ("_admit", "_alarms", "_clock", "_context", "_relay", "_router", "_sink")
 
-    def __init__(self, alarms: Alarms, admit: Admit, router: Router, sink: Sink) -> None:
+    def __init__(self, alarms: Alarms, admit: Admit, context: Context, router: Router, sink: Sink) -> None:
         self._alarms = alarms
         self._admit = admit
+        self._context = context
         self._router = router
         self._sink = sink
         self._clock: Clock = alarms.clock
@@ -42,7 +43,7 @@ class Behind:
             ex.enter(ADMIT)
             held.add(await self._admit.admit(ex))
             ex.enter(CONTEXT)
-            prompt = fit_prompt(ex)
+            prompt = await self._context.fit(ex)
             ex.enter(ROUTE)
             plan = self._router.plan(ex, prompt)
             ex.enter(CALL)

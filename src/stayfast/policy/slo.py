@@ -116,7 +116,6 @@ class Slo:
             raise ValueError(f"window_days must be from 28 to 92, not {self.window_days}")
 
     def objectives(self) -> Iterator[Objective]:
-        """Every promise made."""
         if self.availability is not None:
             yield Objective("availability", self.availability, self.window_days)
         for metric, latency in self.latencies():

@@ -55,7 +55,6 @@ class Stream(Protocol):
 
     @property
     def sight(self) -> Sight:
-        """What has been seen of the answer."""
         ...
 
     async def next(self) -> Chunk | None:

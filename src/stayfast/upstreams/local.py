@@ -32,7 +32,6 @@ class Door(Protocol):
 
     @property
     def address(self) -> Address | None:
-        """Host and port."""
         ...
 
     async def wait_ready(self, deadline: Deadline) -> bool:
@@ -59,7 +58,6 @@ class LocalUpstream:
         return api is not Api.EMBEDDINGS
 
     async def open(self, call: Call) -> Stream:
-        """Wait for the engine if need be, then ask it."""
         if call.request.n_choices != 1:
             raise Rejected("The embedded model gives one answer to one prompt at a time.", code="unsupported_value",
                            param="prompt" if call.request.api is Api.COMPLETIONS else "n")
@@ -168,7 +166,6 @@ class Elsewhere:
 
     @property
     def address(self) -> Address | None:
-        """Host and port."""
         return self._told().get(self._name)
 
     async def wait_ready(self, deadline: Deadline) -> bool:

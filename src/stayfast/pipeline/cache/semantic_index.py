@@ -22,7 +22,6 @@ class Index(Protocol):
     """The vectors of all scopes: `stores.vectors`."""
 
     def add(self, scope: bytes, key: int, vector: "Floats") -> None:
-        """Keep a vector."""
         ...
 
     def nearest(self, scope: bytes, vector: "Floats", n: int) -> list[tuple[int, float]]:
@@ -30,7 +29,6 @@ class Index(Protocol):
         ...
 
     def remove(self, scope: bytes, key: int) -> bool:
-        """Forget a vector."""
         ...
 
 
@@ -44,7 +42,6 @@ class Log(Protocol):
         ...
 
     def delete(self, key: int) -> None:
-        """Keep nothing under this key."""
         ...
 
     def close(self) -> None:
@@ -95,7 +92,6 @@ class Phrasings:
 
     @property
     def n_answers(self) -> int:
-        """Answers that something leads to."""
         return sum(its.votes.n_answers for its in self.scopes.values())
 
     def near(self, scope: bytes, row: "Floats") -> list[Neighbour]:
@@ -153,7 +149,6 @@ class Phrasings:
             del self.scopes[scope]
 
     def forget(self, scope: bytes, answer: int) -> None:
-        """Forget an answer and all that leads to it."""
         its = self.scopes.get(scope)
         if its is None:
             return

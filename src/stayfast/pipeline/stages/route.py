@@ -17,10 +17,14 @@ ANY_MODEL = "*"
 _CLOSED = State.CLOSED
 
 
-def fit_prompt(ex: Exchange) -> Prompt:
+class Context:
     """What is really sent: the client's words, on some routes in an order that providers' caches can remember."""
-    prefix = ex.terms.prefix
-    return Prompt(ex.request) if prefix is None else Prompt(*prefix.lay(ex.request))
+
+    __slots__ = ()
+
+    async def fit(self, ex: Exchange) -> Prompt:
+        prefix = ex.terms.prefix
+        return Prompt(ex.request) if prefix is None else Prompt(*prefix.lay(ex.request))
 
 
 class Router:
@@ -36,7 +40,6 @@ class Router:
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """All of them by name."""
         return self._routes
 
     @property

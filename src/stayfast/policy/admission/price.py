@@ -39,7 +39,6 @@ class Price:
                 raise ValueError(f"{name} must be from 0 to {TOKENS_PER_PRICE} USD, not {usd}")
 
     def cost_usd(self, usage: Usage) -> float:
-        """USD for one answer."""
         inputs = self.input_per_mtok
         read = inputs if self.cached_read_per_mtok is None else self.cached_read_per_mtok
         write = inputs if self.cache_write_per_mtok is None else self.cache_write_per_mtok

@@ -34,7 +34,6 @@ class Health:
             self.alone_until, self.why_alone = until, why
 
     def tell(self) -> None:
-        """Say it where its breaker has changed."""
         breaker = self.breaker
         if breaker.state is not self._told:
             self._told = breaker.state

@@ -192,7 +192,6 @@ class Member:
 
     @property
     def all_limited(self) -> Sequence[Limited]:
-        """All its limits."""
         return (self.whole,) if self.lanes is None else (self.whole, *self.lanes.values())
 
     @property
@@ -212,7 +211,6 @@ class Member:
 
     @property
     def limit(self) -> Limit:
-        """Of what is in no lane."""
         return self.whole.limit
 
     def serves(self, models: Collection[str], *, any_model: bool) -> None:
@@ -225,12 +223,10 @@ class Member:
         self.models.name(models)
 
     def health(self, model: str) -> Health:
-        """Of one model here."""
         return self.own if self.models is None or not model else self.models.of(model)
 
     @property
     def healths(self) -> Iterable[Health]:
-        """Of all its models."""
         return (self.own,) if self.models is None else self.models
 
     @property
@@ -239,7 +235,6 @@ class Member:
         return (self.own,) if self.models is None else self.models.named
 
     def load(self, now: float, model: str = "") -> Load:
-        """What `policy.routing.load_balancing` wants to know."""
         if now >= self._unjudged.next_at:
             self._judge(now)
         health = self.own if self.models is None else self.health(model)
@@ -285,11 +280,9 @@ class Member:
             self._judge(now)
 
     def succeeded(self) -> None:
-        """It works: a real token came."""
         self.is_proven = True
 
     def answered(self, call: Place, now: float) -> None:
-        """Its first token came."""
         usual, norm, ttft_s = self.usual, call.real or call.norm, call.took_s or 0.0
         if call.slow_at == inf:
             call.norm.n_unknown -= 1

@@ -36,11 +36,9 @@ class Answer(Protocol):
     """What serving a request comes to: `stages.relay.Reply`."""
 
     async def next(self) -> Chunk | None:
-        """The next part; None after the last."""
         ...
 
     async def aclose(self) -> None:
-        """Done with it."""
         ...
 
 
