@@ -74,7 +74,6 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All text parts, one after the other."""
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
 

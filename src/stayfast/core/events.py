@@ -21,7 +21,6 @@ class StageDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def spent_s(self) -> float:
-        """Seconds used."""
         return self.ended_at - self.began_at
 
 
@@ -93,7 +92,6 @@ class Hedged(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def why(self) -> str:
-        """In words."""
         if not self.n_known:
             return f"a race after {self.after_s:.2g} s"
         return (f"ttft > {self.after_s:.2g} s (p{self.quantile * 100:.0f} of {self.n_known}), "
@@ -114,7 +112,6 @@ class Retried(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def why(self) -> str:
-        """In words."""
         of = f" of {self.upstream}" if self.upstream else ""
         after = f", after {self.wait_s:.2g} s" if self.wait_s else ""
         return f"{self.what}{of}{after}{', ' + stands(self.spent, self.budget) if self.budget else ''}"
@@ -293,7 +290,6 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def detail(self) -> str:
-        """In words."""
         usd = f", ${self.usd_a_day:g} a day" if self.usd_a_day is not None else ""
         if self.what == "unread":
             return f"about {self.n_tokens} tokens of a prompt are written to the cache and never read{usd}"
@@ -360,6 +356,5 @@ class Fanout:
         self._sinks = sinks
 
     def emit(self, fact: Fact) -> None:
-        """Take one fact."""
         for sink in self._sinks:
             sink.emit(fact)

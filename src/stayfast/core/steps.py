@@ -18,7 +18,6 @@ class StepDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def broke_budget(self) -> bool:
-        """Whether it used all that the turn had for it."""
         return self.how == "timeout" and not self.is_capped
 
 

@@ -127,11 +127,9 @@ class StoredStream:
         sight.usage = usage
 
     async def next(self) -> Chunk | None:
-        """Nothing comes after the lead."""
         return None
 
     def cut(self) -> Chunk | None:
-        """Nothing to cut."""
         return None
 
     def close(self) -> None:

@@ -30,17 +30,14 @@ class Cron:
         """The first minute after `now` at which it is due, in the same time zone. Raises ValueError where there is none."""
         at = (now + timedelta(minutes=1)).replace(second=0, microsecond=0, fold=0)
         for _ in range(_MOST_DAYS):
-            if at.month in self.months and self._is_on(at):
+            is_day, is_weekday = at.day in self.days, at.isoweekday() % 7 in self.weekdays
+            if at.month in self.months and (is_day or is_weekday if self.is_either_day else is_day and is_weekday):
                 for hour in sorted(self.hours):
                     for minute in sorted(self.minutes):
                         if (hour, minute) >= (at.hour, at.minute):
                             return at.replace(hour=hour, minute=minute)
             at = at.replace(hour=0, minute=0) + timedelta(days=1)
         raise ValueError("there is no such day")
-
-    def _is_on(self, at: datetime) -> bool:
-        is_day, is_weekday = at.day in self.days, at.isoweekday() % 7 in self.weekdays
-        return is_day or is_weekday if self.is_either_day else is_day and is_weekday
 
 
 def read_cron(line: str) -> Cron:

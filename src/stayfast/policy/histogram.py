@@ -52,7 +52,6 @@ class LogHistogram:
         self.counts[int(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0] += 1
 
     def merge(self, other: "LogHistogram") -> None:
-        """Add another's counts."""
         counts = self.counts
         if not counts:
             counts.update(other.counts)
@@ -62,7 +61,6 @@ class LogHistogram:
 
     @property
     def n(self) -> int:
-        """How many values."""
         return sum(self.counts.values())
 
     def quantile(self, q: float) -> float | None:
@@ -107,7 +105,6 @@ class Window:
         self._before: dict[float, tuple[float, LogHistogram]] = {}  # by span: in which slot it was asked, and the answer
 
     def add(self, seconds: float, now: float) -> None:
-        """Count one value at the instant `now`."""
         if now >= self._ends_at:
             self._turn(now)
         self._open.add(seconds)

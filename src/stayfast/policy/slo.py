@@ -113,7 +113,6 @@ class Slo:
         check_bounds(self)
 
     def objectives(self) -> Iterator[Objective]:
-        """Every promise made."""
         if self.availability is not None:
             yield Objective("availability", self.availability, self.window_days)
         for metric, latency in self.latencies():

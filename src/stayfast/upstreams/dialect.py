@@ -105,7 +105,6 @@ class DialectUpstream:
         return HttpStream(response, translated, self._secrets)
 
     def close(self) -> None:
-        """Close idle connections."""
         self._client.close()
 
     def _template(self, spoken: Api, *, streams: bool) -> RequestTemplate:
@@ -165,7 +164,6 @@ class Misconfigured(UpstreamFailed):
 
     @property
     def is_for_operator(self) -> bool:
-        """Always."""
         return True
 
 
@@ -238,12 +236,10 @@ class Estimate:
         self.sight.is_complete = True
 
     async def next(self) -> Chunk | None:
-        """The answer, once."""
         chunk, self._chunk = self._chunk, None
         return chunk
 
     def cut(self) -> Chunk | None:
-        """It is whole."""
         return None
 
     def close(self) -> None:

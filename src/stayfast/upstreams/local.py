@@ -57,7 +57,6 @@ class LocalUpstream:
         return api is not Api.EMBEDDINGS
 
     async def open(self, call: Call) -> Stream:
-        """Wait for the engine if need be, then ask it."""
         if call.request.n_choices != 1:
             raise Rejected("The embedded model gives one answer to one prompt at a time.", code="unsupported_value",
                            param="prompt" if call.request.api is Api.COMPLETIONS else "n")
@@ -166,7 +165,6 @@ class Elsewhere:
 
     @property
     def address(self) -> Address | None:
-        """Host and port."""
         return self._told().get(self._name)
 
     async def wait_ready(self, deadline: Deadline) -> bool:

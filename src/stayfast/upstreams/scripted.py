@@ -96,11 +96,9 @@ class Scripted:
         self.last_closed_at: float | None = None
 
     def can_serve(self, api: Api) -> bool:
-        """Whatever can be said in OpenAI chat."""
         return can_translate(api, Api.CHAT)
 
     async def open(self, call: Call) -> Stream:
-        """Follow the next script up to its first words."""
         number = next(self._numbers)
         self.n_asked += 1
         self.n_open += 1
@@ -165,7 +163,9 @@ class _ScriptedStream:
             else:
                 chunk = self._transcoder.feed(self._bytes(step))
                 return Chunk(b"") if chunk is None else chunk  # as over HTTP: what holds nothing for the client is life
-        ending = self._event({}, "length" if self._steps else "stop") + self._usage() + b"data: [DONE]\n\n"
+        usage = {"prompt_tokens": 10, "completion_tokens": self._n_said, "total_tokens": 10 + self._n_said}
+        ending = (self._event({}, "length" if self._steps else "stop") + b"data: "
+                  + msgspec.json.encode({**self._head, "choices": [], "usage": usage}) + b"\n\ndata: [DONE]\n\n")
         chunk = self._transcoder.feed(ending)
         last = self._finish()
         if chunk is None or last is None:
@@ -191,10 +191,6 @@ class _ScriptedStream:
         choices = ({"index": index, "delta": delta, "finish_reason": finish_reason} for index in range(self._n_choices))
         return b"".join(b"data: " + msgspec.json.encode({**self._head, "choices": [choice]}) + b"\n\n"
                         for choice in choices)
-
-    def _usage(self) -> bytes:
-        usage = {"prompt_tokens": 10, "completion_tokens": self._n_said, "total_tokens": 10 + self._n_said}
-        return b"data: " + msgspec.json.encode({**self._head, "choices": [], "usage": usage}) + b"\n\n"
 
     def _failed(self, fail: Fail) -> UpstreamFailed:
         return UpstreamFailed(self._upstream.name, fail.fault, f"scripted {fail.fault.value}",

@@ -160,7 +160,6 @@ class _Typed:
         return Chunk(piece.event, 1)
 
     def cut(self) -> Chunk | None:
-        """It says its end by itself."""
         return None
 
     def close(self) -> None:

@@ -159,7 +159,6 @@ class Continuation:
         return [*self._text(self.seam.take("", is_last=True)), *self._writer.end(usage)]
 
     def cut(self, usage: Usage | None) -> list[Json]:
-        """The events that end it here, as one that has met its length limit."""
         events = [] if self.sight.finish_reason is not None else self._said(Finish("length"))
         return [*events, *self.end(usage)]
 

@@ -80,13 +80,11 @@ class WholeSource(ABC):
         """Read the answer into the sight. Failures go to the sight, never raise."""
 
     def fail(self, failure: UpstreamFailed) -> None:
-        """End the answer here."""
         self.ended = True
         self.sight.is_complete = False
         self.sight.failure = failure
 
     def _complete(self, usage: Usage | None, response_id: str | None = None, finish_reason: str | None = None) -> None:
-        """The whole answer is one."""
         sight = self.sight
         sight.usage, sight.response_id, sight.finish_reason = usage, response_id, finish_reason
         sight.n_content = 1

@@ -79,11 +79,7 @@ def _splice(request: Request, model: str, stream: bool, add_usage: bool) -> byte
         if not stream:
             said.pop("stream_options", None)  # refused without a stream
     if add_usage:
-        said["stream_options"] = _options(said.get("stream_options"))
+        before = said.get("stream_options")
+        options: RawObject = {} if before is None or bytes(before) == b"null" else _OBJECT.decode(before)
+        said["stream_options"] = {**options, "include_usage": _TRUE}
     return _ENCODER.encode(said)
-
-
-def _options(said: Raw | None) -> RawObject:
-    options: RawObject = {} if said is None or bytes(said) == b"null" else _OBJECT.decode(said)
-    options["include_usage"] = _TRUE
-    return options

@@ -182,12 +182,9 @@ def complaint_of(said: object) -> Complaint:
         param=param if isinstance(param := fields.get("param"), str) else None,
         words=words,
         http_status=number if number is not None and 400 <= number <= 599 else None,  # HTTP's errors
-        vendor=_vendor_in(said) if isinstance(inner, Mapping) else None,
+        vendor=None if not isinstance(inner, Mapping) else (
+            "anthropic" if said.get("type") == "error" and "sequence_number" not in said else "openai"),
     )
-
-
-def _vendor_in(said: Mapping[str, object]) -> Vendor:
-    return "anthropic" if said.get("type") == "error" and "sequence_number" not in said else "openai"
 
 
 def quoted(complaint: Complaint, vendor: Vendor) -> bytes:
@@ -246,7 +243,7 @@ def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body:
         upstream_status=status, retry_after_s=retry_after_s,
         is_final=is_final or not NEVER_RETRY.isdisjoint(complaint.words) or _is_clients_fault(status),
     )
-    error.status = _client_status(status)
+    error.status = status if _is_clients_fault(status) or status == _TOO_MANY or status in _OVERLOADED else 502
     error.is_model_missing = (
         status == _NOT_FOUND and (not complaint.words or not _NO_MODEL.isdisjoint(complaint.words))
     ) or (_is_clients_fault(status) and _NO_RESPONSE in complaint.words)
@@ -268,10 +265,6 @@ def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body:
 
 def _is_clients_fault(status: int) -> bool:
     return 400 <= status < 500 and status not in _CREDENTIALS and status not in _RETRIED  # HTTP's 4xx
-
-
-def _client_status(status: int) -> int:
-    return status if _is_clients_fault(status) or status == _TOO_MANY or status in _OVERLOADED else 502
 
 
 def malformed(upstream: str, what: str) -> UpstreamFailed:
@@ -315,7 +308,8 @@ def _of_limits(headers: Mapping[str, str], now_wall: float | None) -> float | No
     resets = [(headers.get(left), headers[reset]) for left, reset in _LIMITS if reset in headers]
     if any(left is not None for left, _ in resets):
         resets = [(left, reset) for left, reset in resets if left is not None and _seconds(left) == 0]
-    return _longest(_reset_s(reset, now_wall) for _, reset in resets)
+    waits_s = (_reset_s(reset, now_wall) for _, reset in resets)
+    return max((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
 
 def _in_body(body: bytes, now_wall: float | None) -> float | None:
@@ -349,10 +343,6 @@ def _reset_s(text: str, now_wall: float | None) -> float | None:
 
 def _until(at_wall: float, now_wall: float | None) -> float | None:
     return None if now_wall is None else min(max(0.0, at_wall - now_wall), MAX_SAID_S)
-
-
-def _longest(waits_s: Iterable[float | None]) -> float | None:
-    return max((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
 
 def _seconds(text: str) -> float | None:

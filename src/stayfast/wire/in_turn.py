@@ -30,26 +30,22 @@ class InTurn:
         self._n_waiting = 0  # characters, about
 
     def events(self, delta: Delta) -> list[Json]:
-        """The events for one delta and for those whose turn it brings. Raises Unsayable."""
         if isinstance(delta, Finish):
             return [*self._release(is_last=True), *self._writer.events(delta)]
         if isinstance(delta, ToolDelta) and delta.ordinal == self._ordinal:
             events = self._say(delta)
             return [*events, *self._release()] if self._waiting else events
         if self._waiting or (isinstance(delta, ToolBegin) and not self._is_free()):
-            self._wait(delta)
+            text = delta.arguments if isinstance(delta, ToolDelta) else getattr(delta, "text", "")
+            self._n_waiting += len(text) + _OF_A_DELTA
+            if self._n_waiting > MAX_WAITING:
+                raise Unsayable("calls that interleave without end")
+            self._waiting.append(delta)
             return []
         return self._say(delta)
 
     def end(self, usage: Usage | None) -> list[Json]:
         return [*self._release(is_last=True), *self._writer.end(usage)]
-
-    def _wait(self, delta: Delta) -> None:
-        text = delta.arguments if isinstance(delta, ToolDelta) else getattr(delta, "text", "")
-        self._n_waiting += len(text) + _OF_A_DELTA
-        if self._n_waiting > MAX_WAITING:
-            raise Unsayable("calls that interleave without end")
-        self._waiting.append(delta)
 
     def _say(self, delta: Delta) -> list[Json]:
         if isinstance(delta, ToolBegin):

@@ -140,7 +140,6 @@ class CacheWord(Struct, gc=False, rename="kebab"):
     use_cache: bool | None = None  # whether a cache is wanted is its route's business
 
     def control(self) -> CacheControl:
-        """The same for the cache."""
         return CacheControl(self.no_store is True, self.no_cache is True, max_age_s=self.s_maxage, keep_s=self.ttl,
                             namespace=self.namespace or "")
 
@@ -157,7 +156,6 @@ class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
     namespace: Annotated[str, Meta(max_length=256)] = ""
 
     def control(self) -> CacheControl:
-        """The same for the cache."""
         return CacheControl(self.no_store, self.no_cache, self.only_if_cached, self.max_age, tuple(self.tags), self.ttl,
                             self.namespace)
 

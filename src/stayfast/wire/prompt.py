@@ -311,7 +311,7 @@ class Laid:
                 _listed(said, "tools")[block.at] = marked
             elif block.at >= 0:
                 items = _listed(said, _NAMES[self.api])
-                items[block.at] = item = dict(_object(items[block.at]))
+                items[block.at] = item = dict(_OBJECT.decode(raw) if isinstance(raw := items[block.at], Raw) else raw)
                 item["content"] = _with(item["content"], block.part, marked)
             elif self.api is Api.MESSAGES:
                 said["system"] = _with(said["system"], block.part, marked)
@@ -404,10 +404,6 @@ def _objects(raw: Raw | None) -> list[Raw]:
     if any(bytes(item)[:1] != b"{" for item in found):
         raise ValueError("expected objects")
     return found
-
-
-def _object(item: Any) -> Mapping[str, Any]:
-    return _OBJECT.decode(item) if isinstance(item, Raw) else item
 
 
 def _listed(said: dict[str, Any], name: str) -> list[Any]:

@@ -110,11 +110,9 @@ class _Events(ABC):
 
     @property
     def has_ended(self) -> bool:
-        """The protocol's own end was seen, or a failure."""
         return self._source.ended
 
     def feed(self, data: bytes) -> Chunk | None:
-        """Take what was read."""
         out: list[bytes] = []
         n_content = 0
         for block in self._split(data):
@@ -135,7 +133,6 @@ class _Events(ABC):
             return []
 
     def cut(self) -> Chunk | None:
-        """End the answer here."""
         if self._source.ended:
             return None
         out: list[bytes] = []
@@ -148,7 +145,6 @@ class _Events(ABC):
         return Chunk(b"".join(out))
 
     def finish(self) -> Chunk | None:
-        """The body ended cleanly."""
         out: list[bytes] = []
         n_content = 0
         rest = self._splitter.rest()
@@ -302,13 +298,11 @@ class Rewrite:
         self._fold = fold
 
     def add(self, deltas: list[Delta]) -> None:
-        """Take some of the answer."""
         for delta in deltas:
             for said in self._writer.events(delta):
                 self._fold.add(said)
 
     def end(self, sight: Sight) -> bytes:
-        """The whole answer."""
         for said in self._writer.end(sight.usage):
             self._fold.add(said)
         return self._fold.body()

@@ -110,7 +110,6 @@ class HttpClient:
 
     @property
     def n_idle(self) -> int:
-        """Open connections without a request."""
         return self._pool.n_idle
 
     @property

@@ -54,7 +54,9 @@ class Resolver:
         if self._known and now < self._fresh_until:
             return self._known
         if self._pending is None:
-            self._start()
+            lookup = partial(self._lookup, self._host, None, type=socket.SOCK_STREAM)
+            self._pending = asyncio.get_running_loop().run_in_executor(None, lookup)
+            self._pending.add_done_callback(self._learn)
         if self._known and now < self._fresh_until + STALE_FOR_S:
             return self._known
         assert self._pending is not None
@@ -66,11 +68,6 @@ class Resolver:
         if self._fresh_until != float("inf"):
             self._known = ()
             self._fresh_until = 0.0
-
-    def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._pending = loop.run_in_executor(None, partial(self._lookup, self._host, None, type=socket.SOCK_STREAM))
-        self._pending.add_done_callback(self._learn)
 
     def _learn(self, done: asyncio.Future[list[tuple[Any, ...]]]) -> None:
         self._pending = None
@@ -146,7 +143,6 @@ class ConnectProtocol(asyncio.Protocol):
         self.early += data
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A peer that left at once."""
         self.is_lost = True
 
 
@@ -166,7 +162,6 @@ class DialedConnection:
 
     @property
     def protocol(self) -> str | None:
-        """What ALPN chose."""
         return self.tls.selected_alpn_protocol() if self.tls is not None else None
 
 
@@ -184,7 +179,10 @@ class Dialer:
     async def open(self) -> DialedConnection:
         """Connect. Raises UpstreamFailed CONNECT; cancelled, it leaves no socket behind."""
         context = await self._trust() if self._origin.protocols else None
-        addresses = await self._resolve()
+        try:
+            addresses = await self._resolver.addresses()
+        except OSError as error:
+            raise self._failure(f"cannot be resolved: {error.strerror or type(error).__name__}") from error
         began_at = self._clock.now()
         transport, connect_protocol = await self._reach(addresses)
         try:
@@ -218,12 +216,6 @@ class Dialer:
             if self._context is None:  # two may have built one, and sessions belong to one
                 self._context = context
         return self._context
-
-    async def _resolve(self) -> Sequence[Address]:
-        try:
-            return await self._resolver.addresses()
-        except OSError as error:
-            raise self._failure(f"cannot be resolved: {error.strerror or type(error).__name__}") from error
 
     async def _reach(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         first = [address for address in addresses if address[0] == addresses[0][0]]

@@ -132,7 +132,6 @@ class H1Connection(Connection):
         response.fail(Fault.RESET, "the connection closed before the answer was whole")
 
     def on_message_begin(self) -> None:
-        """httptools: the first byte of a message."""
         if self._is_done:
             raise NotOurs
 
@@ -144,7 +143,6 @@ class H1Connection(Connection):
         headers[key] = text if key not in headers else f"{headers[key]}, {text}"  # RFC 9110 5.3
 
     def on_headers_complete(self) -> None:
-        """httptools: the head is in."""
         status = self._parser.get_status_code()
         headers, self._headers = self._headers, {}
         self._is_interim = status < 200

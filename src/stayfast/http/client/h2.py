@@ -133,7 +133,6 @@ class H2Connection(Connection):
         self._leave()
 
     def drained(self, response: HttpResponse, n_bytes: int) -> None:
-        """Open the stream's window again, in few large steps."""
         stream = self._streams.get(response.stream_id)
         if stream is None:
             return
@@ -167,7 +166,6 @@ class H2Connection(Connection):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """All responses in progress are broken."""
         self._leave()
         self._fail_all(Fault.RESET, "the connection closed before the answer was whole")
 

@@ -59,17 +59,14 @@ class Pool:
 
     @property
     def n_idle(self) -> int:
-        """Open connections without a request."""
         return sum(1 for connection in self._open if not connection.n_active)
 
     @property
     def n_busy(self) -> int:
-        """Open connections with at least one request."""
         return sum(1 for connection in self._open if connection.n_active)
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for a place."""
         return len(self._waiters)
 
     @property

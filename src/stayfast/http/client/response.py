@@ -90,7 +90,6 @@ class EncodedRequest:
 
     @property
     def path(self) -> str:
-        """The request target."""
         return self._template.path
 
     @property
@@ -186,14 +185,12 @@ class HttpResponse:
             self._loop.call_later(GRACE_S, self.close)  # does nothing when the end has come by then
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """The head is in."""
         self.status = status
         self.headers = headers
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def feed(self, data: bytes) -> None:
-        """Body bytes came."""
         self._body.append(data)
         self.n_unread += len(data)
         if self._waiter is not None and not self._waiter.done():
@@ -207,7 +204,6 @@ class HttpResponse:
             self._waiter.set_result(None)
 
     def fail(self, fault: Fault, message: str) -> None:
-        """No more will come."""
         self._failure = UpstreamFailed(self.upstream, fault, message)
         self._transport = None
         if self._waiter is not None and not self._waiter.done():

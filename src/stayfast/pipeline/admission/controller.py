@@ -125,12 +125,10 @@ class Places:
 
     @property
     def n_places(self) -> int:
-        """How many there are."""
         return self._hold.n_places
 
     @property
     def n_waiting(self) -> int:
-        """How many wait."""
         return self.queue.n if self.lanes is None else self.lanes.n_waiting
 
     def enter(self, share: Share, asked: Asked, now: float) -> Waiting[Call] | None:
@@ -229,11 +227,6 @@ class Places:
             return True
         return lanes.has_room(lane, band, n_places - n_taken, n_places - hold.ceiling(band, now), now)
 
-    @property
-    def _n_serving(self) -> int:
-        """Places that serve this queue: those taken here, or this process's part of all."""
-        return self.n_taken if self.common is None else max(self.n_taken, self._hold.n_places // self.common.n_processes)
-
     def _look_elsewhere(self, common: Common) -> None:
         """As long as somebody waits here: nobody tells us of places that become free elsewhere."""
         self._let_in(self._clock.now())
@@ -245,7 +238,11 @@ class Places:
     def _predicted_s(self, asked: Asked, share: Share) -> float:
         """How long a newcomer would wait; of a lane's places, where there are lanes."""
         lane = asked.lane
-        n_served = self._n_serving if lane is None else max(lane.n_running, lane.n_entitled)
+        if lane is not None:
+            n_served = max(lane.n_running, lane.n_entitled)
+        else:  # places that serve this queue: those taken here, or this process's part of all
+            n_served = self.n_taken if self.common is None else max(self.n_taken,
+                                                                    self._hold.n_places // self.common.n_processes)
         return self._queue_of(asked).predicted_s(asked.band, share, n_served)
 
     def _check_worth(self, queue: Queue[Call], share: Share, asked: Asked, now: float) -> None:

@@ -78,7 +78,6 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """The upstream's name."""
         return self.member.upstream.name
 
     def first_content(self) -> None:

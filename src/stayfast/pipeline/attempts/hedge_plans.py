@@ -89,7 +89,7 @@ class Hedging:
             due = (f"due after {its.after_s:.3g} s (p{its.quantile * 100:.0f} of {its.n}), usually {its.usual_s:.3g} s"
                    if its.after_s < inf else "not due: no help is to be expected")
             lines.append(f"{upstream}, then {second}, {'whole answers' if is_whole else 'streams'} of bodies from "
-                         f"{_least_of(size)} bytes: {due}")
+                         f"{(2 + size % 2 << size // 2) >> 2} bytes: {due}")
         return lines
 
     def _made(self, key: tuple[str, str, bool, int], now: float) -> Plan:
@@ -123,11 +123,6 @@ def _size_of(n_body_bytes: int) -> int:
     """Which prompts are alike: those within half an octave."""
     bits = n_body_bytes.bit_length()
     return 2 * bits + (n_body_bytes << 2 >> bits & 1)
-
-
-def _least_of(size: int) -> int:
-    """The shortest body of a size."""
-    return (2 + size % 2 << size // 2) >> 2
 
 
 def never() -> Hedging:

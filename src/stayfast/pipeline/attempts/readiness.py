@@ -53,11 +53,9 @@ class Prober:
 
     @property
     def n_targets(self) -> int:
-        """How many members are asked."""
         return len(self._targets)
 
     async def run(self) -> None:
-        """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             for member, model in self._targets:
                 group.create_task(self._keep_proven(member, model))

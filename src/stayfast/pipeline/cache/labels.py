@@ -8,6 +8,7 @@ When wrong: many tenants of little traffic never have labels enough, and get no 
 
 from collections import deque
 from collections.abc import Mapping
+from operator import itemgetter
 
 from msgspec import Struct, msgpack
 
@@ -142,12 +143,8 @@ class Learning:
         """Threshold and estimate of the tenant whose error may be the largest: nobody else's is above its bound."""
         found = [(its.high, own.rule.threshold, its) for own in self._own.values()
                  if (its := own.rule.estimate()) is not None]
-        _, threshold, estimate = max(found, key=_bound, default=(0.0, None, None))
+        _, threshold, estimate = max(found, key=itemgetter(0), default=(0.0, None, None))
         return threshold, estimate
 
     def __repr__(self) -> str:
         return f"<Learning of {len(self._own)} tenants, {self._n_kept} labels>"
-
-
-def _bound(found: tuple[float, float | None, Estimate]) -> float:
-    return found[0]

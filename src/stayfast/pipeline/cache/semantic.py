@@ -179,7 +179,6 @@ class Semantic:
         return True
 
     def rule_of(self, tenant: str | None) -> Calibrator | Fixed:
-        """By which its questions are judged."""
         return self._fixed or self.learning.rule_of(tenant)
 
     async def find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float, until: float, *,
@@ -373,7 +372,6 @@ class Semantic:
             self.learning.restore(logged)
 
     def stats(self) -> SemanticStats:
-        """How it is."""
         known, its = self.phrasings, self.learning
         if not self.is_ready:  # another thread is at it
             return SemanticStats(0, 0, 0, 0, self._fixed is None, None, None, 0, 0, 0)

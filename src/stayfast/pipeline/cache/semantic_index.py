@@ -89,7 +89,6 @@ class Phrasings:
 
     @property
     def n_answers(self) -> int:
-        """Answers that something leads to."""
         return sum(its.votes.n_answers for its in self.scopes.values())
 
     def near(self, scope: bytes, row: "Floats") -> list[Neighbour]:
@@ -147,7 +146,6 @@ class Phrasings:
             del self.scopes[scope]
 
     def forget(self, scope: bytes, answer: int) -> None:
-        """Forget an answer and all that leads to it."""
         its = self.scopes.get(scope)
         if its is None:
             return

@@ -33,7 +33,6 @@ class Warmer:
         self._sink = sink
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             async with asyncio.TaskGroup() as group:

@@ -13,6 +13,8 @@ from collections.abc import Hashable
 from hashlib import sha256
 from typing import Final
 
+from msgspec.structs import replace
+
 from stayfast.core.clock import Clock
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Sink
@@ -110,7 +112,7 @@ class Prefixing:
         except (ValueError, RecursionError):  # of a shape that only the upstream understands
             return request, None
         layout = Layout(self, ordered.head, ordered.first, ordered.tools)
-        return request if ordered.body is request.body else _with_body(request, ordered.body), layout
+        return request if ordered.body is request.body else replace(request, body=ordered.body), layout
 
     def rules_for(self, upstream: str, model: str, n_head_bytes: int) -> PrefixRules | None:
         """What holds for a model; None where nothing is known of it, or so short a beginning is of no use to its cache."""
@@ -274,7 +276,6 @@ class Layout:
         return self._of.config.wait_s
 
     def marker(self, upstream: str, model: str, price: Price | None) -> "Marker":
-        """What one attempt takes along."""
         return Marker(self, self._of, upstream, model, price)
 
 
@@ -318,16 +319,10 @@ class Marker(MarkedPrompt):
             self._leads[0].warm(self._leads[1], rules.keeps_s if rules is not None else 0.0)
 
     def ended(self, usage: Usage | None) -> None:
-        """The attempt is over, whatever its end."""
         if self._lead is not None and self._leads is not None:
             self._leads[0].end(self._leads[1], self._lead)
         if usage is not None and usage.input_total and self.rules is not None:
             self._of.told(self, usage)
-
-
-def _with_body(request: Request, body: bytes) -> Request:
-    return Request(request.api, request.model, request.stream, body, request.include_usage, request.max_output_tokens,
-                   request.n_choices, request.is_stateful, request.patience_s, request.cache)
 
 
 def _shape(laid: Laid, bytes_a_token: float) -> Shape:

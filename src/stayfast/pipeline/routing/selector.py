@@ -132,7 +132,6 @@ class Picking:
         return peers
 
     def ejected(self, now: float) -> Mapping[str, str]:
-        """Who is left out at this moment, and why."""
         return self._outliers.out(now) if self._outliers is not None else {}
 
     def _without(self, outliers: Outliers, loads: list[Load], names: Sequence[str], now: float) -> list[Load]:

@@ -44,17 +44,14 @@ class Reply:
 
     @property
     def sight(self) -> Sight:
-        """What has been seen of the answer."""
         return self._stream.sight
 
     @property
     def upstream(self) -> str:
-        """Who answers."""
         return self._source.name
 
     @property
     def n_attempts(self) -> int:
-        """Attempts made for this request."""
         return len(self._ex.attempts)
 
     @property
@@ -75,7 +72,6 @@ class Reply:
 
     @property
     def allowances(self) -> tuple[Allowance, ...]:
-        """What the client has left of its quota."""
         return self._ex.allowances
 
     def server_timing(self) -> str:

@@ -30,7 +30,6 @@ class Router:
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """All of them by name."""
         return self._routes
 
     @property

@@ -35,7 +35,8 @@ class Settle:
         arrival, request, cached = ex.arrival, ex.request, ex.cached
         stages = ex.ledger.finish()
         if isinstance(why, StayfastError):
-            why.server_timing = _server_timing(ex)
+            last = ex.attempts[-1].done if ex.attempts else None
+            why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = sight.usage if sight is not None else None
         finish = sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None
@@ -72,11 +73,6 @@ class Settle:
             saved_usd=cached.saved_usd if cached is not None else None,
             cache_key=ex.cache_key,
         ))
-
-
-def _server_timing(ex: Exchange) -> str:
-    last = ex.attempts[-1].done if ex.attempts else None
-    return ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
 
 
 def _status_and_error(why: BaseException | None) -> tuple[int, str | None]:

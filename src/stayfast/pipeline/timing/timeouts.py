@@ -50,7 +50,7 @@ class Alarms:
         """Have `turn` called for one that begins; returns by when."""
         new = self._new
         if not new:
-            self.loop.call_soon(self._wait)
+            self.loop.call_soon(lambda: self.loop.call_at(self.clock.now() + SLOT_S, self._look))
         new.append(watched)
         return self.clock.now() + NEW_S
 
@@ -69,9 +69,6 @@ class Alarms:
         self._slots[slot] = [watched]
         self.loop.call_at(begins_at, self._turn, slot)
         return at
-
-    def _wait(self) -> None:
-        self.loop.call_at(self.clock.now() + SLOT_S, self._look)
 
     def _look(self) -> None:
         new, self._new = self._new, []
@@ -170,7 +167,6 @@ class Watch:
         self._look_at(at)
 
     def ring_no_more(self) -> None:
-        """Forget the alarm."""
         self._alarm_at, self._alarm = inf, None
 
     def interrupt(self) -> bool:
@@ -195,11 +191,9 @@ class Watch:
         return task is None or task.uncancel() == 0
 
     def is_over(self, now: float) -> bool:
-        """Whether the bound has passed."""
         return now >= self._bound_at
 
     def exceeded(self, stage: Stage) -> DeadlineExceeded:
-        """The error for a bound that has passed."""
         return DeadlineExceeded(stage, self._bound_limit, self._bound_s)
 
     def disarm(self) -> None:

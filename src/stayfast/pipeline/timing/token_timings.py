@@ -50,7 +50,6 @@ class Cadence:
         self.first_at = self.last_at = now
 
     def content(self, now: float) -> None:
-        """More content came."""
         gap_s = now - self.last_at
         if gap_s > STALL_AFTER_S:
             self._judge(gap_s)

@@ -58,12 +58,10 @@ class Share:
         self.unqueued: dict[Share, None] = {}  # all for whom nothing waits, this one among them while that is so
 
     def queued(self) -> None:
-        """One more of its requests waits."""
         self.n_waiting += 1
         self.unqueued.pop(self, None)
 
     def left_queue(self) -> None:
-        """One fewer waits."""
         self.n_waiting -= 1
         if not self.n_waiting:
             self.unqueued[self] = None

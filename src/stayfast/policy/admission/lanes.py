@@ -106,7 +106,6 @@ class Lane(Generic[T]):
         return max(self._n_most, self._n_most_before)
 
     def began(self, now: float) -> None:
-        """One more runs."""
         if now >= self._turns_at:
             self.n_most(now)
         self.n_running = n = self.n_running + 1
@@ -154,7 +153,6 @@ class Lanes(Generic[T]):
 
     @property
     def n_waiting(self) -> int:
-        """In all lanes."""
         return self.short.queue.n + self.long.queue.n + self.batch.queue.n
 
     def least_served(self) -> float | None:

@@ -143,7 +143,6 @@ class SizeConfig:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is any bound."""
         return self.max_input_tokens is not None or bool(self.max_input_by_tier)
 
     @property

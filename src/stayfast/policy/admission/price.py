@@ -46,7 +46,6 @@ class Price:
         check_bounds(self)
 
     def cost_usd(self, usage: Usage) -> float:
-        """USD for one answer."""
         inputs = self.input_per_mtok
         read = inputs if self.cached_read_per_mtok is None else self.cached_read_per_mtok
         write = inputs if self.cache_write_per_mtok is None else self.cache_write_per_mtok

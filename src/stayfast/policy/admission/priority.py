@@ -86,7 +86,6 @@ class Standing:
                        for urgency, more in worth.items()}
 
     def band(self, urgency: Urgency, *, is_retry: bool) -> int:
-        """The index into BANDS."""
         return self._bands[urgency][is_retry]
 
 

@@ -117,7 +117,10 @@ class Queue(Generic[T]):
         waiting.share.queued()
         self._n_in[waiting.band] += 1
         self.n += 1
-        return self._push_out() if self.n > self.config.max_queue else None
+        if self.n <= self.config.max_queue:
+            return None
+        band = max(band for band, lanes in enumerate(self._bands) if lanes)
+        return self._take(_longest(self._bands[band]), band, -1)
 
     def pop(self, has_room: Callable[[int], bool]) -> Waiting[T] | None:
         """The next to go on among those for whose band there is room; no tenant that waits has less room than another."""
@@ -170,7 +173,6 @@ class Queue(Generic[T]):
         return min([share.served for lanes in self._bands for share in lanes])
 
     def depths(self) -> Iterator[tuple[str, int]]:
-        """How many wait in each band."""
         yield from zip(BANDS, self._n_in, strict=True)
 
     def _late_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, Waiting[T]]]:
@@ -180,10 +182,6 @@ class Queue(Generic[T]):
             patience_s = config.target_wait_s if is_standing and index else config.max_wait_s
             if now - waiting.queued_at >= patience_s:
                 yield index, waiting
-
-    def _push_out(self) -> Waiting[T]:
-        band = max(band for band, lanes in enumerate(self._bands) if lanes)
-        return self._take(_longest(self._bands[band]), band, -1)
 
     def _take(self, lane: _Lane[T], band: int, index: int) -> Waiting[T]:
         waiting = lane.entries.pop(index).waiting

@@ -56,7 +56,6 @@ class Bucket:
         return self.was_left
 
     def has(self, cost: float, now: float) -> bool:
-        """Whether `cost` could be taken."""
         return cost <= self.level(now)
 
     def take(self, cost: float, now: float) -> bool:
@@ -77,7 +76,6 @@ class Bucket:
         return max(0.0, (cost - self.level(now)) / self.per_s)
 
     def full_in_s(self, now: float) -> float:
-        """Seconds until it is full again."""
         return (self.capacity - self.level(now)) / self.per_s
 
     def take_over(self, before: "Bucket", now: float) -> None:

@@ -49,7 +49,6 @@ class Votes:
 
     @property
     def n_answers(self) -> int:
-        """Answers that have a phrasing."""
         return len(self._answers)
 
     def add(self, key: int, answer: int, wording: Wording) -> int | None:

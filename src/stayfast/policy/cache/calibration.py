@@ -181,7 +181,6 @@ class _Bins:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether there are right ones and wrong ones."""
         return 0 < sum(self.n_wrong) < sum(self.n)
 
     def threshold(self, max_error: float) -> int | None:
@@ -305,7 +304,9 @@ class Calibrator:
         self.n_labels += 1
         if was_given:
             self._audits.append(not is_right)
-            if self._has_drifted():
+            n_wrong, n = self.audited()
+            max_error = self.config.max_error
+            if n_wrong > max(1.0, n * max_error) and lower(n_wrong, n, DRIFT_CONFIDENCE) > max_error:
                 self._forget()
                 return
         self._work()
@@ -333,11 +334,6 @@ class Calibrator:
             self._round = _Round(running.next_model(), len(self._labels), is_fitted=True)
         else:
             self._round = _Round(running.model, len(self._labels))
-
-    def _has_drifted(self) -> bool:
-        n_wrong, n = self.audited()
-        max_error = self.config.max_error
-        return n_wrong > max(1.0, n * max_error) and lower(n_wrong, n, DRIFT_CONFIDENCE) > max_error
 
     def _forget(self) -> None:
         """Begin again, with the model but without what it was proven by."""

@@ -64,7 +64,6 @@ class Pace:
         self._usual_s: float | None = None  # None: to be worked out
 
     def took(self, seconds: float) -> None:
-        """One was encoded."""
         if len(self._recent_s) < N_RECENT:
             self._recent_s.append(seconds)
         else:

@@ -109,7 +109,6 @@ class S3Fifo(Generic[T]):
             self._make_room()
 
     def remove(self, key: bytes) -> None:
-        """Forget a key, if it is here."""
         entry = self._entries.get(key)
         if entry is None or entry.place == _GHOST:
             return

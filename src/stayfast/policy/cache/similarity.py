@@ -129,7 +129,6 @@ class Fixed:
         self.threshold = threshold
 
     def p(self, features: Sequence[float]) -> float:
-        """The cosine."""
         return features[0]
 
     def why_not(self, p: float) -> str:

@@ -191,7 +191,10 @@ class History:
         ends.came(chain[shape.n_end - 1], now)
         if rules.marks_end and (goes_on or ends.share > worth):
             wanted += [shape.n_before, shape.n_end]
-        marks = self._marks(wanted, shape, rules, floor_tokens) if now >= self._off_until else ()
+        marks: tuple[int, ...] = ()
+        if now >= self._off_until and rules.most_marks:  # those that are worth it, the last ones where there are too many
+            found, enough = {shape.markable(n) for n in wanted if n}, floor_tokens * FLOOR_MARGIN
+            marks = tuple(sorted(n for n in found if n and shape.tokens[n - 1] >= enough)[-rules.most_marks:])
         return Marked(marks, n_static, is_known, is_moving, is_long)
 
     def told(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
@@ -224,9 +227,3 @@ class History:
             del kids[next(iter(kids))]
         return n_branch
 
-    def _marks(self, wanted: Sequence[int], shape: Shape, rules: PrefixRules, floor_tokens: float) -> tuple[int, ...]:
-        """Those that can be, and are worth it: the last ones first where there are too many."""
-        found = {shape.markable(n) for n in wanted if n}
-        enough = floor_tokens * FLOOR_MARGIN
-        kept = sorted(n for n in found if n and shape.tokens[n - 1] >= enough)
-        return tuple(kept[-rules.most_marks:]) if rules.most_marks else ()

@@ -52,7 +52,6 @@ class Floor:
         self._until = 0.0
 
     def tokens(self, now: float) -> float:
-        """What is taken for it."""
         return self._raised if now < self._until else self._least
 
     def told(self, n_marked: float, *, n_read: int, n_written: int, now: float) -> None:

@@ -151,7 +151,6 @@ class Breaker:
         return 1.0 if age_s >= RAMP_S else RAMP_FROM + (1 - RAMP_FROM) * age_s / RAMP_S
 
     def succeeded(self, mark: int, now: float, *, is_slow: bool = False) -> None:
-        """A first token came."""
         self.n_failed_in_row = 0
         if mark != self.mark:
             return
@@ -168,7 +167,6 @@ class Breaker:
             self._probed(now, is_good=False, why="a probe was slow")
 
     def failed(self, mark: int, now: float) -> None:
-        """An attempt failed by the endpoint's fault."""
         self.n_failed_in_row += 1
         if mark != self.mark:
             return

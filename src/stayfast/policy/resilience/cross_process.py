@@ -46,7 +46,6 @@ class Probes:
 
     @property
     def are_elsewhere(self) -> bool:
-        """Whether another process has one running."""
         cells = self._cells
         return any(cells[other] for other in self._others)
 

@@ -96,12 +96,10 @@ class LimitConfig:
 
     @property
     def ceiling(self) -> int:
-        """It never rises above this."""
         return self.most if self.most is not None else AIMD_MOST if self.mode == "aimd" else MOST
 
     @property
     def floor(self) -> int:
-        """It never falls below this."""
         if self.mode == "fixed":
             return self.ceiling
         return self.least if self.least is not None else min(LEAST, self.ceiling)
@@ -131,7 +129,6 @@ class Limit:
 
     @property
     def is_off(self) -> bool:
-        """Whether there is none."""
         return self._config.mode == "off"
 
     @property
@@ -145,7 +142,6 @@ class Limit:
         return self._config.mode == "aimd"
 
     def has_room(self, n_in_flight: int) -> bool:
-        """Whether one more may run."""
         return n_in_flight < self.value
 
     def judged(self, samples: Sequence[tuple[float, int]], n: int, n_dropped: int, n_peak: int, at: float) -> None:

@@ -95,13 +95,11 @@ class ExtraBudget:
         return min(room, self._pool_room()) >= weight * (1 + n_more)
 
     def take_retry(self, weight: float, now: float) -> None:
-        """An attempt after a failure is made."""
         self._turn_if_due(now)
         self._open.retried += weight
         self._whole.retried += weight
 
     def take_hedge(self, weight: float, now: float) -> None:
-        """A hedge is made."""
         self._turn_if_due(now)
         self._open.hedged += weight
         self._whole.hedged += weight
@@ -228,7 +226,6 @@ class Pool:
         return (n_meant + max(FLOOR_CALLS, SPREAD * sqrt(n_meant))) * mean - self.budget.taken >= weight
 
     def take(self, weight: float, now: float) -> None:
-        """One more attempt is made."""
         self.budget.take_retry(weight, now)
 
     def __repr__(self) -> str:

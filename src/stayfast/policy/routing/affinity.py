@@ -62,7 +62,6 @@ class AffinityConfig:
 
     @property
     def most_blocks(self) -> int:
-        """How many blocks are remembered of each upstream."""
         return max(MAX_BLOCKS, self.known_tokens * BYTES_A_TOKEN // BLOCK_BYTES)
 
     @property
@@ -131,7 +130,6 @@ class Prefixes:
         return least
 
     def sent(self, blocks: Sequence[int], now: float) -> None:
-        """A prompt goes there."""
         at = self._at
         for block in reversed(blocks):
             at.pop(block, None)

@@ -70,7 +70,6 @@ class Standing:
         self.why = ""
 
     def failed(self) -> None:
-        """A call failed."""
         self.n = n = self.n + 1
         self.failing += (1.0 - self.failing) * (WEIGHT if n > _N_MEAN else 1 / n)
 
@@ -115,7 +114,6 @@ class Outliers:
             one.took(max(one.slowness, log(max(seconds, _LEAST_S)) - known[1]))
 
     def failed(self, upstream: str) -> None:
-        """A call failed by the endpoint's fault."""
         self._one(upstream).failed()
 
     def shares(self, upstreams: Sequence[str], now: float) -> list[float]:
@@ -129,7 +127,6 @@ class Outliers:
         return [self._share(self._of.get(name), now) for name in upstreams]
 
     def out(self, now: float) -> dict[str, str]:
-        """Who is left out at this moment, and why."""
         return {name: one.why for name, one in self._of.items() if one.out_until > now}
 
     def _share(self, one: Standing | None, now: float) -> float:

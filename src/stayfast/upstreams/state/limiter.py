@@ -135,7 +135,6 @@ class Turn:
             self._told.set_result(shed)
 
     def stands(self, limited: "Limited", stand: _Stand) -> None:
-        """It waits there, too."""
         self._stands[limited] = stand
 
     def stands_no_more(self, limited: "Limited") -> _Stand:
@@ -183,7 +182,6 @@ class Limited:
 
     @property
     def has_room(self) -> bool:
-        """Whether an attempt may begin at once."""
         if self.n_due:
             return False
         return self.n_in_flight + self._n_promised < self.limit.value if self.common is None else self._has_place()
@@ -230,7 +228,6 @@ class Limited:
         return None
 
     def forget(self, turn: Turn) -> None:
-        """It waits here no longer."""
         stand = turn.stands_no_more(self)
         self._queue.remove(stand.waiting)
         self._lighten(stand)

@@ -194,7 +194,6 @@ class Member:
 
     @property
     def all_limited(self) -> Sequence[Limited]:
-        """All its limits."""
         return (self.whole,) if self.lanes is None else (self.whole, *self.lanes.values())
 
     @property
@@ -214,7 +213,6 @@ class Member:
 
     @property
     def limit(self) -> Limit:
-        """Of what is in no lane."""
         return self.whole.limit
 
     def serves(self, models: Collection[str], *, any_model: bool) -> None:
@@ -227,12 +225,10 @@ class Member:
         self.models.name(models)
 
     def health(self, model: str) -> Health:
-        """Of one model here."""
         return self.own if self.models is None or not model else self.models.of(model)
 
     @property
     def healths(self) -> Iterable[Health]:
-        """Of all its models."""
         return (self.own,) if self.models is None else self.models
 
     @property
@@ -241,7 +237,6 @@ class Member:
         return (self.own,) if self.models is None else self.models.named
 
     def load(self, now: float, model: str = "") -> Load:
-        """What `policy.routing.load_balancing` wants to know."""
         if now >= self._unjudged.next_at:
             self._judge(now)
         health = self.own if self.models is None else self.health(model)
@@ -287,7 +282,6 @@ class Member:
             self._judge(now)
 
     def succeeded(self) -> None:
-        """It works: a real token came."""
         self.is_proven = True
 
     def answered(self, call: RunningCall, now: float) -> None:

@@ -4,7 +4,8 @@ Unknown fields and block types pass unread. Dropped on the way in, as hints: `ca
 `inference_geo`, redacted thinking of earlier turns, and fields unknown here.
 """
 
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -16,6 +17,7 @@ from stayfast.core.conversation import (
     OutputFormat,
     Part,
     RawObject,
+    Role,
     Sampling,
     Text,
     Thinking,
@@ -135,6 +137,7 @@ _MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
+_ROLES: Final[Mapping[type, Role]] = {User: "user", Assistant: "assistant", System: "system"}
 
 
 def conversation(said: MessagesRequest) -> Conversation:
@@ -143,7 +146,7 @@ def conversation(said: MessagesRequest) -> Conversation:
     choice = said.tool_choice
     return Conversation(
         api=Api.MESSAGES,
-        messages=tuple(Message(_role(message), _parts(message.content, f"messages[{at}].content"))
+        messages=tuple(Message(_ROLES[type(message)], _parts(message.content, f"messages[{at}].content"))
                        for at, message in enumerate(said.messages)),
         system=() if not said.system else (dialect.join_instructions(_parts(said.system, "system"), "system"),),
         tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
@@ -158,10 +161,6 @@ def conversation(said: MessagesRequest) -> Conversation:
         service_tier="auto" if said.service_tier == "auto" else None,
         native=tuple(name for name in ("container", "mcp_servers") if dialect.is_given(getattr(said, name))),
     )
-
-
-def _role(message: User | Assistant | System) -> Any:
-    return {User: "user", Assistant: "assistant", System: "system"}[type(message)]
 
 
 def _parts(content: str | list[Block], path: str) -> tuple[Part, ...]:

@@ -36,7 +36,6 @@ class MessagesWriter:
         self._finish = Finish("stop")
 
     def events(self, delta: Delta) -> list[Json]:
-        """The events for one delta. Raises Unsayable when the calls of the answer interleave."""
         match delta:
             case Begin():
                 return self._begin(delta)

@@ -41,7 +41,6 @@ class ResponsesWriter:
         self._reason: Reason = "stop"
 
     def events(self, delta: Delta) -> list[Json]:
-        """The events for one delta. Raises Unsayable when the calls of the answer interleave."""
         match delta:
             case Begin():
                 return self._begin(delta)

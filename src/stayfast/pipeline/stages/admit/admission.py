@@ -44,7 +44,6 @@ class AdmitAll:
     __slots__ = ()
 
     async def admit(self, ex: Exchange) -> Ticket:
-        """A place for everybody."""
         return _nothing_to_give_back
 
 

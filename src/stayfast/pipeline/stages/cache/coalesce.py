@@ -121,7 +121,6 @@ class SharedCall:
         return self._chunks[at - self._n_gone:] if at >= self._n_gone else None
 
     def note_read(self, n_bytes: int) -> None:
-        """A subscriber has read so far."""
         if n_bytes > self.n_bytes_read:
             self.n_bytes_read = n_bytes
             if self._resume is not None and self.n_bytes - n_bytes < AHEAD_BYTES and not self._resume.done():
@@ -341,7 +340,6 @@ class Subscriber:
         return ending if unread is None else Chunk(unread.data + ending.data, unread.n_content + ending.n_content)
 
     def close(self) -> None:
-        """Unsubscribe."""
         self._call.leave(self)
 
     def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
@@ -349,7 +347,6 @@ class Subscriber:
         self._call.leave(self, outcome, fault, upstream_status)
 
     def abandon(self) -> None:
-        """Unsubscribe."""
         self._call.leave(self)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight
+from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk
 from stayfast.pipeline.cache.route_cache import Cached, Caching
 from stayfast.pipeline.cache.semantic import Asking, Likeness, Semantic
 from stayfast.pipeline.exchange import Exchange, Start
@@ -45,7 +45,6 @@ class NoCache:
     __slots__ = ()
 
     async def find(self, ex: Exchange) -> Started | None:
-        """Never found."""
         return None
 
 
@@ -278,7 +277,8 @@ class ExactCache:
             return None
         body = keepable(ex.request, sight, data)
         if body is None or len(body) > caching.config.max_answer_bytes:
-            if ex.asking is not None and caching.semantic is not None and _is_whole(sight):
+            if ex.asking is not None and caching.semantic is not None and (
+                    sight.is_complete and not sight.is_cut and sight.failure is None):  # all that the model had to say
                 caching.semantic.unkept(ex.asking)
             return None
         kept_at, keep_s = self._clock.wall(), caching.keep_s
@@ -319,11 +319,6 @@ def _passed_by(ex: Exchange, control: CacheControl | None, *, why: str) -> None:
     ex.notes.append(f"not for the cache: {why}")
     if control is not None:
         _refuse_others(control)
-
-
-def _is_whole(sight: Sight) -> bool:
-    """Whether the model said all that it had to say, whatever it was."""
-    return sight.is_complete and not sight.is_cut and sight.failure is None
 
 
 def _who(ex: Exchange, caching: Caching, control: CacheControl | None) -> bytes:

@@ -258,7 +258,7 @@ class Caller:
                         n_free += 1
                     else:
                         candidates.rotate(-1)
-                n_made = _n_asked(ex.attempts[n_before:]) - n_free
+                n_made = sum(not attempt.is_hedge for attempt in ex.attempts[n_before:]) - n_free
                 wait_s = self._retrying.following(ex, plan, failed, candidates, target=target, n_made=n_made,
                                                    ends_at=ends_at, is_last=is_last)
                 if wait_s is None:
@@ -389,10 +389,6 @@ def _may_race(ex: Exchange, hedging: Hedging) -> bool:
     if (request.is_stateful or request.is_stored) and not hedging.config.stateful:
         return False
     return not ex.arrival.headers or not ex.arrival.is_repeat
-
-
-def _n_asked(attempts: Sequence[Attempt]) -> int:
-    return sum(not attempt.is_hedge for attempt in attempts)
 
 
 def _is_for_fallback(failed: StayfastError, *, is_once: bool) -> bool:

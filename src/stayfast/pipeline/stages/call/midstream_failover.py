@@ -221,7 +221,6 @@ class Guard:
 
     @property
     def name(self) -> str:
-        """Who answers now."""
         return self._attempt.name
 
     async def next(self) -> Chunk | None:
@@ -431,7 +430,6 @@ class Sagging:
         self.flows: Mapping[str, Flow] = {}
 
     def take(self, facts: Sequence[Fact]) -> None:
-        """Learn from the gaps among these facts."""
         flows = self.flows
         if not flows:
             return
