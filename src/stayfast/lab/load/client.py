@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._can_reuse = False
         if self._is_whole:
             self._end(exchange, at)
-        elif exchange.has_ended:
+        elif exchange.reader.is_over:
             asyncio.get_running_loop().call_later(GRACE_S, self._end_without_body_end, exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._on_gone(self)
         if exchange is None:
             return
-        if exchange.has_ended or (exc is None and exchange.status and b"content-length" not in self._headers
+        if exchange.reader.is_over or (exc is None and exchange.status and b"content-length" not in self._headers
                                   and b"transfer-encoding" not in self._headers):
             exchange.finish(at)
             return

@@ -317,11 +317,6 @@ class Exchange:
         self._n_body = 0
 
     @property
-    def has_ended(self) -> bool:
-        """By the protocol's own word, whatever the connection does."""
-        return self.reader.is_over
-
-    @property
     def excerpt(self) -> bytes:
         """The beginning of a failed answer's body; empty for a good one."""
         return b"".join(self._body)[:EXCERPT_BYTES] if self.error is not Error.NONE else b""

@@ -123,6 +123,10 @@ class Measured:
         is_same = self.spreads["ttfo"].mean_s == self.spreads["ttft"].mean_s
         return tuple(name for name in LATENCIES if self.spreads[name].n and not (name == "ttfo" and is_same))
 
+    def n_without(self, name: str) -> int:
+        """Requests of the offered that have no such latency, as they failed; gaps are of whole answers alone."""
+        return 0 if name == "gap" else self.n_offered - self.n_whole
+
     @property
     def error_share(self) -> float:
         """Requests without a whole answer, as a share of the offered."""
@@ -134,7 +138,7 @@ class Measured:
         spread = self.spreads[name]
         if self.n_whole and not spread.n:
             return nan
-        n_failed = 0 if name == "gap" else self.n_offered - self.n_whole
+        n_failed = self.n_without(name)
         if n_failed and of_offered(spread, n_failed, share) == inf:
             return inf if is_resolved(spread.n + n_failed, share) else nan
         return spread.at(share) if is_resolved(spread.n, share) else nan

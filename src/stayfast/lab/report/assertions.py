@@ -101,17 +101,13 @@ def _checked(assertion: Assertion, run: Measured) -> Checked:
         return Checked(assertion, actual, holds=False, why="not measured in this run")
     if actual == inf and assertion.metric in LATENCIES:
         return Checked(assertion, actual, holds, f"{run.error_share:.1%} of the offered failed and have none")
-    n_values, n_needed = _n_values(run, assertion.metric), _n_needed(assertion.statistic)
+    metric = assertion.metric
+    n_values = run.spreads[metric].n + run.n_without(metric) if metric in LATENCIES else 0
+    n_needed = _n_needed(assertion.statistic)
     if n_values < n_needed:
         return Checked(assertion, actual, holds=False, why=f"{n_values} values have no {assertion.statistic} but their "
                        f"maximum: {n_needed} are needed")
     return Checked(assertion, actual, holds)
-
-
-def _n_values(run: Measured, metric: str) -> int:
-    if metric not in LATENCIES:
-        return 0
-    return run.spreads[metric].n + (0 if metric == "gap" else run.n_offered - run.n_whole)
 
 
 def _n_needed(statistic: str) -> int:
@@ -122,7 +118,7 @@ def _n_needed(statistic: str) -> int:
 def figure(run: Measured, metric: str, statistic: str) -> float:
     """A run's figure; quantiles and `max` count failures as slower than any answer."""
     if metric in LATENCIES:
-        return _latency(run.spreads[metric], 0 if metric == "gap" else run.n_offered - run.n_whole, statistic)
+        return _latency(run.spreads[metric], run.n_without(metric), statistic)
     rates = {"rps": run.n_whole, "goodput_rps": run.goodput.n_good, "output_tokens_per_s": run.n_output}
     if metric in rates:
         return run.rate(rates[metric])

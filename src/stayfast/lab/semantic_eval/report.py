@@ -1,10 +1,9 @@
 """An evaluation as lines for a terminal, and as one HTML file that asks the network for nothing and runs no script."""
 
 from collections.abc import Sequence
-from importlib.resources import files
 
 from stayfast.core import units as amounts
-from stayfast.lab.report.html.frame import WIDE, Box, Scale, Series, axes, card, curve, drawing, legend, pixels
+from stayfast.lab.report.html.frame import WIDE, Box, Scale, Series, axes, card, curve, document, drawing, legend, pixels
 from stayfast.lab.report.html.markup import Markup, tag
 from stayfast.lab.report.table import Ink
 from stayfast.lab.semantic_eval.evaluate import Evaluation, Row
@@ -34,9 +33,7 @@ def _text_table(name: str, rows: Sequence[Row], ink: Ink) -> list[str]:
 
 
 def _text_line(row: Row, ink: Ink) -> str:
-    values = (amounts.share(row.hit_rate), error_of(row.n_hits, row.error), amounts.share(row.second_half_hit_rate),
-              error_of(row.n_hits, row.second_half_error), f"{row.n_kept:,}")
-    words = f"{rule_of(row):>16}" + "".join(f"{value:>16}" for value in values)
+    words = "".join(f"{cell:>16}" for cell in _cells(row))
     return words if row.holds else ink.red(words)
 
 
@@ -49,12 +46,17 @@ def error_of(n_hits: int, error: float) -> str:
     return amounts.share(error) if n_hits else "-"
 
 
+def _cells(row: Row) -> tuple[str, ...]:
+    """The rule, and its figures in the order of HEADS."""
+    return (rule_of(row), amounts.share(row.hit_rate), error_of(row.n_hits, row.error),
+            amounts.share(row.second_half_hit_rate), error_of(row.n_hits, row.second_half_error), f"{row.n_kept:,}")
+
+
 def _reasons(row: Row) -> str:
     others = [f"{why} {n:,}" for why, n in row.why.items() if why != "hit"]
     return ", ".join(others[:_N_REASONS])
 
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _MOST_ERROR = 0.16  # of what is drawn
 _BOX = Box(height=460, right=WIDE - 22, room_below=48, width=WIDE)
 _STYLE = """
@@ -67,18 +69,13 @@ _NOTE = ("Up and to the left is better. The dots are what a cache gets that lear
 
 
 def page(found: Evaluation) -> str:
-    style = files("stayfast.lab.report.html").joinpath("report.css").read_text("utf-8") + _STYLE
-    head = tag("head", Markup('<meta charset="utf-8">'), tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-               tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-               tag("meta", name="color-scheme", content="light dark"), tag("title", f"{found.name} - stayfast cache eval"),
-               tag("style", Markup(style)))
     lead = (f"{found.n_questions:,} questions, {found.n_answers:,} answers; one pass each in random order "
             f"(seed {found.seed}), the cache empty at first; {found.embedder}")
     main = tag("main", tag("header", tag("p", "stayfast cache eval", cls="brand"), tag("h1", found.name),
                            tag("p", lead, cls="lead")),
                tag("div", chart(found), _table("Calibrated, by the share that may be wrong", found.calibrated),
                    _table("A fixed threshold of the cosine", found.fixed), cls="grid"))
-    return "<!doctype html>\n" + tag("html", head, tag("body", main), lang="en") + "\n"
+    return document(f"{found.name} - stayfast cache eval", main, more_style=_STYLE)
 
 
 def chart(found: Evaluation) -> Markup:
@@ -112,7 +109,5 @@ def _dots(rows: Sequence[Row], colour: int, across: Scale, up: Scale) -> Markup:
 
 def _table(title: str, rows: Sequence[Row]) -> Markup:
     head = tag("tr", tag("th", "rule"), *(tag("th", word) for word in HEADS))
-    body = [tag("tr", *(tag("td", word) for word in (
-        rule_of(row), amounts.share(row.hit_rate), error_of(row.n_hits, row.error), amounts.share(row.second_half_hit_rate),
-        error_of(row.n_hits, row.second_half_error), f"{row.n_kept:,}"))) for row in rows]
+    body = [tag("tr", *(tag("td", cell) for cell in _cells(row))) for row in rows]
     return card(title, None, tag("table", tag("thead", head), tag("tbody", *body)))

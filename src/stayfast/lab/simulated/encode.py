@@ -40,27 +40,7 @@ _MESSAGE_USAGE: Final[Json] = {
     "inference_geo": None}
 
 
-def dressed(said: Json, ask: Ask, *, is_incomplete: bool) -> Json:
-    """One event of a writer, with what its provider adds. `is_incomplete`: the answer stops at a limit."""
-    match ask.api:
-        case Api.RESPONSES:
-            return _of_responses(said, ask, is_incomplete=is_incomplete)
-        case Api.MESSAGES:
-            if said["type"] == "message_start":
-                said["message"]["usage"] |= _MESSAGE_USAGE
-            return said
-    return _of_chat(said, ask)
-
-
-def _of_responses(said: Json, ask: Ask, *, is_incomplete: bool) -> Json:
-    if is_incomplete and said["type"] == "response.output_item.done":
-        said["item"]["status"] = "incomplete"
-    if "response" in said:
-        said["response"] = _RESPONSE | said["response"] | {name: Raw(value) for name, value in ask.echo}
-    return said
-
-
-def _of_chat(said: Json, ask: Ask) -> Json:
+def _dressed_chat(said: Json, ask: Ask) -> Json:
     said |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
     usage = said.get("usage")
     if usage is not None:
@@ -223,7 +203,19 @@ class Answer:
         return [self._dressed(_of_choice(said, index)) for said in events for index in range(self._ask.n_choices)]
 
     def _dressed(self, said: Json) -> Json:
-        return dressed(said, self._ask, is_incomplete=self._is_incomplete)
+        """One event of a writer, with what its provider adds."""
+        match self._ask.api:
+            case Api.RESPONSES:
+                if self._is_incomplete and said["type"] == "response.output_item.done":
+                    said["item"]["status"] = "incomplete"
+                if "response" in said:
+                    said["response"] = _RESPONSE | said["response"] | {name: Raw(value) for name, value in self._ask.echo}
+                return said
+            case Api.MESSAGES:
+                if said["type"] == "message_start":
+                    said["message"]["usage"] |= _MESSAGE_USAGE
+                return said
+        return _dressed_chat(said, self._ask)
 
     def _bytes(self, events: list[Json]) -> bytes:
         if self._is_openai:

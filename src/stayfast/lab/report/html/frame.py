@@ -1,7 +1,10 @@
 """What all charts share: scales and round ticks, the plot's box and axes, its card and what the page's script reads."""
 
+import hashlib
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from math import ceil, floor, isfinite, log10, nan
 from typing import Final
 
@@ -48,6 +51,21 @@ class Series:
         if self.is_bad:
             return "line bad"
         return f"line s{self.colour % COLOURS}" + " dashed" * self.is_dashed + " faint" * self.is_faint
+
+
+def document(title: str, *body: Child, has_script: bool = False, more_style: str = "", cls: str | None = None) -> str:
+    """A whole file. Its policy forbids the network, and every script but the report's own."""
+    folder = files("stayfast.lab.report.html")
+    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    own_script = f"script-src 'sha256-{digest}'; " * has_script
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; {own_script}base-uri 'none'; form-action 'none'"
+    head = tag("head", Markup('<meta charset="utf-8">'), tag("meta", http_equiv="Content-Security-Policy", content=policy),
+               tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+               tag("meta", name="color-scheme", content="light dark"), tag("title", title),
+               tag("style", Markup(style + more_style)))
+    inside = tag("body", *body, tag("script", Markup(script)) if has_script else None)
+    return "<!doctype html>\n" + tag("html", head, inside, lang="en", cls=cls) + "\n"
 
 
 def card(title: str, note: Child, *inside: Child, wide: bool = False, cls: str = "") -> Markup:

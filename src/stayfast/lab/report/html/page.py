@@ -3,11 +3,8 @@
 Charts are SVG drawn here, so the page is whole without its script; the script only names the values under the pointer.
 """
 
-import hashlib
-from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
 from math import isfinite
 from typing import Final
 
@@ -18,7 +15,7 @@ from stayfast.lab.report.assertions import Checked
 from stayfast.lab.report.compare import Comparison
 from stayfast.lab.report.html import charts
 from stayfast.lab.report.html.charts import Line, heat_map
-from stayfast.lab.report.html.frame import COLOURS, COUNTS, RATES, SECONDS, Unit
+from stayfast.lab.report.html.frame import COLOURS, COUNTS, RATES, SECONDS, Unit, document
 from stayfast.lab.report.html.markup import Child, Markup, join, tag
 from stayfast.lab.report.table import actual, by_size
 from stayfast.lab.report.timeline import breakdown, heat_of_gaps, heat_of_rows, timeline
@@ -32,23 +29,13 @@ def page(runs: Sequence[Measured], comparison: Comparison | None = None, checks:
     """The whole file. `comparison` is of the first run (A) and the second (B). Raises ValueError without a run."""
     if not runs:
         raise ValueError("a report needs at least one run")
-    folder = files("stayfast.lab.report.html")
-    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
-    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
-              "form-action 'none'")
-    title = f"{' against '.join(run.result.label for run in runs[:MANY])} - stayfast bench"
-    head = tag("head", Markup('<meta charset="utf-8">'), tag("meta", http_equiv="Content-Security-Policy", content=policy),
-               tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-               tag("meta", name="color-scheme", content="light dark"), tag("title", title), tag("style", Markup(style)))
     is_many = len(runs) >= MANY
     main = tag("main", banner(runs), header(runs), headline(runs), _sweep(runs), _compared(comparison),
                checked(checks), latencies(runs), _percentiles(runs), None if is_many else _times(runs),
-               *(_folded(run) if is_many else _details(run) for run in runs), goodput(runs), facts(runs),
-               definitions())
-    body = tag("body", main, tag("div", cls="tip", role="status"), tag("script", Markup(script)))
+               *(_folded(run) if is_many else _details(run) for run in runs), goodput(runs), facts(runs), definitions())
     is_valid = all(run.result.health.is_valid for run in runs)
-    return "<!doctype html>\n" + tag("html", head, body, lang="en", cls=None if is_valid else "is-invalid") + "\n"
+    return document(f"{' against '.join(run.result.label for run in runs[:MANY])} - stayfast bench", main,
+                    tag("div", cls="tip", role="status"), has_script=True, cls=None if is_valid else "is-invalid")
 
 
 def _percentiles(runs: Sequence[Measured]) -> Markup:
