@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 
 class Model(Protocol):
-    """What `stores.minilm` loads. `run` is called on another thread."""
+    """What `stores.onnx_embedder` loads. `run` is called on another thread."""
 
     id: str
     n_dims: int
