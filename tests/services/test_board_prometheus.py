@@ -23,8 +23,8 @@ from tests.unit.observe.queries import BOARD
 LAUNCH = """
 import sys
 from stayfast.cli import main
-from stayfast.policy import prefix
-prefix.JUDGED_S = 5.0
+from stayfast.policy.prompt_cache import breakpoints
+breakpoints.JUDGED_S = 5.0
 sys.exit(main(sys.argv[1:]))
 """
 PATIENCE_S = 240.0  # a busy machine takes a minute to look at all of them once
