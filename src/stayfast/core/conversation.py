@@ -15,8 +15,6 @@ RawObject = dict[str, msgspec.Raw]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Plain text."""
-
     text: str
 
 
@@ -54,8 +52,6 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered."""
-
     tool_use_id: str
     parts: tuple[Text | Image, ...]
     is_error: bool = False
@@ -119,9 +115,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One request for an answer. `system` holds the leading instructions, in order.
-
-    `native` names the fields in use that only the client's own dialect can say: whoever translates refuses them.
+    """One request for an answer. `system` holds the leading instructions, in order. `native` names the fields in use that
+    only the client's own dialect can say: whoever translates refuses them.
     """
 
     api: Api

@@ -38,9 +38,8 @@ class Rejected(StayfastError):
 
 
 class Shed(StayfastError):
-    """The gateway will not take it now: 429 (your quota) or 503 (our saturation), always with `retry_after_s`.
-
-    `reason` is one of a few words of ours, for metrics; `is_final`: no retry within a client's patience can help.
+    """The gateway will not take it now: 429 (your quota) or 503 (our saturation), always with `retry_after_s`. `reason` is
+    one of a few words of ours, for metrics; `is_final`: no retry within a client's patience can help.
     """
 
     status = 503

@@ -228,8 +228,6 @@ class ConnectionOpened(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConnectionReused(msgspec.Struct, frozen=True, gc=False):
-    """A request went out on a pooled connection."""
-
     upstream: str
 
 

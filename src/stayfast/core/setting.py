@@ -14,9 +14,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a setting means and what it may be. Bounds are inclusive, but for `more_than`.
-
-    `pattern` must match the whole text, and `form` says it in words.
+    """What a setting means and what it may be. Bounds are inclusive, but for `more_than`. `pattern` must match the whole
+    text, and `form` says it in words.
     """
 
     doc: str
@@ -52,10 +51,7 @@ class About:
 
 
 class Secret:
-    """Text that only `reveal()` gives out: it prints as stars wherever it is formatted, logged or shown in an error.
-
-    Immutable, compared by value.
-    """
+    """Text that only `reveal()` gives out: stars wherever it is formatted or logged. Immutable, compared by value."""
 
     __slots__ = ("_text",)
 
@@ -95,9 +91,8 @@ def declarations(cls: Any) -> Mapping[str, tuple[Any, About]]:
 
 
 def check_bounds(record: Any) -> None:
-    """Hold a record to its declarations, for `__post_init__`. Raises ValueError that begins with the name of the setting.
-
-    Of a mapping each value is checked; null is within all bounds.
+    """Hold a record to its declarations, for `__post_init__`. Raises ValueError that begins with the name of the setting. Of
+    a mapping each value is checked; null is within all bounds.
     """
     cls: Any = type(record)
     for name, (hint, about) in declarations(cls).items():

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 
 class Word(StrEnum):
-    """A string with a fixed set of values. Hashed as the string that it is: Enum's own hash is a Python call.
-
-    Before Python 3.12 `Word.MEMBER` costs 90 ns, ten times a name: what runs for each request unpacks its words once.
+    """A string with a fixed set of values. Hashed as the string that it is: Enum's own hash is a Python call. Before Python
+    3.12 `Word.MEMBER` costs 90 ns, ten times a name: what runs for each request unpacks its words once.
     """
 
     __hash__ = str.__hash__

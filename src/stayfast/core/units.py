@@ -48,9 +48,7 @@ def share(value: float) -> str:
         return DASH
     if 0.9995 <= value < 1:
         return f"{min(value, 0.99999) * 100:.3f} %"
-    if 0 < value < 0.0005:
-        return f"{max(value, 0.00001) * 100:.3f} %"
-    return f"{value * 100:.1f} %"
+    return f"{max(value, 0.00001) * 100:.3f} %" if 0 < value < 0.0005 else f"{value * 100:.1f} %"
 
 
 def rate(value: float) -> str:

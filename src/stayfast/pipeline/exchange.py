@@ -35,7 +35,6 @@ class Held:
         self._releases: list[Callable[[], None]] = []
 
     def add(self, release: Callable[[], None]) -> None:
-        """Remember how to give something back."""
         self._releases.append(release)
 
     def hand_over(self) -> "Held":
@@ -110,10 +109,9 @@ class Ledger:
         return tuple(self._done)
 
     def server_timing(self) -> str:
-        """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now.
-
-        The description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`. Where nothing is shared
-        out, each may use all that is left, and only the first says how much that is.
+        """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now. The
+        description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`. Where nothing is shared out,
+        each may use all that is left, and only the first says how much that is.
         """
         stages = self._done
         if self.stage is not None:

@@ -29,9 +29,8 @@ class Gateway:
     settle: Settle
 
     async def serve(self, request: Request, arrival: Arrival) -> Reply:
-        """A request's whole life, up to the first token; the reply lives the rest of it.
-
-        Raises StayfastError (rejected, shed, upstream failed, deadline exceeded). Cancelling it is how a client leaves.
+        """A request's whole life, up to the first token; the reply lives the rest of it. Raises StayfastError (rejected,
+        shed, upstream failed, deadline exceeded). Cancelling it is how a client leaves.
         """
         ex = Exchange(request, arrival, self.router.terms(request.model), self.alarms)  # deadline and ledger start
         held = Held()

@@ -68,7 +68,6 @@ class Route:
 
 
 def able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
-    """Those that can serve requests of this API."""
     return tuple([target for target in targets if target.member.upstream.can_serve(api)])
 
 

@@ -91,9 +91,8 @@ class Budget:
 
 def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> Budget:
     """The budget of a route whose deadline is `total_s`, with a `reserve` for its fallback: seconds, or a share of the
-    model's part, which without one is what nobody has a part of.
-
-    Raises ValueError, beginning with the setting's name, where the parts do not fit.
+    model's part, which without one is what nobody has a part of. Raises ValueError, beginning with the setting's name, where
+    the parts do not fit.
     """
     parts_s = {STAGES[field.name]: seconds(text, total_s) for field in fields(config)
                if (text := getattr(config, field.name))}

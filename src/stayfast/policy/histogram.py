@@ -81,7 +81,6 @@ class LogHistogram:
 
 
 def merged(histograms: Iterable[LogHistogram]) -> LogHistogram:
-    """One histogram of all."""
     whole = LogHistogram()
     for one in histograms:
         whole.merge(one)

@@ -77,7 +77,6 @@ class Objective(NamedTuple):
 
     @property
     def budget(self) -> float:
-        """The share of requests that may be bad."""
         return 1.0 - self.share
 
     @property

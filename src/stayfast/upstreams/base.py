@@ -15,8 +15,6 @@ from stayfast.core.types import Api, Chunk, EventsWish, Request, Sight, Usage
 
 
 class Marker(Protocol):
-    """Puts marks for the provider's prompt cache into what one attempt sends."""
-
     def write(self, body: bytes, api: Api) -> bytes:
         """The body as it goes out, in the dialect `api`; the very same where nothing is to be said."""
 
@@ -76,11 +74,9 @@ class Upstream(Protocol):
         """Whether requests of this API can be answered, natively or by translation."""
 
     async def open(self, call: Call) -> Stream:
-        """Send the request and return when the head of a good answer is in.
-
-        Raises UpstreamFailed (connect, reset, status), Rejected (cannot be said in this upstream's protocol) or Shed (all
-        the connections that we allow ourselves are taken).
-        A cancelled `open` has closed its socket before the cancellation leaves it.
+        """Send the request and return when the head of a good answer is in. Raises UpstreamFailed (connect, reset, status),
+        Rejected (cannot be said in this upstream's protocol) or Shed (all the connections that we allow ourselves are
+        taken). A cancelled `open` has closed its socket before the cancellation leaves it.
         """
 
     def close(self) -> None:

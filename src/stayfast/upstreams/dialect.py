@@ -170,9 +170,7 @@ class Misconfigured(UpstreamFailed):
 def _key_headers(config: DialectConfig) -> tuple[tuple[str, str], ...]:
     if not config.key:
         return ()
-    if config.kind == "anthropic":
-        return (("x-api-key", config.key),)
-    return (("authorization", f"Bearer {config.key}"),)
+    return (("x-api-key", config.key),) if config.kind == "anthropic" else (("authorization", f"Bearer {config.key}"),)
 
 
 def _spoken(api: Api, native: frozenset[Api]) -> Api | None:
@@ -182,9 +180,8 @@ def _spoken(api: Api, native: frozenset[Api]) -> Api | None:
 
 
 class HttpStream:
-    """An answer coming over HTTP, translated as it comes. Owns its connection. One task reads it.
-
-    It ends where its protocol ends it: what the connection does after that is nothing that a client should wait for.
+    """An answer coming over HTTP, translated as it comes. Owns its connection. One task reads it. It ends where its protocol
+    ends it: what the connection does after that is nothing that a client should wait for.
     """
 
     __slots__ = ("_is_ended", "_response", "_secrets", "_transcoder", "sight")
@@ -197,9 +194,7 @@ class HttpStream:
         self._is_ended = False
 
     async def next(self) -> Chunk | None:
-        """The next chunk, empty for a read that held nothing for the client (it is life all the same); None after a
-        whole answer.
-        """
+        """The next chunk, empty for a read without anything for the client (a sign of life); None after a whole answer."""
         failure = self.sight.failure
         if failure is None and not self._is_ended:
             if not self._transcoder.has_ended and (data := await self._response.read()):

@@ -21,15 +21,11 @@ from stayfast.wire.transcode import Transcoder, transcoder
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing for `seconds`."""
-
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A chunk with this text."""
-
     text: str
 
 
@@ -189,8 +185,7 @@ class _ScriptedStream:
 
     def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
         choices = ({"index": index, "delta": delta, "finish_reason": finish_reason} for index in range(self._n_choices))
-        return b"".join(b"data: " + msgspec.json.encode({**self._head, "choices": [choice]}) + b"\n\n"
-                        for choice in choices)
+        return b"".join(b"data: " + msgspec.json.encode({**self._head, "choices": [choice]}) + b"\n\n" for choice in choices)
 
     def _failed(self, fail: Fail) -> UpstreamFailed:
         return UpstreamFailed(self._upstream.name, fail.fault, f"scripted {fail.fault.value}",

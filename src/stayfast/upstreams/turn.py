@@ -22,9 +22,7 @@ from stayfast.wire.usage import count_tokens_answer, input_tokens, text_tokens
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """One thing that a turn has told. `text`: what a plain client is given of it, may be empty; `event`: the typed event,
-    which plain clients have no use for.
-    """
+    """What a turn has told. `text`: for plain clients, may be empty; `event`: the typed event, for the others."""
 
     text: str
     event: bytes

@@ -98,8 +98,7 @@ def asked(request: Request) -> Asked:
         for name in _LOOKED_AT.intersection(said):
             _settle(said, name)
         temperature = said.get("temperature")
-        return Asked("", _encode(said), question, temperature, api is not Api.EMBEDDINGS,
-                     said.get("seed") is not None)
+        return Asked("", _encode(said), question, temperature, api is not Api.EMBEDDINGS, said.get("seed") is not None)
     except _NotAsked as why:
         return Asked(str(why))
     except (ValueError, TypeError, KeyError, AttributeError):  # of a shape that only the upstream understands
@@ -112,10 +111,7 @@ def said_of(*who: str | None) -> bytes:
 
 
 def terms_of(asked: Asked, who: bytes) -> bytes:
-    """Everything that two requests must share before one may have the other's answer, but the question: two JSON documents.
-
-    who: as `said_of` has it.
-    """
+    """All that two requests must share, but the question: two JSON documents. who: as `said_of` has it."""
     return who + asked.scope
 
 
@@ -218,19 +214,14 @@ def _plain(content: Any) -> Any:
     return content
 
 
-def _drop_nulls(message: Json) -> None:
-    for name in _OF_A_LINE:
-        if name in message and message[name] is None:
-            del message[name]
-
-
 def _conversation(messages: list[Json]) -> bytes:
     """The question of a conversation, which is taken out of it."""
     for message in messages:
         if message.get("role") in _RESULTS or ("type" in message and message["type"] not in _SPOKEN):
             raise _NotAsked("tool_results")
         if len(message) > 2:  # role, content
-            _drop_nulls(message)
+            for name in [name for name in _OF_A_LINE if name in message and message[name] is None]:
+                del message[name]
         content = message.get("content")
         if type(content) is list:
             _check_parts(content)

@@ -126,10 +126,7 @@ class Continuation:
         return texts
 
     def feed(self, data: bytes) -> list[Json]:
-        """More of the second half, in the client's dialect; returns the events that the client gets of it.
-
-        Raises CannotGoOn for what is none.
-        """
+        """More of the second half; returns the events that the client gets. Raises CannotGoOn for what is none."""
         try:
             return self._read(data)
         except WRONG_SHAPE:

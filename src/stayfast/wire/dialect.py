@@ -119,10 +119,7 @@ class Source(WholeSource):
 
     @abstractmethod
     def ending(self) -> list[Json]:
-        """The events that end the answer here, in its own dialect, as if it had met its length limit.
-
-        Puts that reason into the sight.
-        """
+        """The events that end the answer as if it had met its length limit; the sight has that reason then."""
 
 
 class Writer(Protocol):
@@ -200,7 +197,6 @@ def required(value: T | None, path: str) -> T:
 
 
 def missing(path: str) -> Rejected:
-    """The refusal of a request that lacks the field at `path`."""
     return Rejected(f"{path} is required", code="missing_field", param=path)
 
 
@@ -212,7 +208,6 @@ def unsayable(param: str, target: str, why: str = "") -> Rejected:
 
 
 def drop_none(fields: Mapping[str, Any]) -> Json:
-    """The fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -223,7 +218,6 @@ def is_given(raw: Raw, *, or_empty: bool = True) -> bool:
 
 
 def list_used(in_use: Mapping[str, bool]) -> tuple[str, ...]:
-    """The names of those that are."""
     return tuple(name for name, is_used in in_use.items() if is_used)
 
 

@@ -38,9 +38,8 @@ def can_translate(client: Api, upstream: Api) -> bool:
 
 def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: bool = False) -> bytes:
     """The body to send. Raises Rejected for what cannot be said in `to`; what is dropped stands in each `ask` module.
-
-    `want_usage`: chat and completions streams are asked for usage even where the client did not; then its transcoder
-    must hide it. Translated chat streams always ask.
+    `want_usage`: chat and completions streams are asked for usage even where the client did not; then its transcoder must
+    hide it. Translated chat streams always ask.
     """
     if request.api is to:
         add_usage = want_usage and stream and not request.include_usage and to in (Api.CHAT, Api.COMPLETIONS)

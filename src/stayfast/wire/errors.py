@@ -84,9 +84,8 @@ def render(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[t
 
 
 def render_event(error: StayfastError, api: Api, request_id: str, sight: Sight | None = None) -> bytes:
-    """The event that ends a stream which has begun. Nothing follows it, no `[DONE]` either.
-
-    For responses the error stands flat, as documented, and nested, which is what the official SDK raises on.
+    """The event that ends a stream which has begun. Nothing follows it, no `[DONE]` either. For responses the error stands
+    flat, as documented, and nested, which is what the official SDK raises on.
     """
     fields = _fields(error, api, _status(error, api))
     if api.is_anthropic:
@@ -138,10 +137,9 @@ def _vendor_of(api: Api) -> Vendor:
 
 def from_response(upstream: str, source: Api, status: int, headers: Mapping[str, str], body: bytes, *,
                   now_wall: float | None = None) -> UpstreamFailed:
-    """The failure for an HTTP answer of 300 or more. `headers` have lower-case names; `now_wall`: seconds since the
-    epoch, without which a Retry-After that is a date, and other instants, are ignored.
-
-    4xx are final and shown in the upstream's own words (but for its credentials and quotas, which are the operator's).
+    """The failure for an HTTP answer of 300 or more. `headers` have lower-case names; `now_wall`: seconds since the epoch,
+    without which a Retry-After that is a date, and other instants, are ignored. 4xx are final and shown in the upstream's
+    own words (but for its credentials and quotas, which are the operator's).
     """
     said = complaint_in(body)
     said_body = body if said.message and said.vendor == _vendor_of(source) else quoted(said, _vendor_of(source))
@@ -216,8 +214,7 @@ def _number(value: object) -> int | None:
 def in_band(upstream: str, said: object) -> UpstreamFailed:
     """The failure of an answer that turned into an error inside HTTP 200. `said`: the event or body, parsed."""
     complaint = complaint_of(said)
-    status = complaint.http_status or next(
-        (_STATUSES[word] for word in complaint.words if word in _STATUSES), 500)
+    status = complaint.http_status or next((_STATUSES[word] for word in complaint.words if word in _STATUSES), 500)
     return failed(upstream, Fault.IN_BAND, status, complaint, quoted(complaint, complaint.vendor or "openai"))
 
 
@@ -232,9 +229,8 @@ def error_in(upstream: str, body: bytes) -> UpstreamFailed | None:
 
 def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body: bytes, *,
            retry_after_s: float | None = None, is_final: bool = False) -> UpstreamFailed:
-    """The failure for an error that has an HTTP status, said or meant. `body` is kept only if it is for the client.
-
-    Its message and code, which are logged, hold words of the upstream only where they cannot be a key.
+    """The failure for an error that has an HTTP status, said or meant. `body` is kept only if it is for the client. Its
+    message and code, which are logged, hold words of the upstream only where they cannot be a key.
     """
     word = next((said for said in (complaint.code, complaint.type) if said is not None and _NO_KEY.fullmatch(said)), None)
     doing = "answered" if fault is Fault.STATUS else "sent inside its answer"
@@ -273,14 +269,12 @@ def malformed(upstream: str, what: str) -> UpstreamFailed:
 
 
 def truncated(upstream: str) -> UpstreamFailed:
-    """The failure of an answer whose body ended before the protocol's own end."""
     return UpstreamFailed(upstream, Fault.TRUNCATED, f"upstream {upstream} ended its answer before it was whole")
 
 
 def retry_after_s(status: int, headers: Mapping[str, str], body: bytes, now_wall: float | None) -> float | None:
-    """Seconds to leave it alone, at most a day; None where it does not say. Never raises.
-
-    `headers` have lower-case names. `now_wall`: seconds since the epoch; without it dates and instants say nothing.
+    """Seconds to leave it alone, at most a day; None where it does not say. Never raises. `headers` have lower-case names.
+    `now_wall`: seconds since the epoch; without it dates and instants say nothing.
     """
     said = _retry_after(headers, now_wall)
     if said is not None or (status != _TOO_MANY and status not in _OVERLOADED):

@@ -14,10 +14,9 @@ _ANY: Final = msgspec.json.Decoder()
 
 
 class InTurn:
-    """A writer in front of one that cannot say interleaved calls. One task owns it.
-
-    While the arguments of the running call are no whole JSON, what comes of other calls waits; at the end everything has
-    its turn. A stream whose calls follow one another, as nearly all do, waits for nothing.
+    """A writer in front of one that cannot say interleaved calls. One task owns it. While the arguments of the running call
+    are no whole JSON, what comes of other calls waits; at the end everything has its turn. A stream whose calls follow one
+    another, as nearly all do, waits for nothing.
     """
 
     __slots__ = ("_arguments", "_n_waiting", "_ordinal", "_waiting", "_writer")

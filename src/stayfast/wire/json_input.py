@@ -85,7 +85,6 @@ def check(body: bytes, max_depth: int) -> None:
 
 
 def too_deep(max_depth: int) -> Rejected:
-    """The refusal of a body that nests too deeply."""
     return Rejected(f"the body is nested deeper than {max_depth} levels", code="too_deep")
 
 
@@ -215,13 +214,10 @@ def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ..
 def _completions(body: bytes) -> Request:
     said = typed(chat.COMPLETIONS, body)
     _check_alike(said.prompt, "prompt")
-    n_prompts = len(said.prompt) if isinstance(said.prompt, list) and not _is_tokens(said.prompt) else 1
+    is_one = isinstance(said.prompt, str) or all(isinstance(item, int) for item in said.prompt)  # tokens of one prompt
+    n_prompts = 1 if is_one else len(said.prompt)
     return Request(Api.COMPLETIONS, said.model, said.stream is True, body, _wants_usage(said.stream_options),
                    said.max_tokens, (said.n or 1) * max(1, n_prompts))
-
-
-def _is_tokens(prompt: list[str | int | list[int]]) -> bool:
-    return all(isinstance(item, int) for item in prompt)
 
 
 def _wants_usage(options: chat.StreamOptions | None) -> bool:

@@ -119,9 +119,7 @@ def asked(body: bytes) -> Asked:
 def asked_by(body: bytes) -> Asked:
     """The same without its prompt, which is left empty."""
     said = _WHOSE.decode(body)
-    if said == _NOBODY:
-        return _NOTHING
-    return Asked(b"", _session(said), _previous(said))
+    return _NOTHING if said == _NOBODY else Asked(b"", _session(said), _previous(said))
 
 
 def _previous(said: _Whose) -> str:

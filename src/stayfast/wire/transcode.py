@@ -94,9 +94,7 @@ class Transcoder(Protocol):
         """The upstream's body ended cleanly. Where the answer is not whole, `sight.failure` says so after this."""
 
     def cut(self) -> Chunk | None:
-        """End an answer that has begun here, as its protocol ends one that has met its length limit; `sight.is_cut` says
-        so after this. None where that cannot be said, or where it has ended by itself.
-        """
+        """End a begun answer as one that met its length limit; None where that cannot be said, or where it has ended."""
 
 
 class _Events(ABC):
@@ -389,8 +387,6 @@ class Whole:
 
 
 class TranslatedWhole(Whole):
-    """A whole answer in another dialect."""
-
     def __init__(self, source: Source, sight: Sight, upstream: str, rewrite: Rewrite) -> None:
         super().__init__(source, sight, upstream)
         self._reader = source

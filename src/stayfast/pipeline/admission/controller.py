@@ -21,8 +21,6 @@ UNLIMITED = 1_000_000_000
 
 
 class Why(Word):
-    """Why a request is turned away."""
-
     QUEUE_FULL = "queue_full"  # too many wait, and this is the one to go
     PREDICTED_WAIT = "predicted_wait"  # it would wait in vain
     WAITED = "waited"  # it has waited for as long as it may
@@ -70,10 +68,9 @@ class Refused(Exception):
 
 
 class Places:
-    """All places of one gateway. One loop's; only `wait` awaits, and giving back never does.
-
-    `predict`, where it is set, says how long a first token will take; None: not known. `n_held`, how many of those that are
-    in wait at the limits of their upstreams.
+    """All places of one gateway. One loop's; only `wait` awaits, and giving back never does. `predict`, where it is set,
+    says how long a first token will take; None: not known. `n_held`, how many of those that are in wait at the limits of
+    their upstreams.
     """
 
     __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "common", "lanes",
@@ -257,8 +254,7 @@ class Places:
             raise Refused(Why.OVERLOADED, wait_s)
 
     def _let_in(self, now: float) -> None:
-        lanes = (None,) if self.lanes is None else self.lanes.all
-        for lane in lanes:
+        for lane in (None,) if self.lanes is None else self.lanes.all:
             queue = self.queue if lane is None else lane.queue
             while self.n_taken < self._hold.n_places and queue.n:
                 waiting = self._next(queue, lane, now)

@@ -19,7 +19,6 @@ Buckets = Callable[[str, str, float, float, float], Bucket]  # of a tenant, a li
 
 
 def own_buckets(_: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
-    """Buckets of this process."""
     return own_bucket(limit, capacity, per_s, now)
 
 
@@ -109,18 +108,15 @@ class Tenants:
         """The record of a tenant; None: whoever needs no key."""
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now,
-                                                          self.buckets)
+            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now, self.buckets)
         return tenant
 
     def configure(self, configs: Mapping[str, TenantConfig], points: Points, now: float) -> None:
-        """Other terms for all."""
         self._configs, self._points = configs, points
         for name, tenant in self._tenants.items():
             tenant.configure(self._config(name), points, now)
 
     def newest(self, n: int) -> list[Tenant]:
-        """Those that asked last."""
         return sorted(self._tenants.values(), key=lambda tenant: tenant.share.seen_at, reverse=True)[:n]
 
     def _config(self, name: str | None) -> TenantConfig:

@@ -117,10 +117,9 @@ class Attempt:
     def end(self, outcome: Outcome, fault: str | None = None, *, is_failure: bool = True,
             upstream_status: int | None = None, retry_after_s: float | None = None, is_lost: bool = False,
             taken: Usage | None = None) -> None:
-        """Release the stream and the place, and say what came of it. Only the first call counts.
-
-        A dropped attempt tells against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says
-        that there is no room; whatever else is no failure says nothing. `taken`: an estimate of what it used.
+        """Release the stream and the place, and say what came of it. Only the first call counts. A dropped attempt tells
+        against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says that there is no room;
+        whatever else is no failure says nothing. `taken`: an estimate of what it used.
         """
         if self.done is not None:
             return
@@ -202,9 +201,7 @@ async def until_content(attempt: Attempt, stream: Stream) -> Chunk:
     while (chunk := await stream.next()) is not None:
         if chunk.n_content:
             attempt.first_content()
-            if held_back:
-                return Chunk(b"".join((*held_back, chunk.data)), chunk.n_content)
-            return chunk
+            return Chunk(b"".join((*held_back, chunk.data)), chunk.n_content) if held_back else chunk
         if chunk.data:
             held_back.append(chunk.data)
             n_bytes += len(chunk.data)

@@ -48,8 +48,7 @@ class Hedging:
         """When to send a second attempt to `second`, beside one that runs at `upstream`."""
         if self.config.mode == "race":
             return Plan(self.config.race_after_s, 0.0, 0, 0.0)
-        size = _size_of(n_body_bytes)
-        key = (upstream, second, is_whole, size)
+        key = (upstream, second, is_whole, _size_of(n_body_bytes))
         known = self._plans.get(key)
         if known is not None and now < known[0]:
             return known[1]
@@ -68,7 +67,6 @@ class Hedging:
         self.has_slow = self.has_slow or lately.is_slow(now)
 
     def slow(self, upstreams: Iterable[str], now: float, *, is_whole: bool) -> set[str]:
-        """Those of these upstreams that are slow just now."""
         found = {name for name in upstreams if self.lately(name, is_whole=is_whole).is_slow(now)}
         self.has_slow = bool(found)
         return found

@@ -87,7 +87,6 @@ class Learning:
             log.put(-1, _encode(label))
 
     def hear(self, label: Label, log: Log | None) -> None:
-        """One that somebody else has learned, and told."""
         self._learn(label, -1 - self._n_keys, log)
 
     def restore(self, logged: Mapping[int, bytes]) -> None:

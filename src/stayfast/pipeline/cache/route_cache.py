@@ -36,10 +36,9 @@ class Cached(msgspec.Struct, frozen=True, gc=False):
 
 
 class Caching:
-    """One route's. Changed on one loop; outlives a reload that leaves the route alone.
-
-    semantic: answers to the same question in other words; None: to the very same only.
-    origin: all that decides an answer and stands in no request: the route, its upstreams, their models, the epoch.
+    """One route's. Changed on one loop; outlives a reload that leaves the route alone. semantic: answers to the same
+    question in other words; None: to the very same only. origin: all that decides an answer and stands in no request: the
+    route, its upstreams, their models, the epoch.
     """
 
     __slots__ = ("config", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic", "store")

@@ -176,8 +176,7 @@ class Prefixing:
     def told(self, marker: "Marker", usage: Usage) -> None:
         """What an upstream said of a prompt that was looked at."""
         n_read, n_written = usage.cached_read, usage.cache_write_5m + usage.cache_write_1h
-        result = "read" if n_read else "written" if n_written else "missed"
-        self._count(marker.upstream, result)
+        self._count(marker.upstream, "read" if n_read else "written" if n_written else "missed")
         tokens = self.tokens
         for what, n in (("read", n_read), ("written", n_written), ("plain", usage.uncached - n_written)):
             tokens[marker.upstream, what] = tokens.get((marker.upstream, what), 0) + max(0, n)

@@ -83,7 +83,6 @@ class Picking:
     def order(self, offers: Sequence[Target], request: Request, session: bytes, *, now: float, rng: Random
               ) -> tuple[list[int], "Aim", list[str]]:
         """The offers' indices, best first; what is to be told of the attempts; what was decided and why, in words.
-
         `session`: what its headers say of it; the body is read where they say nothing.
         """
         config, outliers, body, model = self.config, self._outliers, request.body, request.model

@@ -19,7 +19,6 @@ class AsSent:
     __slots__ = ()
 
     async def fit(self, ex: Exchange) -> Prompt:
-        """The client's own words."""
         return Prompt(ex.request)
 
 
@@ -29,7 +28,6 @@ class LaidOut:
     __slots__ = ()
 
     async def fit(self, ex: Exchange) -> Prompt:
-        """The client's words, the static part first."""
         if ex.terms.prefix is None:
             return Prompt(ex.request)
         return Prompt(*ex.terms.prefix.lay(ex.request))

@@ -15,9 +15,8 @@ Settled = Callable[[Exchange, BaseException | None, Sight | None, Cadence | None
 
 
 class Reply:
-    """A running answer. Owns all that its request held, and gives it back at the end, exactly once. One task reads it.
-
-    A class, not an async generator: one closed before its first item never runs its `finally`.
+    """A running answer. Owns all that its request held, and gives it back at the end, exactly once. One task reads it. A
+    class, not an async generator: one closed before its first item never runs its `finally`.
     """
 
     __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_held", "_idle_s", "_is_over", "_lead", "_n_chunks", "_settle",
@@ -141,8 +140,7 @@ class Reply:
         """`close` for users of `contextlib.aclosing`."""
         self.close()
 
-    def _end(self, why: StayfastError | asyncio.CancelledError | None, outcome: Outcome,
-             fault: str | None = None) -> None:
+    def _end(self, why: StayfastError | asyncio.CancelledError | None, outcome: Outcome, fault: str | None = None) -> None:
         self._is_over = True
         self._lead = None
         if self._stream.sight.is_cut:
@@ -157,8 +155,6 @@ class Reply:
 
 
 class Relay:
-    """Opens replies. Task-safe."""
-
     __slots__ = ("_clock", "_settle")
 
     def __init__(self, clock: Clock, settle: Settled) -> None:

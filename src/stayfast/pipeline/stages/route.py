@@ -89,9 +89,7 @@ class Router:
         return tuple([those[index] for index in found]), aim
 
     def _in_turn(self, tier: tuple[Target, ...], model: str) -> tuple[Target, ...]:
-        if len(tier) == 1:
-            return tier
-        return tuple([tier[index] for index in in_turn(self._loads(tier, model), self._rng)])
+        return tier if len(tier) == 1 else tuple([tier[index] for index in in_turn(self._loads(tier, model), self._rng)])
 
     def _may_go(self, target: Target, model: str) -> bool:
         load = target.member.load(self._clock.now(), target.model or model)

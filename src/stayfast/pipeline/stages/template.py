@@ -28,9 +28,8 @@ class Template:
         self._sink = sink
 
     def answer(self, ex: Exchange, why: BaseException) -> Started:
-        """An old answer, or else the template as one, after a failure that is not the client's own.
-
-        Raises what `why` stands for otherwise: of a cancellation, our own time-out or the client's leaving.
+        """An old answer, or else the template as one, after a failure that is not the client's own. Raises what `why` stands
+        for otherwise: of a cancellation, our own time-out or the client's leaving.
         """
         if isinstance(why, asyncio.CancelledError) and ex.ledger.stage is not None:
             why = ex.watch.verdict(ex.ledger.stage) or why

@@ -129,9 +129,7 @@ class HoldBack:
         return self._ceiling(n_higher)
 
     def _ceiling(self, n_higher: int) -> int:
-        if not n_higher:
-            return self.n_places
-        return max(1, int(self.n_places * (1.0 - self.share * n_higher) + _ROUNDING))
+        return self.n_places if not n_higher else max(1, int(self.n_places * (1.0 - self.share * n_higher) + _ROUNDING))
 
     def __repr__(self) -> str:
         return f"<HoldBack {self.share:g} of {self.n_places} places for each band above>"

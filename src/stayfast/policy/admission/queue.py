@@ -168,9 +168,7 @@ class Queue(Generic[T]):
 
     def least_served(self) -> float | None:
         """The least service among the tenants that wait; None where nobody does."""
-        if not self.n:
-            return None
-        return min([share.served for lanes in self._bands for share in lanes])
+        return None if not self.n else min([share.served for lanes in self._bands for share in lanes])
 
     def depths(self) -> Iterator[tuple[str, int]]:
         yield from zip(BANDS, self._n_in, strict=True)

@@ -71,9 +71,7 @@ class Bucket:
 
     def wait_s(self, cost: float, now: float) -> float | None:
         """Seconds until `cost` will be there if nothing else is taken; None: it never will, it is above the capacity."""
-        if cost > self.capacity:
-            return None
-        return max(0.0, (cost - self.level(now)) / self.per_s)
+        return None if cost > self.capacity else max(0.0, (cost - self.level(now)) / self.per_s)
 
     def full_in_s(self, now: float) -> float:
         return (self.capacity - self.level(now)) / self.per_s
@@ -174,15 +172,13 @@ class _Limit(NamedTuple):
 
 
 def own_bucket(_: str, capacity: float, per_s: float, now: float) -> Bucket:
-    """A bucket of this process."""
     return Bucket(capacity, per_s, now)
 
 
 class Quota:
-    """The buckets of one tenant. Pure state, starting full; instants never go back.
-
-    `before`: whose place it takes. A limit that is the same goes on; of one that was raised the difference is added to what
-    is left, and one that was lowered leaves less, but no debt.
+    """The buckets of one tenant. Pure state, starting full; instants never go back. `before`: whose place it takes. A limit
+    that is the same goes on; of one that was raised the difference is added to what is left, and one that was lowered leaves
+    less, but no debt.
     """
 
     __slots__ = ("_are_own", "_buckets", "_limits", "_shown", "config", "has_cost")

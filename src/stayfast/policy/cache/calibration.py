@@ -271,7 +271,6 @@ class Calibrator:
 
     @property
     def is_shadow(self) -> bool:
-        """Whether nothing is given yet."""
         return self._place is None or self.n_labels < self.config.min_labels
 
     @property
@@ -291,9 +290,7 @@ class Calibrator:
         return "" if p >= threshold else "unsure"
 
     def learn(self, features: tuple[float, ...], *, is_right: bool, was_given: bool = False, n_audits: float = 1.0) -> None:
-        """What came out of a miss, or (`was_given`) of an audited hit, which stands for `n_audits` that were begun. 0.2 ms:
-        not while a client waits.
-        """
+        """Learn from a miss, or (`was_given`) an audited hit that stands for `n_audits`. 0.2 ms: no client may wait."""
         config = self.config
         label = Label(features, is_right, n_audits / config.audit if was_given else 1.0)
         if len(self._labels) < config.n_kept:

@@ -26,8 +26,6 @@ _P95 = 0.95
 
 
 class Waiting(Struct, eq=False):
-    """One text that is to be encoded."""
-
     n_tokens: int
     asked_at: float
 

@@ -186,9 +186,7 @@ def _is_reordered(one: tuple[str, ...], other: tuple[str, ...], fillers: frozens
     """Whether the words that say something are the same in another order; where their order is the same, all words."""
     say = [word for word in one if word not in fillers]
     says = [word for word in other if word not in fillers]
-    if say == says:
-        return sorted(one) == sorted(other)
-    return sorted(say) == sorted(says)
+    return sorted(one) == sorted(other) if say == says else sorted(say) == sorted(says)
 
 
 def _is_exchanged(only: set[str], only_other: set[str], lexicon: Lexicon) -> bool:
@@ -198,9 +196,5 @@ def _is_exchanged(only: set[str], only_other: set[str], lexicon: Lexicon) -> boo
         return True
     if f" {before}" not in " ".join(("", *only, *only_other)):  # hardly ever: 1 us
         return False
-    return any(_is_turned(word[len(before):], only_other if word in only else only)
+    return any(len(stem := word[len(before):]) >= LEAST_STEM and stem in (only_other if word in only else only)
                for word in only | only_other if word.startswith(before) and word not in lexicon.fillers)
-
-
-def _is_turned(stem: str, others: set[str]) -> bool:
-    return len(stem) >= LEAST_STEM and stem in others

@@ -40,8 +40,6 @@ out, those labels would make the threshold bolder. Nothing that comes after can 
 Source: ours; measured on public data (docs/cache-eval.md), again by `stayfast prove semantic`.
 When wrong: where each question is asked once, there are no votes, and the features are cosine in other words.
 
-What one route says of giving the answer to another question: how much may be wrong, and what finding out may cost.
-
 `max_error` is the share of *hits* that may be wrong (policy/cache/calibration.py); everything is a miss until enough is
 known. `threshold` instead of it is a fixed cosine: quick to set, and nobody knows what it serves wrongly.
 """
@@ -87,7 +85,8 @@ def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> s
         return "long"
     lexicon, words = LEXICONS[config.language], read.words
     n_fillers = sum(word in lexicon.fillers for word in words)
-    if not _is_latin(words) or (not n_fillers and len(words) >= N_TO_TELL_LANGUAGE):
+    is_western = all(word.isascii() or max(word) < "\u0250" for word in words)  # by its letters
+    if not is_western or (not n_fillers and len(words) >= N_TO_TELL_LANGUAGE):
         return "language"
     if len(words) - n_fillers < config.n_content_words or _ASIDE.search(text):
         return "short"
@@ -98,11 +97,6 @@ def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> s
     if not config.personal and not lexicon.personal.isdisjoint(words):
         return "personal"
     return "volatile" if ttl_s > config.volatile_ttl_s and not lexicon.volatile.isdisjoint(words) else ""
-
-
-def _is_latin(words: tuple[str, ...]) -> bool:
-    """Whether all letters are those of western languages."""
-    return all(word.isascii() or max(word) < "\u0250" for word in words)
 
 
 N_NEAREST = 10
@@ -139,10 +133,9 @@ class Fixed:
 
 
 class Judgement(NamedTuple):
-    """What became of a question. `why`: empty for a hit, else the rule that made a miss of it.
-
-    nearest: whose answer it is about. features are empty where nothing was near, or all that was is told apart by its words;
-    else they are to be learned from (`Calibrator.learn`, `Votes.judged`) once an answer was made all the same and judged.
+    """What became of a question. `why`: empty for a hit, else the rule that made a miss of it. nearest: whose answer it is
+    about. features are empty where nothing was near, or all that was is told apart by its words; else they are to be learned
+    from (`Calibrator.learn`, `Votes.judged`) once an answer was made all the same and judged.
     """
 
     why: str

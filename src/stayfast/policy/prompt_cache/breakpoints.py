@@ -37,9 +37,7 @@ N_GAPS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class PrefixConfig:
-    """The providers' caches of prompts' beginnings, on one route. `models`: rules in place of those known, by shell
-    pattern.
-    """
+    """Providers' prompt caches on one route. `models`: rules in place of those known, by shell pattern."""
 
     mode: Annotated[Literal["off", "auto"], About(
         "auto: prompts are put into an order that can be remembered, and marked for the provider's cache, unless they have "
@@ -109,12 +107,10 @@ class Reuse:
         return (self.n_again + 2) / (self.n_again + self.n_lost + 2)
 
     def knows(self, link: int, now: float, keeps_s: float) -> bool:
-        """Whether it was there lately."""
         at = self._at.get(link)
         return at is not None and now - at <= keeps_s
 
     def came(self, link: int, now: float) -> None:
-        """It is there, for the first time or again."""
         at = self._at.pop(link, None)
         self._at[link] = now
         if at is None:
@@ -198,9 +194,7 @@ class History:
         return Marked(marks, n_static, is_known, is_moving, is_long)
 
     def told(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
-        """What usage said of a prompt that was marked. True: marks are written and never read here; there are none for an
-        hour.
-        """
+        """What usage said of a marked prompt. True: marks are written and never read here; there are none for an hour."""
         if n_read:
             self._n_unread = 0
         elif was_known and n_written:

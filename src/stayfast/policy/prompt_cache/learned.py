@@ -164,9 +164,7 @@ class Hot:
             del self._kept[next(iter(self._kept))]
 
     def take(self, now: float) -> tuple[Hashable, Opening] | None:
-        """Of what is to be asked for now, that which ends first; it counts as asked, and its tokens as spent. What is gone
-        already stays so.
-        """
+        """Of what is due now, that which ends first; it counts as asked, and its tokens as spent."""
         self._tokens = min(self._per_hour, self._tokens + (now - self._tokens_at) / HOUR_S * self._per_hour)
         self._tokens_at = now
         found: tuple[Hashable, _Kept] | None = None
@@ -236,7 +234,6 @@ class Parts:
         return part
 
     def _pace(self, now: float) -> float:
-        """Requests a minute of one conversation."""
         age_s = now - self._began_at
         if not self._live:
             return self._guess

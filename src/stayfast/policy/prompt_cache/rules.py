@@ -79,9 +79,7 @@ class ModelRules:
 
 
 def rules_of(model: str, own: Mapping[str, ModelRules]) -> PrefixRules | None:
-    """What holds for a model, by its name at the upstream; None: nothing is known of it. `own`: by shell pattern, the first
-    that fits counts.
-    """
+    """The rules of a model, by its name at the upstream; None: unknown. `own`: by shell pattern, the first that fits."""
     name = _BEFORE.sub("", model.lower()).replace(".", "-")
     found = next((rules for pattern, rules in _FAMILIES if pattern.match(name)), None)
     for pattern, said in own.items():

@@ -115,8 +115,6 @@ T = TypeVar("T")
 
 
 class Became(Enum):
-    """What became of a call."""
-
     WAITING = 0  # for its first token
     ANSWERED = 1
     LOST = 2  # given up for a quicker one, late enough to be taken for slow
@@ -229,8 +227,7 @@ def tally(calls: Sequence[Call], usual: Usual | None, mark: int, *, wants_second
         samples = [(inf if call.took_s is None else _ratio(call, call.took_s), call.n_beside) for call in known]
     if usual is not None:
         _learn(known, usual)
-    n_peak = max([call.n_beside for call in calls], default=0)
-    return Tally(n, n_dropped, n_peak, samples, n_slow, n_quick)
+    return Tally(n, n_dropped, max([call.n_beside for call in calls], default=0), samples, n_slow, n_quick)
 
 
 def _ratio(call: Call, took_s: float) -> float:

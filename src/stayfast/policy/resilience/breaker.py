@@ -76,8 +76,6 @@ class BreakerConfig:
 
 
 class State(StrEnum):
-    """Where a breaker stands."""
-
     CLOSED = "closed"
     HALF_OPEN = "half_open"
     OPEN = "open"
@@ -95,9 +93,8 @@ class Evidence(NamedTuple):
 
 
 class Breaker:
-    """Of one upstream. Pure state; changed only by its owner. Instants are seconds and never go backwards.
-
-    `began` gives each call a mark, which comes back with what became of it; `forgotten` where nothing did.
+    """Of one upstream. Pure state; changed only by its owner. Instants are seconds and never go backwards. `began` gives
+    each call a mark, which comes back with what became of it; `forgotten` where nothing did.
     """
 
     __slots__ = ("_calls", "_closed_at", "_config", "_evidence", "_follows", "_judged_at", "_n_failed", "_n_good_probes",
@@ -178,8 +175,7 @@ class Breaker:
             self._probed(now, is_good=False, why="a probe failed")
 
     def judged(self, n_slow: int, n_quick: int, now: float) -> None:
-        """So many calls with the present mark are known to be slow, and to be not
-        (policy/resilience/baselines.py)."""
+        """So many calls with the present mark are known to be slow, and to be not (policy/resilience/baselines.py)."""
         if n_slow and self.state is _CLOSED:
             self._slow.append((now, n_slow))
             while self._slow[0][0] < now - self._config.window_s:

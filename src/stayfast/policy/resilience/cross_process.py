@@ -41,13 +41,11 @@ class Probes:
         self._others = tuple(others)
 
     def running(self, n: int) -> None:
-        """So many run here now."""
         self._cells[self._own] = n
 
     @property
     def are_elsewhere(self) -> bool:
-        cells = self._cells
-        return any(cells[other] for other in self._others)
+        return any(self._cells[other] for other in self._others)
 
 
 class Common:
@@ -64,11 +62,9 @@ class Common:
         self.n_processes = 1 + len(self._others)
 
     def taken(self, n: int) -> None:
-        """So many are taken here now."""
         self._cells[self._taken] = n
 
     def waiting(self, n: int) -> None:
-        """So many wait here now."""
         self._cells[self._waiting] = n
 
     def n_elsewhere(self) -> int:

@@ -129,7 +129,6 @@ class HedgeConfig:
 
 class Lately:
     """Whether an upstream is slow just now, on one route: more of its attempts in a row were late than chance explains.
-
     `share`: of the attempts that are late in usual times.
     """
 
@@ -154,9 +153,8 @@ class Lately:
 
 
 class FirstTokens:
-    """The times to the first token of one upstream on one route, for one size of prompt. Instants must not go back.
-
-    An attempt that still runs has taken at least its age: without those, an upstream that has begun to hang looks quick.
+    """The times to the first token of one upstream on one route, for one size of prompt. Instants must not go back. An
+    attempt that still runs has taken at least its age: without those, an upstream that has begun to hang looks quick.
     """
 
     __slots__ = ("_cut_off", "_ended", "_lately", "_running", "due_s", "n")
@@ -236,9 +234,8 @@ def aim(share: float, spent_share: float) -> float:
 
 
 def plan(first: Survival, second: Survival, share: float, max_extra: int, *, is_whole: bool = False) -> Plan:
-    """When to send second attempts, so that they come to `share` of the calls; never, where they would not help.
-
-    `first` is of the upstream that was asked, `second` of the one that is asked next. `is_whole`: of whole answers.
+    """When to send second attempts, so that they come to `share` of the calls; never, where they would not help. `first` is
+    of the upstream that was asked, `second` of the one that is asked next. `is_whole`: of whole answers.
     """
     if max(first.n, second.n) < MIN_SAMPLES:
         return NEVER

@@ -145,10 +145,9 @@ class Limit:
         return n_in_flight < self.value
 
     def judged(self, samples: Sequence[tuple[float, int]], n: int, n_dropped: int, n_peak: int, at: float) -> None:
-        """`n` calls were judged together, of which `n_dropped` were refused or failed by the upstream's fault.
-
-        `samples`: times to the first token as ratios to what is usual (or seconds; infinite: longer than slow), and how many
-        ran beside. `n_peak`: the most that ran.
+        """`n` calls were judged together, of which `n_dropped` were refused or failed by the upstream's fault. `samples`:
+        times to the first token as ratios to what is usual (or seconds; infinite: longer than slow), and how many ran
+        beside. `n_peak`: the most that ran.
         """
         self._samples += samples[:MAX_SAMPLES - len(self._samples)]
         self._n += n

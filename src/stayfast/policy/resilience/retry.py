@@ -73,10 +73,9 @@ class RetryConfig:
 
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,
                      alone_s: float = 0.0, least_s: float = 0.0) -> float | None:
-    """Seconds to wait before the attempt after `n_made` attempts; None when there must be no further attempt.
-
-    `is_fresh`: it goes to an upstream that is well and was not asked yet. `alone_s` is what is left of the time for which
-    the upstream asked to be left alone, `least_s` what an attempt there takes at the very least.
+    """Seconds to wait before the attempt after `n_made` attempts; None when there must be no further attempt. `is_fresh`: it
+    goes to an upstream that is well and was not asked yet. `alone_s` is what is left of the time for which the upstream
+    asked to be left alone, `least_s` what an attempt there takes at the very least.
     """
     if n_made >= config.max_attempts:
         return None

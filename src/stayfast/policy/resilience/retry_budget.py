@@ -90,8 +90,7 @@ class ExtraBudget:
     def may_hedge(self, weight: float, now: float, n_more: int = 0) -> bool:
         """Whether there is room for a hedge; `n_more` further ones must still fit behind it."""
         self._turn_if_due(now)
-        whole = self._whole
-        room = self._allowance(self._hedge_share) - whole.hedged
+        room = self._allowance(self._hedge_share) - self._whole.hedged
         return min(room, self._pool_room()) >= weight * (1 + n_more)
 
     def take_retry(self, weight: float, now: float) -> None:

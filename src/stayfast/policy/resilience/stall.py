@@ -96,9 +96,7 @@ class Flow:
 
     def load_factor(self, now: float) -> float:
         """How many times its load weighs, from 1 to MAX_SAG."""
-        if self._sag <= 1.0:
-            return 1.0
-        return 1.0 + (self._sag - 1.0) * exp((self._sag_at - now) / SAG_DECAY_S)
+        return 1.0 if self._sag <= 1.0 else 1.0 + (self._sag - 1.0) * exp((self._sag_at - now) / SAG_DECAY_S)
 
     def __repr__(self) -> str:
         return f"<Flow of {self._n} gaps, usually {self.usual_s:.3g} s, sag {self._sag:.3g}>"

@@ -115,9 +115,8 @@ class Predictor:
         return seconds if seconds > 0 else 0.0
 
     def learn(self, n_own: float, n_ahead: float, ttft_s: float) -> None:
-        """A first token came after `ttft_s`, with so many tokens of its own and ahead of it to be read.
-
-        One step of weighted recursive least squares, written out for three features: loops take three times as long.
+        """A first token came after `ttft_s`, with so many tokens of its own and ahead of it to be read. One step of weighted
+        recursive least squares, written out for three features: loops take three times as long.
         """
         own, ahead = n_own * _KILO, n_ahead * _KILO
         p00, p01, p02, p11, p12, p22 = self._p

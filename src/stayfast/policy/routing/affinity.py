@@ -66,12 +66,10 @@ class AffinityConfig:
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether prompts are looked at."""
         return self.mode in ("prefix", "both")
 
     @property
     def sees_sessions(self) -> bool:
-        """Whether sessions are looked at."""
         return self.mode in ("sessions", "both")
 
 
@@ -102,9 +100,7 @@ def _keyed(name: str) -> blake2b:
 
 def score_s(load_s: float, new_share: float, max_load: float, wait_s: float | None = None) -> float:
     """What an upstream counts for a prompt of which this share is new to it. `wait_s`: for its first token, as predicted."""
-    if wait_s is not None:
-        return wait_s * (1 + DEARER * new_share)
-    return load_s * (1 + (max_load - 1) * new_share)
+    return wait_s * (1 + DEARER * new_share) if wait_s is not None else load_s * (1 + (max_load - 1) * new_share)
 
 
 class Prefixes:

@@ -19,12 +19,11 @@ Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2
 When wrong: one answer of a heavy tail makes its upstream look slow for seconds; with many gateways each sees its own
 requests in flight only. Providers that read long prompts beside short ones are spared for nothing for some seconds.
 
-Which of a route's upstreams to try, best first, where it has weights or affinity: filter, score, pick.
-
-Filter: those that are well (a breaker's share, an outlier's), everybody where that is nobody. Score: policy/affinity's, of
-the load that one more request meets. Pick: the best score where the upstreams differ in what they know of the prompt; else
-two drawn at random, the one with less load first. Where there are weights the draws go by them, and the first drawn goes
-first unless it has more than twice the load of the second: shares are the weights as long as everybody keeps up.
+With weights or affinity it is filter, score, pick. Filter: those that are well (a breaker's share, an outlier's), everybody
+where that is nobody. Score: policy/affinity's, of the load that one more request meets. Pick: the best score where the
+upstreams differ in what they know of the prompt; else two drawn at random, the one with less load first. Where there are
+weights the draws go by them, and the first drawn goes first unless it has more than twice the load of the second: shares
+are the weights as long as everybody keeps up.
 
     load_s = pace_s * (work / weight + 1)        weights are taken over their mean, so that equal ones change nothing
 

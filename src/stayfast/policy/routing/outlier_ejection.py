@@ -122,9 +122,7 @@ class Outliers:
             self.look_at = now + LOOK_EVERY_S
             self._look(upstreams, now)
             self.is_quiet = not any(one.n_out for one in self._of.values())
-        if self.is_quiet:
-            return [1.0] * len(upstreams)
-        return [self._share(self._of.get(name), now) for name in upstreams]
+        return [1.0] * len(upstreams) if self.is_quiet else [self._share(self._of.get(name), now) for name in upstreams]
 
     def out(self, now: float) -> dict[str, str]:
         return {name: one.why for name, one in self._of.items() if one.out_until > now}
@@ -141,7 +139,8 @@ class Outliers:
                 one.is_out = False
                 self.news.append((name, False, f"its time is over, it is tried again: {one.why}"))
         n_may = int(self._config.max_share * len(upstreams)) - sum(self._one(name).out_until > now for name in upstreams)
-        judged = [name for name in upstreams if self._is_known(self._one(name), now)]
+        judged = [name for name in upstreams
+                  if (one := self._one(name)).out_until <= now and one.n >= self._config.min_calls]
         worst = sorted(judged, key=lambda name: (self._of[name].failing, self._of[name].slowness), reverse=True)
         for name in worst:
             one = self._of[name]
@@ -153,9 +152,6 @@ class Outliers:
                 self.news.append((name, True, f"{why}, left out for {one.out_until - now:.0f} s"))
             elif not why and one.n_out and one.n >= 2 * self._config.min_calls:
                 one.n_out = 0
-
-    def _is_known(self, one: Standing, now: float) -> bool:
-        return one.out_until <= now and one.n >= self._config.min_calls
 
     def _why(self, one: Standing, peers: Iterable[Standing]) -> str:
         peers = list(peers)

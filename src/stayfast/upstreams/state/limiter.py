@@ -34,7 +34,6 @@ class QuickestTtft:
         self.seconds = 0.0  # 0: none is known
 
     def learn(self, ttft_s: float) -> None:
-        """An answer began after so long."""
         forgiven_s = self.seconds * QUICKEST_GROWS
         self.seconds = ttft_s if ttft_s < forgiven_s or not forgiven_s else forgiven_s
 
@@ -57,9 +56,8 @@ class _Stand:
 
 
 class Turn:
-    """One request's wait, at one limit or several. One task's; changed by the limits, which call it or turn it away.
-
-    Of those that wait goes: the highest band, then the tenant with the least, then the earliest `ends_at`
+    """One request's wait, at one limit or several. One task's; changed by the limits, which call it or turn it away. Of
+    those that wait goes: the highest band, then the tenant with the least, then the earliest `ends_at`
     (policy/admission/queue.py).
     """
 
@@ -76,10 +74,9 @@ class Turn:
         self.weight = weight
 
     async def wait(self, choices: Sequence[Choice]) -> "Limited | None":
-        """Who has a place, for `take` before anything else is awaited; None: a limit is no more, choose again.
-
-        Raises Shed at once where all have too many waiting, or an answer would come too late from any of them; later where
-        others go first, or there is no time left for the quickest answer when its turn comes.
+        """Who has a place, for `take` before anything else is awaited; None: a limit is no more, choose again. Raises Shed
+        at once where all have too many waiting, or an answer would come too late from any of them; later where others go
+        first, or there is no time left for the quickest answer when its turn comes.
         """
         parts = _parts(choices)
         waits_s = [choice.limited.wait_s(self, part) for choice, part in zip(choices, parts, strict=True)]

@@ -103,9 +103,7 @@ class Place(RunningCall):
 
 def acquire_permit(member: Member, norm: Norm, now: float, model: str = "", *, n_tokens: float = 0.0,
                    lane: str = "") -> Place:
-    """Start an attempt, of this class of `usual`, for this model, with about so many tokens to read. Whether there is room
-    is checked before.
-    """
+    """Start an attempt at this model, of this class of `usual`, with so many tokens to read. Room is checked before."""
     limited, backlog = member.limited(lane), member.backlog
     place = Place(member, limited, member.health(model), norm, limited.take(),
                   work=backlog.began(n_tokens) if backlog is not None else 0.0, began_at=now,

@@ -98,13 +98,11 @@ class Models:
         return found
 
     def name(self, models: Iterable[str]) -> None:
-        """Settings name these."""
         self._named = {model: self._named.get(model) or self._unnamed.pop(model, None) or self._made(model)
                        for model in models}
 
     @property
     def named(self) -> Iterable[Health]:
-        """Of the models that settings name."""
         return self._named.values()
 
     def __iter__(self) -> Iterator[Health]:

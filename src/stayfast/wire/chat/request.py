@@ -152,8 +152,6 @@ class SampledRequest(GenerationRequest, gc=False, kw_only=True):
 
 
 class ChatRequest(SampledRequest, gc=False, kw_only=True):
-    """`POST /v1/chat/completions`."""
-
     messages: Annotated[list[System | Developer | User | Assistant | ToolMessage | FunctionMessage], Meta(min_length=1)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
@@ -189,8 +187,6 @@ class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
 
 
 class EmbeddingsRequest(Struct, gc=False):
-    """`POST /v1/embeddings`."""
-
     model: Name
     input: Annotated[str, Meta(min_length=1)] | Annotated[Alike, Meta(min_length=1)]
     dimensions: Count | None = None
@@ -338,15 +334,16 @@ def _stop(said: str | list[str] | None) -> tuple[str, ...]:
 
 
 def body(asked: Conversation, model: str, *, stream: bool) -> Json:
-    """The normal form as a chat request; streams always ask for usage, since the other dialects always tell it.
-
-    Dropped as hints: `is_error` of a tool result (its text says so) and thinking of earlier turns. Raises Rejected.
+    """The normal form as a chat request; streams always ask for usage, since the other dialects always tell it. Dropped as
+    hints: `is_error` of a tool result (its text says so) and thinking of earlier turns. Raises Rejected.
     """
     said: Json = {"model": model, "messages": _said_messages(asked)}
     if stream:
         said |= {"stream": True, "stream_options": {"include_usage": True}}
     if asked.tools:
-        said["tools"] = [{"type": "function", "function": _said_function(tool)} for tool in asked.tools]
+        said["tools"] = [{"type": "function", "function": {"name": tool.name} | drop_none(
+            {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
+            for tool in asked.tools]
         if asked.parallel_tool_calls is not None:
             said["parallel_tool_calls"] = asked.parallel_tool_calls
         if asked.tool_choice is not None:
@@ -414,15 +411,8 @@ def _said_content(parts: list[Text | Image]) -> str | list[Json]:
     return said
 
 
-def _said_function(tool: Tool) -> Json:
-    return {"name": tool.name,
-            **drop_none({"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
-
-
 def _said_choice(choice: ToolChoice) -> str | Json:
-    if choice.mode == "named":
-        return {"type": "function", "function": {"name": choice.name}}
-    return choice.mode
+    return {"type": "function", "function": {"name": choice.name}} if choice.mode == "named" else choice.mode
 
 
 def _said_format(wanted: OutputFormat) -> Json:

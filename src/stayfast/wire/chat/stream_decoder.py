@@ -217,8 +217,7 @@ class ChatSource(Source):
         if not said["choices"]:
             return found
         choice = said["choices"][0]
-        message = choice.get("message") or {"content": choice.get("text")}
-        self._read(msgspec.convert(message, ChunkDelta), found)
+        self._read(msgspec.convert(choice.get("message") or {"content": choice.get("text")}, ChunkDelta), found)
         found.append(Finish(_REASONS.get(str(choice.get("finish_reason")), "stop")))
         return found
 

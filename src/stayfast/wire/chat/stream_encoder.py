@@ -19,9 +19,7 @@ class _ChunkWriter:
 
     def end(self, usage: Usage | None) -> list[Json]:
         """The usage chunk, if it was asked for and is known."""
-        if not self._with_usage or usage is None:
-            return []
-        return [self._envelope([]) | {"usage": to_chat(usage)}]
+        return [] if not self._with_usage or usage is None else [self._envelope([]) | {"usage": to_chat(usage)}]
 
     def _begin(self, begin: Begin) -> list[Json]:
         self._id = begin.id or self._id

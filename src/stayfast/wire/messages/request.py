@@ -99,8 +99,6 @@ class Metadata(Struct, gc=False):
 
 
 class CountRequest(Struct, gc=False):
-    """`POST /v1/messages/count_tokens`."""
-
     model: Name
     messages: Annotated[list[User | Assistant | System], Meta(min_length=1, max_length=100_000)]
     system: str | list[Block] | None = None
@@ -111,8 +109,6 @@ class CountRequest(Struct, gc=False):
 
 
 class MessagesRequest(CountRequest, gc=False, kw_only=True):
-    """`POST /v1/messages`."""
-
     max_tokens: Annotated[int, Meta(ge=0)]
     stream: bool | None = None
     stop_sequences: list[str] | None = None
@@ -271,7 +267,7 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "metadata": {"user_id": asked.user} if asked.user is not None else None,
         "tools": [_said_tool(tool) for tool in asked.tools] or None,
         "tool_choice": _said_choice(asked),
-        "thinking": _said_thinking(asked.effort),
+        "thinking": {"type": "adaptive" if asked.effort in _EFFORTS else "disabled"} if asked.effort is not None else None,
         "output_config": _said_config(asked) or None,
     }
     return said | drop_none(optional)
@@ -319,8 +315,7 @@ def _said_input(part: ToolUse) -> RawObject:
 
 
 def _said_tool(tool: Tool) -> Json:
-    said: Json = {"name": tool.name,
-                  "input_schema": tool.parameters or {"type": "object", "properties": {}}}
+    said: Json = {"name": tool.name, "input_schema": tool.parameters or {"type": "object", "properties": {}}}
     return said | drop_none({"description": tool.description, "strict": tool.strict})
 
 
@@ -335,12 +330,6 @@ def _said_choice(asked: Conversation) -> Json | None:
     if asked.parallel_tool_calls is False and said["type"] != "none":
         said["disable_parallel_tool_use"] = True
     return said
-
-
-def _said_thinking(effort: str | None) -> Json | None:
-    if effort is None:
-        return None
-    return {"type": "adaptive"} if effort in _EFFORTS else {"type": "disabled"}
 
 
 def _said_config(asked: Conversation) -> Json:

@@ -87,8 +87,6 @@ class Reasoning(Struct, gc=False):
 
 
 class ResponsesRequest(GenerationRequest, gc=False, kw_only=True):
-    """`POST /v1/responses`."""
-
     input: str | Annotated[list[Item], Meta(min_length=1)] | None = None
     instructions: str | None = None
     max_output_tokens: Count | None = None
@@ -206,8 +204,7 @@ def _tool(tool: ToolDef, path: str) -> Tool:
 
 
 def _tool_choice(said: str | Choice | None) -> ToolChoice | None:
-    name = said.name if isinstance(said, Choice) and said.type == "function" else None
-    return dialect.read_tool_choice(said, name)
+    return dialect.read_tool_choice(said, said.name if isinstance(said, Choice) and said.type == "function" else None)
 
 
 def _output_format(said: Format | None) -> OutputFormat | None:
@@ -215,9 +212,8 @@ def _output_format(said: Format | None) -> OutputFormat | None:
 
 
 def body(asked: Conversation, model: str, *, stream: bool) -> Json:
-    """The normal form as a responses request that its provider does not keep (`store: false`).
-
-    Dropped as hints: seed, `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
+    """The normal form as a responses request that its provider does not keep (`store: false`). Dropped as hints: seed,
+    `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
     """
     _refuse(asked)
     said: Json = {"model": model, "input": [item for message in asked.messages for item in _said_items(message)],
@@ -269,8 +265,7 @@ def _said_items(message: Message) -> list[Json]:
                               "arguments": part.arguments or "{}"})
             case ToolResult():
                 _flush(items, message.role, content)
-                items.append({"type": "function_call_output", "call_id": part.tool_use_id,
-                              "output": _said_output(part)})
+                items.append({"type": "function_call_output", "call_id": part.tool_use_id, "output": _said_output(part)})
     _flush(items, message.role, content)
     return items
 
@@ -306,6 +301,4 @@ def _said_choice(choice: ToolChoice | None) -> str | Json | None:
 
 
 def _said_format(wanted: OutputFormat) -> Json:
-    if wanted.schema is None:
-        return {"type": "json_object"}
-    return {"type": "json_schema", **dialect.encode_schema(wanted)}
+    return {"type": "json_object"} if wanted.schema is None else {"type": "json_schema", **dialect.encode_schema(wanted)}

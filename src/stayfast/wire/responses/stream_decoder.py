@@ -60,7 +60,6 @@ class SoFar:
         self._pieces: list[Any] = []  # of the open item's text or arguments
 
     def grow(self, delta: Any) -> None:
-        """More of the open item."""
         self._pieces.append(delta)
 
     def see_item(self, item: Any, index: int, *, is_done: bool) -> None:
@@ -102,8 +101,7 @@ class SoFar:
                       {"type": "response.content_part.done", **at_part, "part": part}]
         elif item.get("type") == "function_call":
             item["arguments"] = text
-            events = [{"type": "response.function_call_arguments.done", **at, "arguments": text,
-                       "name": item.get("name")}]
+            events = [{"type": "response.function_call_arguments.done", **at, "arguments": text, "name": item.get("name")}]
         return [*events, {"type": "response.output_item.done", "output_index": self._index, "item": item}]
 
 

@@ -39,8 +39,6 @@ def _nothing_to_give_back() -> None:
 
 
 class AdmitAll:
-    """No limits: the request comes in."""
-
     __slots__ = ()
 
     async def admit(self, ex: Exchange) -> Ticket:

@@ -73,9 +73,8 @@ class SharedCall:
 
     async def start(self, ex: Exchange, plan: Plan, make_call: Start, store_result: StoreResult, tasks: Tasks) -> Started:
         """Begin the call in a Task and read it as its first subscriber. Raises what it failed with before its first content.
-
-        store_result: called after a clean end, with the whole answer where all of it is still here; others can join until
-        it returns.
+        store_result: called after a clean end, with the whole answer where all of it is still here; others can join until it
+        returns.
         """
         self._calls.setdefault(self.key, self)
         ex.watch.disarm()  # until the first content the call's own watch has the same limits
@@ -305,7 +304,6 @@ class Subscriber:
                 self._waiter = None
 
     def wake(self) -> None:
-        """There is more, or the end."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -40,8 +40,6 @@ class Cache(Protocol):
 
 
 class NoCache:
-    """Remembers nothing."""
-
     __slots__ = ()
 
     async def find(self, ex: Exchange) -> Started | None:
@@ -65,7 +63,6 @@ class ExactCache:
 
     async def find(self, ex: Exchange) -> Started | None:
         """What is kept, or what is on its way to somebody who asked the same. On a miss `ex.share` will make the call.
-
         Raises what the call of somebody else failed with, where there is no use in making another, and Shed for what may
         only come from here.
         """
@@ -100,9 +97,7 @@ class ExactCache:
         return None
 
     async def _look(self, ex: Exchange, store: Store, key: bytes) -> Kept | None:
-        """What is kept elsewhere. The store keeps to the stage's time by itself: one that is late has nothing, where the
-        request's watch would end the request.
-        """
+        """What is kept elsewhere; nothing where the store is late: the request's watch would end the request."""
         watch = ex.watch
         watch.disarm()
         kept = await store.get(key, ex.ledger.ends_at)
@@ -135,9 +130,8 @@ class ExactCache:
 
     def _make_again(self, renew: Renew, ex: Exchange, caching: Caching, key: CallKey, control: CacheControl | None, *,
                     asking: Asking | None = None) -> bool:
-        """One call in the background, for all who are given the old answer meanwhile. asking: what it is an audit of.
-
-        False: one is under way, or too many are.
+        """One call in the background, for all who are given the old answer meanwhile. asking: what it is an audit of. False:
+        one is under way, or too many are.
         """
         renewing = caching.renewing
         if key[0] in renewing or key in self.calls or len(renewing) >= MAX_RENEWING:
@@ -291,9 +285,7 @@ class ExactCache:
 
 
 def _sought(ex: Exchange, caching: Caching, control: CacheControl | None) -> tuple[CallKey, Asked, bytes] | str:
-    """Where the answer is kept, and, for a likeness, what was asked on which terms; a word for why no cache may have a part
-    in it.
-    """
+    """Where the answer is kept and, for a likeness, the question and its terms; or why no cache has a part in it."""
     request = ex.request
     if control is not None and control.no_store:
         return "no-store"

@@ -38,10 +38,7 @@ SHARE_OF_THE_TIME: Final = 0.25  # that is spent on waiting, at most
 
 
 async def follow(ex: Exchange, layout: Layout, target: Target, ends_at: float, clock: Clock) -> None:
-    """Return when this request may go to the target: at once, unless another is having the same beginning remembered there.
-
-    Raises DeadlineExceeded.
-    """
+    """Wait while another request has the same beginning remembered at the target. Raises DeadlineExceeded."""
     found = layout.leads(target.member.upstream.name, target.model or ex.request.model)
     if found is None or found[0].ahead(found[1]) is None:
         return
@@ -81,8 +78,7 @@ async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clo
     """
     if layout is not None:
         await follow(ex, layout, candidates[0], ends_at, clock)
-    limited = candidates[0].member.limited(ex.lane)
-    if limited.has_room:
+    if candidates[0].member.limited(ex.lane).has_room:
         return candidates[0]
     target: Target | None = None
     while target is None:  # again where a reload has brought lanes, or ended them
@@ -177,10 +173,9 @@ class Caller:
         self._tasks = Tasks()
 
     def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
-        """The first attempt that brings content; of a whole answer, all of it.
-
-        A fallback is asked when everybody else failed or used up the time that is not reserved for it.
-        Raises the last attempt's UpstreamFailed, DeadlineExceeded, Rejected, Shed.
+        """The first attempt that brings content; of a whole answer, all of it. A fallback is asked when everybody else
+        failed or used up the time that is not reserved for it. Raises the last attempt's UpstreamFailed, DeadlineExceeded,
+        Rejected, Shed.
         """
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
         if not ex.arrival.headers or not ex.arrival.is_repeat:  # what an SDK sends again is no live traffic
@@ -229,11 +224,11 @@ class Caller:
 
     async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
                      is_last: bool, n_before: int = 0) -> Started:
-        """The first of these targets that brings content by `ends_at`. `is_last`: nobody is asked after them. `n_before`:
-        attempts that others had before them.
-        """
-        if plan.route.hedging.has_slow:
-            targets = self._slow_last(plan, targets)
+        """The first target that brings content by `ends_at`. `is_last`: none is asked after. `n_before`: earlier ones."""
+        if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones behind: a second attempt would go there at once
+            slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
+                                           is_whole=not plan.prompt.request.stream)
+            targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
         candidates = deque(targets)
         n_made = n_free = 0  # attempts that count, and those by which nothing was asked of anybody
         failed: UpstreamFailed | None = None
@@ -266,14 +261,6 @@ class Caller:
                 await self._retrying.back_off(ex, wait_s)
         finally:
             failed = None  # it holds this frame, which would hold it
-
-    def _slow_last(self, plan: Plan, targets: Sequence[Target]) -> Sequence[Target]:
-        """The same, with those that are slow just now behind the others: a second attempt would go there at once."""
-        if len(targets) == 1:
-            return targets
-        slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
-                                       is_whole=not plan.prompt.request.stream)
-        return sorted(targets, key=lambda target: target.member.upstream.name in slow)
 
     async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
                        n_made: int, is_last: bool) -> Started:
@@ -363,9 +350,7 @@ class Caller:
         return Started(attempt, stream, lead)
 
     def _interrupted(self, ex: Exchange, attempt: Attempt, why: asyncio.CancelledError, *, is_last: bool) -> Started:
-        """What came of an attempt that was cancelled: by our own time-out, an error or the part of a whole answer that is
-        there; by the client's leaving, the cancellation.
-        """
+        """What a cancelled attempt comes to: by our time-out an error or a partial answer, else the cancellation."""
         verdict = ex.watch.verdict(Stage.CALL)
         if verdict is None:
             attempt.abandon()

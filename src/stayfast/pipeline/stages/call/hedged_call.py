@@ -88,10 +88,7 @@ class Race:
         return self._winner if self._watch.was_interrupted() else None
 
     async def others(self, first_token_s: float) -> Started | None:
-        """Wait for what runs beside a first attempt that has failed; None when all of them fail, too.
-
-        Raises DeadlineExceeded, and CancelledError where the client leaves.
-        """
+        """Wait for the attempts beside a failed first one; None when all fail. Raises DeadlineExceeded, CancelledError."""
         if self._winner is not None:
             return self.won()
         watch = self._watch
@@ -124,7 +121,6 @@ class Race:
                 task.cancel()
 
     def _ring(self, since: float) -> None:
-        """Have the alarm ring when the next attempt is due."""
         running, others = self._running, self._others
         for second in others:
             if second.member is not running.member:

@@ -85,9 +85,8 @@ class Elsewhere:
         return "" if self._has_budget(targets[0], self._weight(n_said), now) else "budget"
 
     async def first_words(self, rest: Continuation, mine: Member) -> tuple[Attempt, Stream, Chunk] | None:
-        """Who gives the rest, and what it begins with; None where nobody does. Each call is an extra attempt.
-
-        Raises DeadlineExceeded of the stage, and CancelledError where the client leaves.
+        """Who gives the rest, and what it begins with; None where nobody does. Each call is an extra attempt. Raises
+        DeadlineExceeded of the stage, and CancelledError where the client leaves.
         """
         self._n_rescues += 1
         budget = self._plan.route.hedging.budget
@@ -381,7 +380,6 @@ class Guard:
         return ending
 
     async def _broken_off(self, failed: UpstreamFailed) -> Chunk:
-        """It ends in a failure: go on elsewhere, or fail."""
         self._ex.watch.disarm()
         if self._on_stall != "rescue" or not failed.can_retry or self._refusal(self._clock.now()) or self._half is None:
             raise failed

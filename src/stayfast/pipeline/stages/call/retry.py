@@ -30,7 +30,6 @@ class Retrying:
     def following(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, candidates: deque[Target], *,
                   target: Target, n_made: int, ends_at: float, is_last: bool) -> float | None:
         """Bring whom to ask next to the front, with what it takes of the budgets; seconds to wait before that. None: nobody.
-
         `target` is who failed, `n_made` counts the attempts so far. `is_last`: nobody is asked after these.
         """
         if not candidates or not _may_follow(ex, plan, failed, target.member):
