@@ -11,39 +11,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from stayfast.core.conversation import (
-    Conversation,
-    Image,
-    Message,
-    OutputFormat,
-    RawObject,
-    Sampling,
-    Text,
-    Thinking,
-    Tool,
-    ToolChoice,
-    ToolResult,
-    ToolUse,
-)
-from stayfast.core.conversation import (
-    Part as NormalPart,
-)
+from stayfast.core import conversation as normal
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import (
-    ABSENT,
-    ANOTHER,
-    Count,
-    GenerationRequest,
-    Json,
-    Name,
-    NamedSchema,
-    drop_none,
-    read_parts,
-    required,
-    unsayable,
-)
+from stayfast.wire.dialect import Json
 
 NChoices = Annotated[int, Meta(ge=1, le=128)]
 
@@ -107,9 +79,9 @@ class FunctionMessage(Struct, gc=False, tag_field="role", tag="function"):
 
 
 class FunctionDef(Struct, gc=False):
-    name: Name
+    name: dialect.Name
     description: str | None = None
-    parameters: RawObject | None = None
+    parameters: normal.RawObject | None = None
     strict: bool | None = None
 
 
@@ -119,7 +91,7 @@ class ToolDef(Struct, gc=False):
 
 
 class NamedFunction(Struct, gc=False):
-    name: Name
+    name: dialect.Name
 
 
 class NamedChoice(Struct, gc=False):
@@ -127,7 +99,7 @@ class NamedChoice(Struct, gc=False):
     function: NamedFunction | None = None
 
 
-class JsonSchema(NamedSchema, gc=False, kw_only=True):
+class JsonSchema(dialect.NamedSchema, gc=False, kw_only=True):
     name: str
 
 
@@ -140,7 +112,7 @@ class StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
-class SampledRequest(GenerationRequest, gc=False, kw_only=True):
+class SampledRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     stream_options: StreamOptions | None = None
     n: NChoices | None = None
     presence_penalty: float | None = None
@@ -152,9 +124,11 @@ class SampledRequest(GenerationRequest, gc=False, kw_only=True):
 
 
 class ChatRequest(SampledRequest, gc=False, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
     messages: Annotated[list[System | Developer | User | Assistant | ToolMessage | FunctionMessage], Meta(min_length=1)]
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: dialect.Count | None = None
+    max_completion_tokens: dialect.Count | None = None
     tools: list[ToolDef] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -162,17 +136,17 @@ class ChatRequest(SampledRequest, gc=False, kw_only=True):
     reasoning_effort: str | None = None
     verbosity: str | None = None
     safety_identifier: str | None = None
-    metadata: RawObject | None = None
+    metadata: normal.RawObject | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
     store: bool | None = None
     logprobs: bool | None = None
     modalities: list[str] | None = None
     top_k: int | None = None  # of self-hosted engines
-    audio: Raw = ABSENT
-    functions: Raw = ABSENT
-    function_call: Raw = ABSENT
-    web_search_options: Raw = ABSENT
+    audio: Raw = dialect.ABSENT
+    functions: Raw = dialect.ABSENT
+    function_call: Raw = dialect.ABSENT
+    web_search_options: Raw = dialect.ABSENT
 
 
 class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
@@ -187,9 +161,11 @@ class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
 
 
 class EmbeddingsRequest(Struct, gc=False):
-    model: Name
+    """`POST /v1/embeddings`."""
+
+    model: dialect.Name
     input: Annotated[str, Meta(min_length=1)] | Annotated[Alike, Meta(min_length=1)]
-    dimensions: Count | None = None
+    dimensions: dialect.Count | None = None
     encoding_format: str | None = None
     user: str | None = None
 
@@ -199,10 +175,10 @@ COMPLETIONS = msgspec.json.Decoder(CompletionsRequest)
 EMBEDDINGS = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def conversation(said: ChatRequest) -> Conversation:
+def conversation(said: ChatRequest) -> normal.Conversation:
     """The normal form of a chat request. Raises Rejected for what has none."""
     system: list[str] = []
-    messages: list[Message] = []
+    messages: list[normal.Message] = []
     for at, message in enumerate(said.messages):
         path = f"messages[{at}]"
         if not messages and isinstance(message, System | Developer):
@@ -210,7 +186,7 @@ def conversation(said: ChatRequest) -> Conversation:
         else:
             dialect.append_message(messages, _message(message, path))
     limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
-    return Conversation(
+    return normal.Conversation(
         api=Api.CHAT,
         messages=tuple(messages),
         system=tuple(system),
@@ -231,16 +207,16 @@ def conversation(said: ChatRequest) -> Conversation:
     )
 
 
-def completions_conversation(said: CompletionsRequest) -> Conversation:
+def completions_conversation(said: CompletionsRequest) -> normal.Conversation:
     """The normal form of a completions request: its prompt as one user message."""
     prompt = said.prompt[0] if isinstance(said.prompt, list) and len(said.prompt) == 1 else said.prompt
     if not isinstance(prompt, str):
-        raise unsayable("prompt", "chat", "only one prompt of text can be translated")
+        raise dialect.unsayable("prompt", "chat", "only one prompt of text can be translated")
     in_use = {"n": (said.n or 1) > 1, "best_of": (said.best_of or 1) > 1, "suffix": bool(said.suffix),
               "echo": bool(said.echo), "logprobs": said.logprobs not in (None, False), "logit_bias": bool(said.logit_bias)}
-    return Conversation(
+    return normal.Conversation(
         api=Api.COMPLETIONS,
-        messages=(Message("user", (Text(prompt),)),),
+        messages=(normal.Message("user", (normal.Text(prompt),)),),
         sampling=_sampling(said),
         max_output_tokens=said.max_tokens if said.max_tokens is not None else 16,  # what the protocol says without one
         stop=_stop(said.stop),
@@ -257,93 +233,92 @@ def _native(said: ChatRequest) -> tuple[str, ...]:
     return dialect.list_used(in_use)
 
 
-def _message(message: Any, path: str) -> Message:
+def _message(message: Any, path: str) -> normal.Message:
     match message:
         case System() | Developer():
-            return Message("system", (Text(_text(message.content, f"{path}.content")),))
+            return normal.Message("system", (normal.Text(_text(message.content, f"{path}.content")),))
         case User():
-            return Message("user", read_parts(message.content, f"{path}.content", _part))
+            return normal.Message("user", dialect.read_parts(message.content, f"{path}.content", _part))
         case ToolMessage():
-            parts = read_parts(message.content, f"{path}.content", _part)
-            return Message("user", (ToolResult(message.tool_call_id, parts),))
+            parts = dialect.read_parts(message.content, f"{path}.content", _part)
+            return normal.Message("user", (normal.ToolResult(message.tool_call_id, parts),))
         case Assistant():
-            return Message("assistant", _assistant(message, path))
+            return normal.Message("assistant", _assistant(message, path))
     raise Rejected(f"{path}.role: messages of the old role `function` cannot be translated; use tools",
                    code="unsupported_field", param=f"{path}.role")
 
 
-def _assistant(message: Assistant, path: str) -> tuple[NormalPart, ...]:
+def _assistant(message: Assistant, path: str) -> tuple[normal.Part, ...]:
     if message.function_call is not None:
-        raise unsayable(f"{path}.function_call", ANOTHER, "use tool_calls")
-    parts: list[NormalPart] = []
+        raise dialect.unsayable(f"{path}.function_call", dialect.ANOTHER, "use tool_calls")
+    parts: list[normal.Part] = []
     if message.reasoning_content:
-        parts.append(Thinking(message.reasoning_content))
+        parts.append(normal.Thinking(message.reasoning_content))
     if message.content:
-        parts += read_parts(message.content, f"{path}.content", _part)
+        parts += dialect.read_parts(message.content, f"{path}.content", _part)
     if message.refusal:
-        parts.append(Text(message.refusal))
+        parts.append(normal.Text(message.refusal))
     for at, call in enumerate(message.tool_calls or ()):
         where = f"{path}.tool_calls[{at}]"
         if call.function is None:
-            raise unsayable(where, ANOTHER, "only calls of type function can be translated")
-        parts.append(ToolUse(required(call.id, f"{where}.id"), call.function.name, call.function.arguments))
+            raise dialect.unsayable(where, dialect.ANOTHER, "only calls of type function can be translated")
+        parts.append(normal.ToolUse(dialect.required(call.id, f"{where}.id"), call.function.name, call.function.arguments))
     return tuple(parts)
 
 
-def _part(part: Part, path: str) -> Text | Image:
+def _part(part: Part, path: str) -> normal.Text | normal.Image:
     if part.type == "text":
-        return Text(required(part.text, f"{path}.text"))
+        return normal.Text(dialect.required(part.text, f"{path}.text"))
     if part.type == "refusal":
-        return Text(required(part.refusal, f"{path}.refusal"))
+        return normal.Text(dialect.required(part.refusal, f"{path}.refusal"))
     if part.type == "image_url":
         if isinstance(part.image_url, ImageUrl):
             return dialect.image_of(part.image_url.url, part.image_url.detail)
-        return dialect.image_of(required(part.image_url, f"{path}.image_url"), None)
-    raise unsayable(f"{path}.type", ANOTHER, "only text and image_url parts can be translated")
+        return dialect.image_of(dialect.required(part.image_url, f"{path}.image_url"), None)
+    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only text and image_url parts can be translated")
 
 
 def _text(content: Content, path: str) -> str:
-    return dialect.join_instructions(read_parts(content, path, _part), path)
+    return dialect.join_instructions(dialect.read_parts(content, path, _part), path)
 
 
-def _tool(tool: ToolDef, path: str) -> Tool:
+def _tool(tool: ToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
-        raise unsayable(f"{path}.type", ANOTHER, "only function tools can be translated")
-    function = required(tool.function, f"{path}.function")
-    return Tool(function.name, function.description, function.parameters, function.strict)
+        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only function tools can be translated")
+    function = dialect.required(tool.function, f"{path}.function")
+    return normal.Tool(function.name, function.description, function.parameters, function.strict)
 
 
-def _tool_choice(said: str | NamedChoice | None) -> ToolChoice | None:
+def _tool_choice(said: str | NamedChoice | None) -> normal.ToolChoice | None:
     named = said.function if isinstance(said, NamedChoice) and said.type == "function" else None
     return dialect.read_tool_choice(said, named.name if named is not None else None)
 
 
-def _output_format(said: ResponseFormat | None) -> OutputFormat | None:
+def _output_format(said: ResponseFormat | None) -> normal.OutputFormat | None:
     if said is None:
         return None
     return dialect.read_output_format(said.type, said.json_schema, "response_format", "response_format.json_schema")
 
 
-def _sampling(said: ChatRequest | CompletionsRequest) -> Sampling:
+def _sampling(said: ChatRequest | CompletionsRequest) -> normal.Sampling:
     top_k = said.top_k if isinstance(said, ChatRequest) else None
-    return Sampling(said.temperature, said.top_p, top_k, said.seed, said.presence_penalty, said.frequency_penalty)
+    return normal.Sampling(said.temperature, said.top_p, top_k, said.seed, said.presence_penalty, said.frequency_penalty)
 
 
 def _stop(said: str | list[str] | None) -> tuple[str, ...]:
     return (said,) if isinstance(said, str) else tuple(said or ())
 
 
-def body(asked: Conversation, model: str, *, stream: bool) -> Json:
-    """The normal form as a chat request; streams always ask for usage, since the other dialects always tell it. Dropped as
-    hints: `is_error` of a tool result (its text says so) and thinking of earlier turns. Raises Rejected.
+def body(asked: normal.Conversation, model: str, *, stream: bool) -> Json:
+    """The normal form as a chat request; streams always ask for usage, since the other dialects always tell it.
+
+    Dropped as hints: `is_error` of a tool result (its text says so) and thinking of earlier turns. Raises Rejected.
     """
     said: Json = {"model": model, "messages": _said_messages(asked)}
     if stream:
         said |= {"stream": True, "stream_options": {"include_usage": True}}
     if asked.tools:
-        said["tools"] = [{"type": "function", "function": {"name": tool.name} | drop_none(
-            {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
-            for tool in asked.tools]
+        said["tools"] = [{"type": "function", "function": _said_function(tool)} for tool in asked.tools]
         if asked.parallel_tool_calls is not None:
             said["parallel_tool_calls"] = asked.parallel_tool_calls
         if asked.tool_choice is not None:
@@ -366,44 +341,44 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "service_tier": asked.service_tier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
-    return said | drop_none(optional)
+    return said | dialect.drop_none(optional)
 
 
-def _said_messages(asked: Conversation) -> list[Json]:
+def _said_messages(asked: normal.Conversation) -> list[Json]:
     said: list[Json] = [{"role": "system", "content": text} for text in asked.system]
     for message in asked.messages:
         if message.role == "assistant":
             said.append(_said_assistant(message))
             continue
         said += [{"role": "tool", "tool_call_id": part.tool_use_id, "content": _said_result(part)}
-                 for part in message.parts if isinstance(part, ToolResult)]
-        rest = [part for part in message.parts if isinstance(part, Text | Image)]
+                 for part in message.parts if isinstance(part, normal.ToolResult)]
+        rest = [part for part in message.parts if isinstance(part, normal.Text | normal.Image)]
         if rest:
             said.append({"role": message.role, "content": _said_content(rest)})
     return said
 
 
-def _said_assistant(message: Message) -> Json:
+def _said_assistant(message: normal.Message) -> Json:
     calls = [{"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments or "{}"}}
-             for part in message.parts if isinstance(part, ToolUse)]
+             for part in message.parts if isinstance(part, normal.ToolUse)]
     said: Json = {"role": "assistant", "content": message.text or (None if calls else "")}
     if calls:
         said["tool_calls"] = calls
     return said
 
 
-def _said_result(result: ToolResult) -> str | list[Json]:
-    if any(isinstance(part, Image) for part in result.parts):
-        raise unsayable("tool results with images", "chat", "a tool message holds text only")
+def _said_result(result: normal.ToolResult) -> str | list[Json]:
+    if any(isinstance(part, normal.Image) for part in result.parts):
+        raise dialect.unsayable("tool results with images", "chat", "a tool message holds text only")
     return _said_content(list(result.parts)) if result.parts else ""
 
 
-def _said_content(parts: list[Text | Image]) -> str | list[Json]:
-    if len(parts) == 1 and isinstance(parts[0], Text):
+def _said_content(parts: list[normal.Text | normal.Image]) -> str | list[Json]:
+    if len(parts) == 1 and isinstance(parts[0], normal.Text):
         return parts[0].text
     said: list[Json] = []
     for part in parts:
-        if isinstance(part, Text):
+        if isinstance(part, normal.Text):
             said.append({"type": "text", "text": part.text})
         else:
             image = {"url": part.as_url} | ({"detail": part.detail} if part.detail is not None else {})
@@ -411,11 +386,18 @@ def _said_content(parts: list[Text | Image]) -> str | list[Json]:
     return said
 
 
-def _said_choice(choice: ToolChoice) -> str | Json:
-    return {"type": "function", "function": {"name": choice.name}} if choice.mode == "named" else choice.mode
+def _said_function(tool: normal.Tool) -> Json:
+    return {"name": tool.name,
+            **dialect.drop_none({"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
 
 
-def _said_format(wanted: OutputFormat) -> Json:
+def _said_choice(choice: normal.ToolChoice) -> str | Json:
+    if choice.mode == "named":
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice.mode
+
+
+def _said_format(wanted: normal.OutputFormat) -> Json:
     if wanted.schema is None:
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": dialect.encode_schema(wanted)}

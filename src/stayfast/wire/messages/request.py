@@ -10,22 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from stayfast.core.conversation import (
-    Conversation,
-    Image,
-    Message,
-    OutputFormat,
-    Part,
-    RawObject,
-    Role,
-    Sampling,
-    Text,
-    Thinking,
-    Tool,
-    ToolChoice,
-    ToolResult,
-    ToolUse,
-)
+from stayfast.core import conversation as normal
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
@@ -45,9 +30,9 @@ class Block(Struct, gc=False):
     source: Source | str | None = None
     id: str | None = None
     name: str | None = None
-    input: RawObject | None = None
+    input: normal.RawObject | None = None
     tool_use_id: str | None = None
-    content: "str | list[Block] | RawObject | None" = None
+    content: "str | list[Block] | normal.RawObject | None" = None
     is_error: bool | None = None
     thinking: str | None = None
     signature: str | None = None
@@ -69,7 +54,7 @@ class ToolDef(Struct, gc=False):
     name: str | None = None
     type: str | None = None
     description: str | None = None
-    input_schema: RawObject | None = None
+    input_schema: normal.RawObject | None = None
     strict: bool | None = None
 
 
@@ -86,7 +71,7 @@ class ThinkingConfig(Struct, gc=False):
 
 class Format(Struct, gc=False):
     type: str
-    schema: RawObject | None = None
+    schema: normal.RawObject | None = None
 
 
 class OutputConfig(Struct, gc=False):
@@ -99,6 +84,8 @@ class Metadata(Struct, gc=False):
 
 
 class CountRequest(Struct, gc=False):
+    """`POST /v1/messages/count_tokens`."""
+
     model: Name
     messages: Annotated[list[User | Assistant | System], Meta(min_length=1, max_length=100_000)]
     system: str | list[Block] | None = None
@@ -109,6 +96,8 @@ class CountRequest(Struct, gc=False):
 
 
 class MessagesRequest(CountRequest, gc=False, kw_only=True):
+    """`POST /v1/messages`."""
+
     max_tokens: Annotated[int, Meta(ge=0)]
     stream: bool | None = None
     stop_sequences: list[str] | None = None
@@ -132,24 +121,24 @@ _EMPTY: Final = ("", "{}")
 _MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
-_OBJECT: Final = msgspec.json.Decoder(RawObject)
-_ROLES: Final[Mapping[type, Role]] = {User: "user", Assistant: "assistant", System: "system"}
+_OBJECT: Final = msgspec.json.Decoder(normal.RawObject)
+_ROLES: Final[Mapping[type, normal.Role]] = {User: "user", Assistant: "assistant", System: "system"}
 
 
-def conversation(said: MessagesRequest) -> Conversation:
+def conversation(said: MessagesRequest) -> normal.Conversation:
     """The normal form of a messages request. Raises Rejected for what has none."""
     config = said.output_config or OutputConfig()
     choice = said.tool_choice
-    return Conversation(
+    return normal.Conversation(
         api=Api.MESSAGES,
-        messages=tuple(Message(_ROLES[type(message)], _parts(message.content, f"messages[{at}].content"))
+        messages=tuple(normal.Message(_ROLES[type(message)], _parts(message.content, f"messages[{at}].content"))
                        for at, message in enumerate(said.messages)),
         system=() if not said.system else (dialect.join_instructions(_parts(said.system, "system"), "system"),),
         tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         output_format=_output_format(config.format),
-        sampling=Sampling(said.temperature, said.top_p, said.top_k),
+        sampling=normal.Sampling(said.temperature, said.top_p, said.top_k),
         max_output_tokens=said.max_tokens,
         stop=tuple(said.stop_sequences or ()),
         effort=config.effort or _effort(said.thinking),
@@ -159,75 +148,75 @@ def conversation(said: MessagesRequest) -> Conversation:
     )
 
 
-def _parts(content: str | list[Block], path: str) -> tuple[Part, ...]:
+def _parts(content: str | list[Block], path: str) -> tuple[normal.Part, ...]:
     return tuple(part for part in read_parts(content, path, _part) if part is not None)
 
 
-def _part(block: Block, path: str) -> Part | None:
+def _part(block: Block, path: str) -> normal.Part | None:
     match block.type:
         case "text":
-            return Text(required(block.text, f"{path}.text"))
+            return normal.Text(required(block.text, f"{path}.text"))
         case "image":
             return _image(block.source, f"{path}.source")
         case "tool_use":
             arguments = msgspec.json.encode(block.input or {}).decode()
-            return ToolUse(required(block.id, f"{path}.id"), required(block.name, f"{path}.name"), arguments)
+            return normal.ToolUse(required(block.id, f"{path}.id"), required(block.name, f"{path}.name"), arguments)
         case "tool_result":
             parts = _result_parts(block.content, f"{path}.content")
-            return ToolResult(required(block.tool_use_id, f"{path}.tool_use_id"), parts, block.is_error is True)
+            return normal.ToolResult(required(block.tool_use_id, f"{path}.tool_use_id"), parts, block.is_error is True)
         case "thinking":
-            return Thinking(block.thinking or "", block.signature)
+            return normal.Thinking(block.thinking or "", block.signature)
         case "redacted_thinking":
             return None
     raise unsayable(f"{path}.type", ANOTHER, "blocks of this type cannot be translated")
 
 
-def _result_parts(content: object, path: str) -> tuple[Text | Image, ...]:
+def _result_parts(content: object, path: str) -> tuple[normal.Text | normal.Image, ...]:
     if content is None:
         return ()
     if isinstance(content, dict):
         raise Rejected(f"{path}: expected text or a list of blocks", code="invalid_type", param=path)
-    found: list[Text | Image] = []
+    found: list[normal.Text | normal.Image] = []
     for at, part in enumerate(_parts(content, path)):  # type: ignore[arg-type]  # a str or a list of blocks is left
-        if not isinstance(part, Text | Image):
+        if not isinstance(part, normal.Text | normal.Image):
             raise unsayable(f"{path}[{at}].type", ANOTHER, "a tool's result holds text and images")
         found.append(part)
     return tuple(found)
 
 
-def _image(source: Source | str | None, path: str) -> Image:
+def _image(source: Source | str | None, path: str) -> normal.Image:
     if isinstance(source, Source):
         if source.type == "base64":
-            return Image(data=required(source.data, f"{path}.data"),
+            return normal.Image(data=required(source.data, f"{path}.data"),
                          media_type=required(source.media_type, f"{path}.media_type"))
         if source.type == "url":
-            return Image(url=required(source.url, f"{path}.url"))
+            return normal.Image(url=required(source.url, f"{path}.url"))
     raise unsayable(path, ANOTHER, "an image comes as base64 or by url")
 
 
-def _tool(tool: ToolDef, path: str) -> Tool:
+def _tool(tool: ToolDef, path: str) -> normal.Tool:
     if tool.type not in (None, "custom"):
         raise unsayable(f"{path}.type", ANOTHER, "only the client's own tools can be translated")
-    return Tool(required(tool.name, f"{path}.name"), tool.description,
+    return normal.Tool(required(tool.name, f"{path}.name"), tool.description,
                 required(tool.input_schema, f"{path}.input_schema"), tool.strict)
 
 
-def _tool_choice(said: Choice | None) -> ToolChoice | None:
+def _tool_choice(said: Choice | None) -> normal.ToolChoice | None:
     if said is None:
         return None
     if said.type == "tool":
-        return ToolChoice("named", required(said.name, "tool_choice.name"))
+        return normal.ToolChoice("named", required(said.name, "tool_choice.name"))
     if said.type not in _MODES:
         raise unsayable("tool_choice.type", ANOTHER, "use auto, any, tool or none")
-    return ToolChoice(_MODES[said.type])  # type: ignore[arg-type]  # values of the table are modes
+    return normal.ToolChoice(_MODES[said.type])  # type: ignore[arg-type]  # values of the table are modes
 
 
-def _output_format(said: Format | None) -> OutputFormat | None:
+def _output_format(said: Format | None) -> normal.OutputFormat | None:
     if said is None:
         return None
     if said.type != "json_schema":
         raise unsayable("output_config.format.type", ANOTHER)
-    return OutputFormat(required(said.schema, "output_config.format.schema"))
+    return normal.OutputFormat(required(said.schema, "output_config.format.schema"))
 
 
 def _effort(thinking: ThinkingConfig | None) -> str | None:
@@ -239,7 +228,7 @@ def _effort(thinking: ThinkingConfig | None) -> str | None:
     return "medium" if thinking.budget_tokens <= 16_384 else "high"
 
 
-def body(asked: Conversation, model: str, *, stream: bool) -> Json:
+def body(asked: normal.Conversation, model: str, *, stream: bool) -> Json:
     """The normal form as a messages request; `max_tokens` is DEFAULT_MAX_TOKENS where the client gave no limit.
 
     System messages between others join the leading ones, since not every model takes them where they stand. "Any JSON
@@ -267,13 +256,13 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "metadata": {"user_id": asked.user} if asked.user is not None else None,
         "tools": [_said_tool(tool) for tool in asked.tools] or None,
         "tool_choice": _said_choice(asked),
-        "thinking": {"type": "adaptive" if asked.effort in _EFFORTS else "disabled"} if asked.effort is not None else None,
+        "thinking": _said_thinking(asked.effort),
         "output_config": _said_config(asked) or None,
     }
     return said | drop_none(optional)
 
 
-def _said_messages(asked: Conversation) -> list[Json]:
+def _said_messages(asked: normal.Conversation) -> list[Json]:
     said = []
     for message in asked.messages:
         content = [block for part in message.parts if (block := _said_part(part)) is not None]
@@ -285,26 +274,26 @@ def _said_messages(asked: Conversation) -> list[Json]:
     return said
 
 
-def _said_part(part: Part) -> Json | None:
+def _said_part(part: normal.Part) -> Json | None:
     match part:
-        case Text():
+        case normal.Text():
             return {"type": "text", "text": part.text} if part.text else None  # empty text blocks are refused there
-        case Image(url=None):
+        case normal.Image(url=None):
             return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
-        case Image():
+        case normal.Image():
             return {"type": "image", "source": {"type": "url", "url": part.url}}
-        case Thinking():
+        case normal.Thinking():
             return ({"type": "thinking", "thinking": part.text, "signature": part.signature}
                     if part.signature else None)
-        case ToolUse():
+        case normal.ToolUse():
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": _said_input(part)}
-        case ToolResult():
+        case normal.ToolResult():
             content = [block for inner in part.parts if (block := _said_part(inner)) is not None]
             said: Json = {"type": "tool_result", "tool_use_id": part.tool_use_id, "content": content}
             return said | {"is_error": True} if part.is_error else said
 
 
-def _said_input(part: ToolUse) -> RawObject:
+def _said_input(part: normal.ToolUse) -> normal.RawObject:
     if part.arguments.strip() in _EMPTY:
         return {}
     try:
@@ -314,12 +303,13 @@ def _said_input(part: ToolUse) -> RawObject:
                        code="invalid_type", param="arguments") from None
 
 
-def _said_tool(tool: Tool) -> Json:
-    said: Json = {"name": tool.name, "input_schema": tool.parameters or {"type": "object", "properties": {}}}
+def _said_tool(tool: normal.Tool) -> Json:
+    said: Json = {"name": tool.name,
+                  "input_schema": tool.parameters or {"type": "object", "properties": {}}}
     return said | drop_none({"description": tool.description, "strict": tool.strict})
 
 
-def _said_choice(asked: Conversation) -> Json | None:
+def _said_choice(asked: normal.Conversation) -> Json | None:
     choice = asked.tool_choice
     if not asked.tools or (choice is None and asked.parallel_tool_calls is not False):
         return None
@@ -332,7 +322,13 @@ def _said_choice(asked: Conversation) -> Json | None:
     return said
 
 
-def _said_config(asked: Conversation) -> Json:
+def _said_thinking(effort: str | None) -> Json | None:
+    if effort is None:
+        return None
+    return {"type": "adaptive"} if effort in _EFFORTS else {"type": "disabled"}
+
+
+def _said_config(asked: normal.Conversation) -> Json:
     said: Json = {}
     if asked.effort in _EFFORTS:
         said["effort"] = _EFFORTS[asked.effort]

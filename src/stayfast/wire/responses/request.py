@@ -10,34 +10,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from stayfast.core.conversation import (
-    Conversation,
-    Image,
-    Message,
-    OutputFormat,
-    RawObject,
-    Sampling,
-    Text,
-    Tool,
-    ToolChoice,
-    ToolResult,
-    ToolUse,
-)
+from stayfast.core import conversation as normal
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import (
-    ABSENT,
-    ANOTHER,
-    Count,
-    GenerationRequest,
-    Json,
-    NamedSchema,
-    drop_none,
-    missing,
-    read_parts,
-    required,
-    unsayable,
-)
+from stayfast.wire.dialect import Json
 
 
 class Part(Struct, gc=False):
@@ -56,15 +32,15 @@ class Item(Struct, gc=False):
     content: str | list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | RawObject | None = None
-    output: str | list[Part] | RawObject | None = None
+    arguments: str | normal.RawObject | None = None
+    output: str | list[Part] | normal.RawObject | None = None
 
 
 class ToolDef(Struct, gc=False):
     type: str
     name: str | None = None
     description: str | None = None
-    parameters: RawObject | None = None
+    parameters: normal.RawObject | None = None
     strict: bool | None = None
 
 
@@ -73,7 +49,7 @@ class Choice(Struct, gc=False):
     name: str | None = None
 
 
-class Format(NamedSchema, gc=False, kw_only=True):
+class Format(dialect.NamedSchema, gc=False, kw_only=True):
     type: str
 
 
@@ -86,17 +62,19 @@ class Reasoning(Struct, gc=False):
     effort: str | None = None
 
 
-class ResponsesRequest(GenerationRequest, gc=False, kw_only=True):
+class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
+    """`POST /v1/responses`."""
+
     input: str | Annotated[list[Item], Meta(min_length=1)] | None = None
     instructions: str | None = None
-    max_output_tokens: Count | None = None
+    max_output_tokens: dialect.Count | None = None
     top_logprobs: int | None = None
     tools: list[ToolDef] | None = None
     tool_choice: str | Choice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
-    metadata: RawObject | None = None
+    metadata: normal.RawObject | None = None
     user: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
@@ -105,9 +83,9 @@ class ResponsesRequest(GenerationRequest, gc=False, kw_only=True):
     background: bool | None = None
     truncation: str | None = None
     previous_response_id: str | None = None
-    conversation: Raw = ABSENT
-    prompt: Raw = ABSENT
-    context_management: Raw = ABSENT
+    conversation: Raw = dialect.ABSENT
+    prompt: Raw = dialect.ABSENT
+    context_management: Raw = dialect.ABSENT
 
 
 RESPONSES = msgspec.json.Decoder(ResponsesRequest)
@@ -117,12 +95,12 @@ _TEXTS: Final = ("input_text", "output_text", "text")
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
-def conversation(said: ResponsesRequest) -> Conversation:
+def conversation(said: ResponsesRequest) -> normal.Conversation:
     """The normal form of a responses request. Raises Rejected for what has none."""
     system = [said.instructions] if said.instructions else []
-    messages: list[Message] = []
+    messages: list[normal.Message] = []
     if isinstance(said.input, str):
-        messages.append(Message("user", (Text(said.input),)))
+        messages.append(normal.Message("user", (normal.Text(said.input),)))
     else:
         for at, item in enumerate(said.input or ()):
             message = _item(item, f"input[{at}]")
@@ -133,7 +111,7 @@ def conversation(said: ResponsesRequest) -> Conversation:
             else:
                 dialect.append_message(messages, message)
     text = said.text or TextConfig()
-    return Conversation(
+    return normal.Conversation(
         api=Api.RESPONSES,
         messages=tuple(messages),
         system=tuple(system),
@@ -141,7 +119,7 @@ def conversation(said: ResponsesRequest) -> Conversation:
         tool_choice=_tool_choice(said.tool_choice),
         parallel_tool_calls=said.parallel_tool_calls,
         output_format=_output_format(text.format),
-        sampling=Sampling(said.temperature, said.top_p),
+        sampling=normal.Sampling(said.temperature, said.top_p),
         max_output_tokens=said.max_output_tokens,
         effort=said.reasoning.effort if said.reasoning is not None else None,
         verbosity=text.verbosity,
@@ -161,59 +139,61 @@ def _native(said: ResponsesRequest) -> tuple[str, ...]:
     return dialect.list_used(in_use)
 
 
-def _item(item: Item, path: str) -> Message | None:
+def _item(item: Item, path: str) -> normal.Message | None:
     match item.type:
         case "message":
-            role = _ROLES.get(required(item.role, f"{path}.role"))
+            role = _ROLES.get(dialect.required(item.role, f"{path}.role"))
             if role is None:
-                raise unsayable(f"{path}.role", ANOTHER, "use user, assistant, system or developer")
+                raise dialect.unsayable(f"{path}.role", dialect.ANOTHER, "use user, assistant, system or developer")
             if item.content is None:
-                raise missing(f"{path}.content")
-            return Message(role, read_parts(item.content, f"{path}.content", _part))  # type: ignore[arg-type]  # values of the table are roles
+                raise dialect.missing(f"{path}.content")
+            return normal.Message(role, dialect.read_parts(item.content, f"{path}.content", _part))  # type: ignore[arg-type]  # values of the table are roles
         case "function_call":
             arguments = item.arguments if isinstance(item.arguments, str) else msgspec.json.encode(
                 item.arguments or {}).decode()
-            return Message("assistant", (ToolUse(required(item.call_id, f"{path}.call_id"),
-                                                 required(item.name, f"{path}.name"), arguments),))
+            return normal.Message("assistant", (normal.ToolUse(dialect.required(item.call_id, f"{path}.call_id"),
+                                                 dialect.required(item.name, f"{path}.name"), arguments),))
         case "function_call_output":
             if item.output is None:
-                raise missing(f"{path}.output")
+                raise dialect.missing(f"{path}.output")
             if isinstance(item.output, dict):
-                raise unsayable(f"{path}.output", ANOTHER, "expected text or a list of parts")
-            return Message("user", (ToolResult(required(item.call_id, f"{path}.call_id"),
-                                               read_parts(item.output, f"{path}.output", _part)),))
+                raise dialect.unsayable(f"{path}.output", dialect.ANOTHER, "expected text or a list of parts")
+            return normal.Message("user", (normal.ToolResult(dialect.required(item.call_id, f"{path}.call_id"),
+                                               dialect.read_parts(item.output, f"{path}.output", _part)),))
         case "reasoning":
             return None
-    raise unsayable(f"{path}.type", ANOTHER, "items of this type cannot be translated")
+    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "items of this type cannot be translated")
 
 
-def _part(part: Part, path: str) -> Text | Image:
+def _part(part: Part, path: str) -> normal.Text | normal.Image:
     if part.type in _TEXTS:
-        return Text(required(part.text, f"{path}.text"))
+        return normal.Text(dialect.required(part.text, f"{path}.text"))
     if part.type == "refusal":
-        return Text(required(part.refusal, f"{path}.refusal"))
+        return normal.Text(dialect.required(part.refusal, f"{path}.refusal"))
     if part.type == "input_image" and part.image_url is not None:
         return dialect.image_of(part.image_url, part.detail)
-    raise unsayable(f"{path}.type", ANOTHER, "only text and images by URL can be translated")
+    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only text and images by URL can be translated")
 
 
-def _tool(tool: ToolDef, path: str) -> Tool:
+def _tool(tool: ToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
-        raise unsayable(f"{path}.type", ANOTHER, "only function tools can be translated")
-    return Tool(required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
+        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only function tools can be translated")
+    return normal.Tool(dialect.required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
 
 
-def _tool_choice(said: str | Choice | None) -> ToolChoice | None:
-    return dialect.read_tool_choice(said, said.name if isinstance(said, Choice) and said.type == "function" else None)
+def _tool_choice(said: str | Choice | None) -> normal.ToolChoice | None:
+    name = said.name if isinstance(said, Choice) and said.type == "function" else None
+    return dialect.read_tool_choice(said, name)
 
 
-def _output_format(said: Format | None) -> OutputFormat | None:
+def _output_format(said: Format | None) -> normal.OutputFormat | None:
     return dialect.read_output_format(said.type, said, "text.format", "text.format") if said is not None else None
 
 
-def body(asked: Conversation, model: str, *, stream: bool) -> Json:
-    """The normal form as a responses request that its provider does not keep (`store: false`). Dropped as hints: seed,
-    `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
+def body(asked: normal.Conversation, model: str, *, stream: bool) -> Json:
+    """The normal form as a responses request that its provider does not keep (`store: false`).
+
+    Dropped as hints: seed, `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
     """
     _refuse(asked)
     said: Json = {"model": model, "input": [item for message in asked.messages for item in _said_items(message)],
@@ -239,33 +219,34 @@ def body(asked: Conversation, model: str, *, stream: bool) -> Json:
         "service_tier": asked.service_tier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
-    return said | drop_none(optional)
+    return said | dialect.drop_none(optional)
 
 
-def _refuse(asked: Conversation) -> None:
+def _refuse(asked: normal.Conversation) -> None:
     if asked.stop:
-        raise unsayable("stop_sequences" if asked.api is Api.MESSAGES else "stop", "responses")
+        raise dialect.unsayable("stop_sequences" if asked.api is Api.MESSAGES else "stop", "responses")
     for name in ("top_k", "presence_penalty", "frequency_penalty"):
         if getattr(asked.sampling, name):
-            raise unsayable(name, "responses")
+            raise dialect.unsayable(name, "responses")
 
 
-def _said_items(message: Message) -> list[Json]:
+def _said_items(message: normal.Message) -> list[Json]:
     items: list[Json] = []
     content: list[Json] = []
     for part in message.parts:
         match part:
-            case Text():
+            case normal.Text():
                 content.append({"type": "input_text", "text": part.text})
-            case Image():
+            case normal.Image():
                 content.append(_said_image(part))
-            case ToolUse():
+            case normal.ToolUse():
                 _flush(items, message.role, content)
                 items.append({"type": "function_call", "call_id": part.id, "name": part.name,
                               "arguments": part.arguments or "{}"})
-            case ToolResult():
+            case normal.ToolResult():
                 _flush(items, message.role, content)
-                items.append({"type": "function_call_output", "call_id": part.tool_use_id, "output": _said_output(part)})
+                items.append({"type": "function_call_output", "call_id": part.tool_use_id,
+                              "output": _said_output(part)})
     _flush(items, message.role, content)
     return items
 
@@ -278,27 +259,29 @@ def _flush(items: list[Json], role: str, content: list[Json]) -> None:
     content.clear()
 
 
-def _said_image(image: Image) -> Json:
+def _said_image(image: normal.Image) -> Json:
     return {"type": "input_image", "image_url": image.as_url, "detail": image.detail or "auto"}
 
 
-def _said_output(result: ToolResult) -> str | list[Json]:
-    if all(isinstance(part, Text) for part in result.parts):
-        return "\n".join(part.text for part in result.parts if isinstance(part, Text))
-    return [_said_image(part) if isinstance(part, Image) else {"type": "input_text", "text": part.text}
+def _said_output(result: normal.ToolResult) -> str | list[Json]:
+    if all(isinstance(part, normal.Text) for part in result.parts):
+        return "\n".join(part.text for part in result.parts if isinstance(part, normal.Text))
+    return [_said_image(part) if isinstance(part, normal.Image) else {"type": "input_text", "text": part.text}
             for part in result.parts]
 
 
-def _said_tool(tool: Tool) -> Json:
+def _said_tool(tool: normal.Tool) -> Json:
     said: Json = {"type": "function", "name": tool.name, "parameters": tool.parameters, "strict": tool.strict or False}
     return said if tool.description is None else said | {"description": tool.description}
 
 
-def _said_choice(choice: ToolChoice | None) -> str | Json | None:
+def _said_choice(choice: normal.ToolChoice | None) -> str | Json | None:
     if choice is None or choice.mode != "named":
         return None if choice is None else choice.mode
     return {"type": "function", "name": choice.name}
 
 
-def _said_format(wanted: OutputFormat) -> Json:
-    return {"type": "json_object"} if wanted.schema is None else {"type": "json_schema", **dialect.encode_schema(wanted)}
+def _said_format(wanted: normal.OutputFormat) -> Json:
+    if wanted.schema is None:
+        return {"type": "json_object"}
+    return {"type": "json_schema", **dialect.encode_schema(wanted)}
