@@ -138,8 +138,7 @@ def at_load(job: Job, load: float) -> Plan:
     limit = job.plan.limit
     if not job.has_length and load * DEFAULT_STEP_S < 1.5 * N_LEAST:  # arrivals vary
         limit = replace(limit, until_s=None, n_requests=max(N_LEAST, round(load * DEFAULT_STEP_S)))
-    return replace(job.plan, limit=limit,
-                   workload=replace(job.plan.workload, arrivals=replace(arrivals, rate_rps=load)))
+    return replace(job.plan, limit=limit, workload=replace(job.plan.workload, arrivals=replace(arrivals, rate_rps=load)))
 
 
 _PAIRS = (  # what excludes what, and why
@@ -219,8 +218,7 @@ def _plan(given: argparse.Namespace, sweep: Sweep | None, slo: Slo) -> Plan:
     if not 0 <= n_concurrent <= 1_000_000 or (given.concurrency and int(given.concurrency) < 1):
         raise Misused("--concurrency must be 1 to 1000000")
     return Plan(workload, limit, _read(given.seed, int, "--seed") or 0, n_concurrent,
-                _seconds(given.timeout, "--timeout") or 0.0,
-                _seconds(given.block, "--block") or 5.0, slo)
+                _seconds(given.timeout, "--timeout") or 0.0, _seconds(given.block, "--block") or 5.0, slo)
 
 
 def _trace(given: argparse.Namespace) -> Sequence[Recorded]:

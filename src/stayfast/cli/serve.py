@@ -283,10 +283,8 @@ def _model_to_try(settings: Settings) -> str | None:
 
 
 def notify(address: str | None, state: str) -> None:
-    """Send `state` (READY=1, STOPPING=1) to the socket that NOTIFY_SOCKET names; nothing when there is none.
-
-    A manager that does not listen is no reason to stop serving, so errors end here.
-    """
+    """Send `state` (READY=1, STOPPING=1) to the socket that NOTIFY_SOCKET names; nothing when there is none. A manager that
+    does not listen is no reason to stop serving, so errors end here."""
     if not address:
         return
     target = "\0" + address[1:] if address.startswith("@") else address

@@ -93,11 +93,9 @@ def presets() -> str:
 
 
 def in_file(path: Path, base: ProviderConfig) -> Providers:
-    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError.
-
-    The preset of `base` is for those that say nothing of how quick they are: an engine, a `ttft` or `gaps` alone stand on
-    their own, on `instant`.
-    """
+    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError. The preset
+    of `base` is for those that say nothing of how quick they are: an engine, a `ttft` or `gaps` alone stand on their own, on
+    `instant`."""
     tree, problems = parse(path.read_text(encoding="utf-8"), str(path))
     decoder = Decoder(environment(), {ProviderConfig: replace(base, preset="")})
     found = decoder.value(Record(ProvidersFile), tree, ())

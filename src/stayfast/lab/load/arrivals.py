@@ -56,10 +56,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Gamma:
-    """Gamma distances with the given shape: 1 is Poisson, below 1 comes in bursts, above 1 evens out.
-
-    The coefficient of variation of the distances is 1/sqrt(shape): Azure's chat traffic has 1.09, its code traffic 13.
-    """
+    """Gamma distances with the given shape: 1 is Poisson, below 1 comes in bursts, above 1 evens out. The coefficient of
+    variation of the distances is 1/sqrt(shape): Azure's chat traffic has 1.09, its code traffic 13."""
 
     rate_rps: float
     shape: float = 1.0
@@ -179,9 +177,7 @@ class Mmpp:
 
 def parse_arrivals(text: str, rate_rps: float | None) -> Arrivals:
     """Read poisson, constant, gamma:SHAPE (all need a rate), ramp:FROM..TO:TIME,RATE:TIME or mmpp:RATE:TIME,RATE:TIME.
-
-    Raises ValueError saying what is wrong and what is expected.
-    """
+    Raises ValueError saying what is wrong and what is expected."""
     kind, _, rest = text.partition(":")
     if kind in ("ramp", "mmpp"):
         if rate_rps is not None:
@@ -251,10 +247,8 @@ _COLUMNS = ("a trace is CSV with the columns TIMESTAMP,ContextTokens,GeneratedTo
 
 
 def read_trace(lines: Iterable[str], time_scale: float = 1.0) -> list[Recorded]:
-    """The requests of a trace in order of time. `time_scale` multiplies its times: 0.1 replays ten times as fast.
-
-    Raises ValueError naming the line that is wrong.
-    """
+    """The requests of a trace in order of time. `time_scale` multiplies its times: 0.1 replays ten times as fast. Raises
+    ValueError naming the line that is wrong."""
     if not 1e-6 <= time_scale <= 1e6:
         raise ValueError(f"the time scale must be 0.000001 to 1000000, not {time_scale:g}")
     walk = iter(lines)

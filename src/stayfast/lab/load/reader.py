@@ -289,9 +289,7 @@ _OK, _TOO_MANY = 200, 429
 
 class Exchange:
     """One answer: instants of the clock (NaN: did not happen) and what was in it. `done` is set when it has ended.
-
-    `allows_empty`: an answer that is whole by the protocol is good although nothing was generated.
-    """
+    `allows_empty`: an answer that is whole by the protocol is good although nothing was generated."""
 
     __slots__ = ("_allows_empty", "_body", "_gaps", "_n_body", "_splitter", "_streams", "_zero_at", "done",
                  "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "reader",

@@ -214,10 +214,8 @@ class Slo:
 
 
 def parse_slo(text: str, *, null_passes: bool = False) -> Slo:
-    """Read "ttft:500ms e2e:5s". A unit must be given: other tools read a bare number as ms, others as seconds.
-
-    Raises ValueError saying which term is wrong and what is expected.
-    """
+    """Read "ttft:500ms e2e:5s". A unit must be given: other tools read a bare number as ms, others as seconds. Raises
+    ValueError saying which term is wrong and what is expected."""
     bounds: dict[str, float] = {}
     for term in text.replace(",", " ").split():
         match = _TERM.fullmatch(term)

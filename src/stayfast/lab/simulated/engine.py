@@ -9,13 +9,11 @@ time, first come first served; all running sequences grow at the same pace, so o
 
 so nothing happens token by token: a sequence's end, and each chunk that somebody waits for, is one entry in one heap.
 Continuous batching lets a sequence join as soon as there is room. Static batching fills a batch, pads all prompts to the
-longest, and lets nobody in (and no whole answer out) until its longest answer has ended: the straggler.
-Source: iteration-level scheduling (Orca, OSDI 2022), paged KV memory (vLLM, SOSP 2023). Defaults are assumed, of the size
-of an 8B model on one H100.
-A prompt that begins like one before it needs no prefill for what is the same, as long as the cache keeps it: least recently
-used blocks of 64 tokens go first.
-When wrong: real engines preempt and speculate; chunked prefill is only the `decode_share` here. Sag and the
-fault `slow` do not apply: the engine has its own pace.
+longest, and lets nobody in (and no whole answer out) until its longest answer has ended: the straggler. Source:
+iteration-level scheduling (Orca, OSDI 2022), paged KV memory (vLLM, SOSP 2023). Defaults are assumed, of the size of an 8B
+model on one H100. A prompt that begins like one before it needs no prefill for what is the same, as long as the cache keeps
+it: least recently used blocks of 64 tokens go first. When wrong: real engines preempt and speculate; chunked prefill is only
+the `decode_share` here. Sag and the fault `slow` do not apply: the engine has its own pace.
 """
 
 import asyncio

@@ -42,8 +42,7 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
     """`links[n]` stands for its first n + 1 blocks, which have `tokens[n]` tokens; marks by the number of blocks that they
-    close, in order, with their time to live. `fault`: why the provider refuses it; empty: it does not.
-    """
+    close, in order, with their time to live. `fault`: why the provider refuses it; empty: it does not."""
 
     links: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -74,8 +73,7 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | 
     link = hash((model, said.get("prompt_cache_key")))
     if rules == "automatic":
         is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in said
-        return _in_steps(asked(body).prompt, link,
-                         "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
+        return _in_steps(asked(body).prompt, link, "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
     laid = Laid(body, api)
     links, tokens, marks, n_all, fault = [], [], [], 0, ""
     for n, block in enumerate(laid.blocks, 1):
@@ -93,8 +91,7 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | 
         fault = fault or _refusal(marks)
     options = said.get("prompt_cache_options")
     is_explicit = isinstance(options, dict) and options.get("mode") == "explicit"
-    return Prompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit,
-                  fault)
+    return Prompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit, fault)
 
 
 def _read(block: Block, api: Api) -> tuple[Any, str, str]:

@@ -42,10 +42,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answering(CallState):
-    """`begin` once, then `next` until None; `close` at any time. One task owns it; made by `Provider.ask`.
-
-    Either may raise Broke where the connection fails, and never returns where the provider hangs: cancel it, and close.
-    """
+    """`begin` once, then `next` until None; `close` at any time. One task owns it; made by `Provider.ask`. Either may raise
+    Broke where the connection fails, and never returns where the provider hangs: cancel it, and close."""
 
     __slots__ = (
         "_answer", "_break_at", "_due_at", "_is_left", "_n_chunks", "_n_said", "_name", "_opening", "_pace", "_pieces",
@@ -146,8 +144,7 @@ class Answering(CallState):
 
     def close(self) -> None:
         """The caller has gone, or has all it wants: capacity is free at once, or, where hang-ups go unnoticed, at the end of
-        the work. Safe to call again.
-        """
+        the work. Safe to call again."""
         if self.outcome is not None or self._is_left:
             return
         n_now = self._n_by_now()

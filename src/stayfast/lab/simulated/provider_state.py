@@ -55,9 +55,7 @@ class CallState:
 
 class Counts(msgspec.Struct):
     """Since the start or the last reset. Instants are the clock's seconds; costs US dollars by the provider's prices.
-
-    outcomes: completed, cancelled (the caller left), status_429 and the like, or the kind of fault that ended it.
-    """
+    outcomes: completed, cancelled (the caller left), status_429 and the like, or the kind of fault that ended it."""
 
     n_asked: int = 0
     n_running: int = 0  # those that run on for nobody included
@@ -85,11 +83,9 @@ NOTHING_KEPT: Final = Looked()
 
 
 class ProviderState:
-    """What all requests of one provider share. One loop; its life begins when it is made.
-
-    It waits by asyncio on the running loop, takes instants from `clock` and dice from the request's number, so a run
-    repeats exactly: on a real loop up to the machine's own delays, on a virtual one bit for bit.
-    """
+    """What all requests of one provider share. One loop; its life begins when it is made. It waits by asyncio on the running
+    loop, takes instants from `clock` and dice from the request's number, so a run repeats exactly: on a real loop up to the
+    machine's own delays, on a virtual one bit for bit."""
 
     def __init__(self, name: str, config: ProviderConfig, clock: Clock) -> None:
         self.name = name
@@ -208,10 +204,8 @@ class ProviderState:
         counts.cost_usd += self.config.tariff.usd(cache.plain_tokens(n_prompt, found) if cache is not None else n_prompt, 0)
 
     def luck_of(self, session: str | None, now: float, rng: Random) -> float | None:
-        """The luck that a session's requests share, where this one does.
-
-        Each takes it with probability sqrt(rho), so two of one session are both in the tail with correlation rho.
-        """
+        """The luck that a session's requests share, where this one does. Each takes it with probability sqrt(rho), so two of
+        one session are both in the tail with correlation rho."""
         rho = self.config.tail_correlation
         if session is None or not rho or rng.random() >= sqrt(rho):
             return None
