@@ -30,8 +30,6 @@ MAX_RATE_RPS = 1e6
 
 
 class Arrivals(Protocol):
-    """A process of arrivals."""
-
     def instants(self, rng: Random) -> Iterator[float]:
         """Seconds from the start, never falling; endless, but for stages and traces."""
 
@@ -183,7 +181,12 @@ def parse_arrivals(text: str, rate_rps: float | None) -> Arrivals:
         if rate_rps is not None:
             raise ValueError(f"--rate has no meaning with --arrivals {kind}, whose stages say the rates")
         stages = tuple(_stage(part) for part in rest.split(","))
-        return Ramp(stages) if kind == "ramp" else _mmpp(stages)
+        if kind == "ramp":
+            return Ramp(stages)
+        if len(stages) != 2 or any(stage.from_rps != stage.to_rps for stage in stages):
+            raise ValueError("--arrivals mmpp: takes two states, calm and storm: mmpp:RATE:TIME,RATE:TIME")
+        calm, storm = stages
+        return Mmpp(calm.from_rps, storm.from_rps, calm.seconds, storm.seconds)
     if kind not in ("poisson", "constant", "gamma"):
         raise ValueError(f"--arrivals {text}: unknown; known are poisson, constant, gamma:SHAPE, ramp:FROM..TO:TIME,..., "
                          "mmpp:RATE:TIME,RATE:TIME, trace:FILE")
@@ -203,13 +206,6 @@ def _stage(text: str) -> Stage:
     first, _, last = rates.partition("..")
     from_rps = _number(first, "a stage's rate")
     return Stage(seconds_in(seconds), from_rps, _number(last, "a stage's rate") if last else from_rps)
-
-
-def _mmpp(stages: tuple[Stage, ...]) -> Mmpp:
-    if len(stages) != 2 or any(stage.from_rps != stage.to_rps for stage in stages):
-        raise ValueError("--arrivals mmpp: takes two states, calm and storm: mmpp:RATE:TIME,RATE:TIME")
-    calm, storm = stages
-    return Mmpp(calm.from_rps, storm.from_rps, calm.seconds, storm.seconds)
 
 
 def _number(text: str, what: str) -> float:

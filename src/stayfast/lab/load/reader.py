@@ -139,7 +139,9 @@ class ChatReader(Reader):
             delta = choice.delta
             if choice.text or (delta is not None and (delta.content or _is_shown(delta))):
                 found = SHOWN
-            elif delta is not None and found == NOTHING and _is_reasoning(delta):
+            elif delta is not None and found == NOTHING and (
+                    delta.reasoning_content or delta.reasoning
+                    or any(detail.text or detail.summary for detail in delta.reasoning_details or ())):
                 found = HIDDEN
             if choice.finish_reason:
                 self._has_finished = True
@@ -171,11 +173,6 @@ def _is_shown(delta: _Delta) -> bool:
     if delta.refusal or (delta.function_call is not None and delta.function_call.arguments):
         return True
     return any(call.function is not None and call.function.arguments for call in delta.tool_calls or ())
-
-
-def _is_reasoning(delta: _Delta) -> bool:
-    return bool(delta.reasoning_content or delta.reasoning) or any(
-        detail.text or detail.summary for detail in delta.reasoning_details or ())
 
 
 class _Part(Struct, gc=False):

@@ -110,6 +110,5 @@ class PipelineTarget:
         exchange.server_timing = reply.server_timing()
 
     def close(self) -> None:
-        """What is on its way ends as a time-out."""
         for patience in list(self._running):
             patience.reschedule(0)

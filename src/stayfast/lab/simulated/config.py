@@ -85,8 +85,10 @@ def _lognormal_cdf(seconds: float, median_s: float, sigma: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The pace of a running answer: seconds a token, and how tokens are bundled on their way. A chunk of k tokens comes k
-    gaps after the one before, its sigma that of a mean of k gaps. Defaults are assumed."""
+    """The pace of a running answer: seconds a token, and how tokens are bundled on their way.
+
+    A chunk of k tokens comes k gaps after the one before, its sigma that of a mean of k gaps. Defaults are assumed.
+    """
 
     median_s: Annotated[float, About("Median for one token, in seconds.", minimum=0, maximum=60)] = 0.011
     sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.3
@@ -113,7 +115,8 @@ class Gaps:
 @dataclass(frozen=True, slots=True)
 class Preset:
     """One provider's numbers: TTFT fitted to published percentiles of small prompts; gaps from published tokens a second,
-    where there are any, else assumed."""
+    where there are any, else assumed.
+    """
 
     ttft: Mixture
     gaps: Gaps
@@ -148,8 +151,10 @@ PRESETS: Final = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How many tokens answers have, where the request does not say: a lognormal, cut at `most`. The defaults are a fit to
-    the answers of Azure's conversation trace of 2023."""
+    """How many tokens answers have, where the request does not say: a lognormal, cut at `most`.
+
+    The defaults are a fit to the answers of Azure's conversation trace of 2023.
+    """
 
     median: Annotated[float, About("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
     sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.86
@@ -183,8 +188,10 @@ class Sag:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """After `after_idle_s` seconds without a request, the next ones wait for a container and then for the model. Both take
-    uniform times between their bounds, in seconds. How often this happens at providers is not public."""
+    """After `after_idle_s` seconds without a request, the next ones wait for a container and then for the model.
+
+    Both take uniform times between their bounds, in seconds. How often this happens at providers is not public.
+    """
 
     after_idle_s: Annotated[float, About("Silence after which it goes cold.", more_than=0, maximum=86_400)] = 300.0
     is_cold_at_first: Annotated[bool, About("Whether the very first request meets it cold.")] = True
@@ -204,7 +211,8 @@ class ColdStart:
 @dataclass(frozen=True, slots=True)
 class Tariff:
     """US dollars for a million tokens. Assumed: prices are the user's to fill in. What a cache of prompts does to them is
-    told by its own factors."""
+    told by its own factors.
+    """
 
     input_usd_per_mtok: Annotated[float, About(
         "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 1.0

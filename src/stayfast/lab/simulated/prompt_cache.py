@@ -202,7 +202,9 @@ class PromptCache:
         n_known = max((self._known(prompt, n, depth, machine) for n, _ in marks), default=0)
         kept = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.floor_tokens]
         for n in {n_known, *(n for n, _ in kept if n <= n_known)} - {0}:
-            self._use((links[n - 1], machine))
+            entry = links[n - 1], machine
+            if (used := self._kept.pop(entry, None)) is not None:
+                self._kept[entry] = self._clock.now() + used[1], used[1]
         new = [(n, keeps_s) for n, keeps_s in kept if n > n_known]
         n_read = tokens[n_known - 1] if n_known else 0
         n_all = max((tokens[n - 1] for n, _ in new), default=n_read)
@@ -243,11 +245,6 @@ class PromptCache:
         now = self._clock.now()
         return next((at for at in range(n, max(0, n - depth), -1)
                      if self._kept.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
-
-    def _use(self, entry: Entry) -> None:
-        kept = self._kept.pop(entry, None)
-        if kept is not None:
-            self._kept[entry] = (self._clock.now() + kept[1], kept[1])
 
     def _in_steps(self, prompt: Prompt, n_prompt: int, machine: int) -> Looked:
         n_steps, keeps_s = len(prompt.links), self.model.keeps_s
