@@ -26,8 +26,7 @@ class Unreachable(Exception):
 
 def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
     """Send a request without a body to the gateway of `--url` and `--key-env`; returns the response's. Raises Unreachable,
-    Refused.
-    """
+    Refused."""
     try:
         status, body = _send(arguments.url, method, path, authorization(arguments.key_env))
     except (OSError, HTTPException, ValueError) as error:

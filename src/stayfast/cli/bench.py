@@ -20,7 +20,7 @@ import uvloop
 
 from stayfast import __version__
 from stayfast.cli import Command, say
-from stayfast.cli.bench_options import DEFAULT_TARGET, RUN_EXAMPLES, Job, Misused, add_run_options, job_of, subjects
+from stayfast.cli.bench_options import DEFAULT_TARGET, RUN_EXAMPLES, Misused, add_run_options, job_of, subjects
 from stayfast.cli.bench_session import Session, SocketSession, VirtualSession
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import said, seconds_in
@@ -114,7 +114,11 @@ def _run(given: argparse.Namespace) -> int:
     elif len(runs) == 2:
         compared = compare(runs[0], runs[1], Random(job.plan.seed))
         sys.stdout.write(table.comparison(compared, ink))
-    checks = [] if session.interrupted_by else _checks(job, runs, ink)
+    checks: list[Checked] = []
+    for run in runs if job.assertions and not session.interrupted_by else ():
+        found = check(job.assertions, run)
+        sys.stdout.write(f"{run.result.label}:\n" * (len(runs) > 1) + table.assertions(found, ink))
+        checks += found
     _write_plain(runs, given.json, given.csv)
     _write_html(runs, given.html, compared, checks)
     if session.interrupted_by:
@@ -122,15 +126,6 @@ def _run(given: argparse.Namespace) -> int:
         return EXIT_SIGNAL + session.interrupted_by
     is_bad = not runs or any(not run.result.health.is_valid or run.error_share == 1 for run in runs)
     return EXIT_BAD if is_bad or not all(checked.holds for checked in checks) else 0
-
-
-def _checks(job: Job, runs: Sequence[Measured], ink: Ink) -> list[Checked]:
-    checks: list[Checked] = []
-    for run in runs if job.assertions else ():
-        found = check(job.assertions, run)
-        sys.stdout.write(f"{run.result.label}:\n" * (len(runs) > 1) + table.assertions(found, ink))
-        checks += found
-    return checks
 
 
 def _compare(given: argparse.Namespace) -> int:

@@ -138,8 +138,7 @@ def at_load(job: Job, load: float) -> Plan:
     limit = job.plan.limit
     if not job.has_length and load * DEFAULT_STEP_S < 1.5 * N_LEAST:  # arrivals vary
         limit = replace(limit, until_s=None, n_requests=max(N_LEAST, round(load * DEFAULT_STEP_S)))
-    return replace(job.plan, limit=limit,
-                   workload=replace(job.plan.workload, arrivals=replace(arrivals, rate_rps=load)))
+    return replace(job.plan, limit=limit, workload=replace(job.plan.workload, arrivals=replace(arrivals, rate_rps=load)))
 
 
 _PAIRS = (  # what excludes what, and why
@@ -170,7 +169,12 @@ def _refuse_nonsense(given: argparse.Namespace) -> None:
     if not (given.rate or given.concurrency or given.sweep or given.arrivals):
         raise Misused("say how much load: --rate R (open loop), --concurrency N (closed loop), --sweep or --arrivals")
     _refuse_around_trace(given)
-    _refuse_in_turn(given)
+    n_targets = len(given.target or ("",))
+    if n_targets > 1 and (given.sweep or given.turns):
+        option = "--sweep" if given.sweep else "--turns"
+        raise Misused(f"several targets take turns in blocks of time, which {option} has no room for: give one --target")
+    if given.block and n_targets == 1:
+        raise Misused("--block is for an A/B of several --target")
 
 
 def _is_trace(given: argparse.Namespace) -> bool:
@@ -185,15 +189,6 @@ def _refuse_around_trace(given: argparse.Namespace) -> None:
     for name, option in _IN_TRACE.items():
         if getattr(given, name):
             raise Misused(f"{option} has no meaning with a trace, which says when, how long and how often itself")
-
-
-def _refuse_in_turn(given: argparse.Namespace) -> None:
-    n_targets = len(given.target or ("",))
-    if n_targets > 1 and (given.sweep or given.turns):
-        option = "--sweep" if given.sweep else "--turns"
-        raise Misused(f"several targets take turns in blocks of time, which {option} has no room for: give one --target")
-    if given.block and n_targets == 1:
-        raise Misused("--block is for an A/B of several --target")
 
 
 def _plan(given: argparse.Namespace, sweep: Sweep | None, slo: Slo) -> Plan:
@@ -211,16 +206,17 @@ def _plan(given: argparse.Namespace, sweep: Sweep | None, slo: Slo) -> Plan:
         until_s = min(until_s or arrivals.seconds, arrivals.seconds)
     elif until_s is None and n_requests is None and not trace:
         until_s = DEFAULT_S if sweep is None else DEFAULT_STEP_S
+    n_turns, think_s = _read(given.turns, int, "--turns"), _seconds(given.think, "--think")
+    turns = TurnsConfig(1 if n_turns is None else n_turns, 5.0 if think_s is None else think_s)
     workload = Workload(
         parse_length(given.input_tokens or "256", "input"), parse_length(given.output_tokens or "128", "output"), arrivals,
-        trace, _pool(given), _turns(given), _read(given.system_tokens, int, "--system-tokens") or 0)
+        trace, _pool(given), turns, _read(given.system_tokens, int, "--system-tokens") or 0)
     limit = Limit(until_s, n_requests, _seconds(given.warmup, "--warmup") or 0.0)
     n_concurrent = _read(given.concurrency, int, "--concurrency") or (1 if is_closed else 0)
     if not 0 <= n_concurrent <= 1_000_000 or (given.concurrency and int(given.concurrency) < 1):
         raise Misused("--concurrency must be 1 to 1000000")
     return Plan(workload, limit, _read(given.seed, int, "--seed") or 0, n_concurrent,
-                _seconds(given.timeout, "--timeout") or 0.0,
-                _seconds(given.block, "--block") or 5.0, slo)
+                _seconds(given.timeout, "--timeout") or 0.0, _seconds(given.block, "--block") or 5.0, slo)
 
 
 def _trace(given: argparse.Namespace) -> Sequence[Recorded]:
@@ -239,12 +235,6 @@ def _pool(given: argparse.Namespace) -> PoolConfig:
     share, zipf = _read(given.pool_share, float, "--pool-share"), _read(given.zipf, float, "--zipf")
     return PoolConfig(_read(given.pool, int, "--pool") or 0, 1.0 if share is None else share, 1.0 if zipf is None else zipf,
                       _read(given.paraphrase, float, "--paraphrase") or 0.0)
-
-
-def _turns(given: argparse.Namespace) -> TurnsConfig:
-    n_turns = _read(given.turns, int, "--turns")
-    think_s = _seconds(given.think, "--think")
-    return TurnsConfig(1 if n_turns is None else n_turns, 5.0 if think_s is None else think_s)
 
 
 def subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[tuple[Subject, HttpConfig], ...]:

@@ -75,7 +75,6 @@ class Session:
         return not (self.interrupted_by or (not sweep.loads and is_enough(self.steps)))
 
     async def _watch(self, clock: Clock, every_s: tuple[float, float], before: str = "") -> None:
-        """Print progress, until cancelled."""
         is_terminal = sys.stderr.isatty()
         while True:
             await asyncio.sleep(every_s[0] if is_terminal else every_s[1])

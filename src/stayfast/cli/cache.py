@@ -67,17 +67,16 @@ def _inspect(arguments: argparse.Namespace) -> int:
         sys.stdout.write(body.decode() + "\n")
         return 0
     for name, value in msgspec.json.decode(body).items():
-        if value is not None and value != []:
-            sys.stdout.write(f"{name:14}{_said(name, value)}\n")
+        if value is None or value == []:
+            continue
+        if name.endswith("_at") and isinstance(value, float):
+            text = datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        elif isinstance(value, list):
+            text = ", ".join(value)
+        else:
+            text = ", ".join(f"{n} {kind}" for kind, n in value.items() if n) if isinstance(value, dict) else str(value)
+        sys.stdout.write(f"{name:14}{text}\n")
     return 0
-
-
-def _said(name: str, value: object) -> str:
-    if name.endswith("_at") and isinstance(value, float):
-        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    if isinstance(value, list):
-        return ", ".join(value)
-    return ", ".join(f"{n} {kind}" for kind, n in value.items() if n) if isinstance(value, dict) else str(value)
 
 
 def _purge(arguments: argparse.Namespace) -> int:
@@ -160,20 +159,15 @@ def _notes(routes: list[dict[str, Any]]) -> list[str]:
         if said:
             notes.append(f"{route['route']}: {said}")
         if route.get("semantic") is not None:
-            notes.append(f"{route['route']}: {_state(route['semantic'])}")
+            semantic, audits = route["semantic"], route["semantic"]["audits"]
+            phase = _STATES[semantic["state"]].format(n=semantic["labels"], least=semantic["min_labels"])
+            workers = ", ".join(f"{n} {state}" for state, n in semantic["workers"].items())
+            several = f" (workers: {workers})" if len(semantic["workers"]) > 1 else ""
+            notes.append(f"{route['route']}: semantic {phase}{several}; {semantic['questions']} questions remembered; "
+                         f"audits: {audits['right']} right, {audits['wrong']} wrong, of {audits['begun']} begun")
         if route["store"]["why_not"]:
             notes.append(f"{route['route']}: its store cannot be asked: {route['store']['why_not']}")
     return ["", *notes] if notes else []
-
-
-def _state(semantic: dict[str, Any]) -> str:
-    """How far a semantic cache has come."""
-    audits, n, least = semantic["audits"], semantic["labels"], semantic["min_labels"]
-    word = _STATES[semantic["state"]].format(n=n, least=least)
-    workers = ", ".join(f"{n} {state}" for state, n in semantic["workers"].items())
-    several = f" (workers: {workers})" if len(semantic["workers"]) > 1 else ""
-    return (f"semantic {word}{several}; {semantic['questions']} questions remembered; audits: {audits['right']} right, "
-            f"{audits['wrong']} wrong, of {audits['begun']} begun")
 
 
 def _size(n_bytes: float | None) -> str:

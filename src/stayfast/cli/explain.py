@@ -65,13 +65,9 @@ def picture(told: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
             lines.append(f"    {name:{_N_NAME - 4}}{bar}  {_of_step(step)}")
     if told.attempts:
         lines.append(f"{margin}{_WAITING} waits for a token  {_FIRST} the first one  {_RUNNING} answers  {_STALLED} stalls")
-    printed = [_printable(line) for line in (*lines, "", *told.verdict)]
+    # names and codes may be a client's or an upstream's choice: none of them may steer the terminal
+    printed = ["".join(char if char.isprintable() else "?" for char in line) for line in (*lines, "", *told.verdict)]
     return "\n".join(f"{_RED}{line}{_PLAIN}" if is_red and line.endswith(_BROKE) else line for line in printed) + "\n"
-
-
-def _printable(line: str) -> str:
-    """Names and codes may be a client's or an upstream's choice: none of them may steer the terminal."""
-    return "".join(char if char.isprintable() else "?" for char in line)
 
 
 def _title(told: Waterfall) -> str:

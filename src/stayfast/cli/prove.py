@@ -30,8 +30,7 @@ MAX_SEED = 2**32 - 1  # the simulator's
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the proofs named; 0 when all hold, 1 when one falls short, 130 when interrupted. Of all, those that need data
-    which was not named are skipped.
-    """
+    which was not named are skipped."""
     known = claims()
     if arguments.list:
         sys.stdout.write("".join(f"{name:10} {claim.says}\n" for name, claim in known.items()))

@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
             return EXIT_BAD_SETTINGS
         sys.stdout.write(_summary(settings) + "\n")
         return 0
-    if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and given.is_built_in:
+    if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and (
+            given.find().name == BUILT_IN):
         say(f"no embedded model: {why_not_embedded()}")
     try:
         return _supervise(given, settings) if settings.workers > 1 else _serve(given, settings)
@@ -108,12 +109,7 @@ class Given:
             if (text := getattr(arguments, name)) is not None:
                 self.overrides.append(Override(path, text, f"--{name}"))
 
-    @property
-    def is_built_in(self) -> bool:
-        return self.find().name == BUILT_IN
-
     def find(self) -> Source:
-        """The file as it is now."""
         return find(self._file, self.variables)
 
     def load(self, source: Source | None = None) -> Settings:
@@ -283,10 +279,8 @@ def _model_to_try(settings: Settings) -> str | None:
 
 
 def notify(address: str | None, state: str) -> None:
-    """Send `state` (READY=1, STOPPING=1) to the socket that NOTIFY_SOCKET names; nothing when there is none.
-
-    A manager that does not listen is no reason to stop serving, so errors end here.
-    """
+    """Send `state` (READY=1, STOPPING=1) to the socket that NOTIFY_SOCKET names; nothing when there is none. A manager that
+    does not listen is no reason to stop serving, so errors end here."""
     if not address:
         return
     target = "\0" + address[1:] if address.startswith("@") else address

@@ -93,11 +93,9 @@ def presets() -> str:
 
 
 def in_file(path: Path, base: ProviderConfig) -> Providers:
-    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError.
-
-    The preset of `base` is for those that say nothing of how quick they are: an engine, a `ttft` or `gaps` alone stand on
-    their own, on `instant`.
-    """
+    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError. The preset
+    of `base` is for those that say nothing of how quick they are: an engine, a `ttft` or `gaps` alone stand on their own, on
+    `instant`."""
     tree, problems = parse(path.read_text(encoding="utf-8"), str(path))
     decoder = Decoder(environment(), {ProviderConfig: replace(base, preset="")})
     found = decoder.value(Record(ProvidersFile), tree, ())
@@ -129,7 +127,13 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
     with signalled() as has_come:  # before anybody is told the address, and may send one
         port = await site.listen()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        _introduce(site, f"http://{host}:{port}", port, as_json=as_json)
+        url = f"http://{host}:{port}"
+        if as_json:
+            _tell({"url": url, "port": port, "providers": {name: f"{url}/{name}/v1" for name in site.control.configs}})
+        else:
+            sys.stdout.write(f"{url}/v1\n")
+            sys.stdout.flush()
+            say(_hello(site, url))
         try:
             await has_come.wait()
         finally:
@@ -137,15 +141,6 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
     if as_json:
         _tell(site.control.counts())
     return 0
-
-
-def _introduce(site: Site, url: str, port: int, *, as_json: bool) -> None:
-    if as_json:
-        _tell({"url": url, "port": port, "providers": {name: f"{url}/{name}/v1" for name in site.control.configs}})
-    else:
-        sys.stdout.write(f"{url}/v1\n")
-        sys.stdout.flush()
-        say(_hello(site, url))
 
 
 def _hello(site: Site, url: str) -> str:

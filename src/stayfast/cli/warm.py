@@ -99,9 +99,6 @@ class Question:
     body: bytes
 
 
-Warms = tuple[Callable[[], Awaitable[Round]], Callable[[], Awaitable[None]] | None]  # one round, and what ends all
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Ask; 0 when all were answered, 1 where one failed or was left out, 2 for wrong usage, 5 where no cache keeps any."""
     try:
@@ -114,26 +111,21 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.per_second <= 0 or arguments.at_once < 1:
             raise ValueError("--per-second and --at-once must be more than 0")
         pace = Pace(arguments.per_second, arguments.at_once, fresh_for_s)
-        warms = _by_call(text, arguments, pace) if arguments.call else _by_gateway(text, arguments, pace)
+        if arguments.call:
+            if arguments.model or arguments.embed or arguments.budget is not None:
+                raise ValueError("--call asks no gateway: --model, --embed and --budget are nothing to it")
+            cached = find_cached(arguments.call)
+            ask, close = partial(call_all, cached, read_arguments(text), pace), cached.aclose
+        else:
+            questions = read(text, arguments.model, embeds=arguments.embed)
+            ask, close = partial(ask_all, questions, arguments.url, arguments.key_env, arguments.budget, pace), None
     except ValueError as error:
         say(f"stayfast warm: {error}")
         return 2
     try:
-        return asyncio.run(_rounds(warms, every_s, cron, SystemClock()))
+        return asyncio.run(_rounds(ask, close, every_s, cron, SystemClock()))
     except KeyboardInterrupt:
         return 0
-
-
-def _by_gateway(text: str, arguments: argparse.Namespace, pace: Pace) -> Warms:
-    questions = read(text, arguments.model, embeds=arguments.embed)
-    return partial(ask_all, questions, arguments.url, arguments.key_env, arguments.budget, pace), None
-
-
-def _by_call(text: str, arguments: argparse.Namespace, pace: Pace) -> Warms:
-    if arguments.model or arguments.embed or arguments.budget is not None:
-        raise ValueError("--call asks no gateway: --model, --embed and --budget are nothing to it")
-    cached = find_cached(arguments.call)
-    return partial(call_all, cached, read_arguments(text), pace), cached.aclose
 
 
 def _text_of(path: str) -> str:
@@ -180,9 +172,8 @@ def _request(said: str, number: int) -> Question:
     return Question(path, msgspec.json.encode({**body, "stream": False} if path != PATHS["input"] else body))
 
 
-async def _rounds(warms: Warms, every_s: float | None, cron: Cron | None, clock: Clock) -> int:
-    """Once, or again and again."""
-    ask, close = warms
+async def _rounds(ask: Callable[[], Awaitable[Round]], close: Callable[[], Awaitable[None]] | None, every_s: float | None,
+                  cron: Cron | None, clock: Clock) -> int:
     try:
         return await _again(ask, every_s, cron, clock)
     finally:
@@ -231,7 +222,6 @@ async def _paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, Non
 
 
 async def ask_all(questions: Sequence[Question], url: str, key_env: str | None, n_tokens: int | None, pace: Pace) -> Round:
-    """Ask a gateway all of them, once."""
     came = Round()
     try:
         headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization(key_env)}
@@ -324,7 +314,6 @@ def read_arguments(text: str) -> list[Arguments]:
 
 
 async def call_all(cached: Cached[..., Any], lines: Sequence[Arguments], pace: Pace) -> Round:
-    """Call with all of them, once."""
     came = Round(has_tokens=False)
     await _paced(lines, lambda line: _call_one(cached, line, pace.fresh_for_s, came), pace, came)
     return came

@@ -30,8 +30,6 @@ MAX_RATE_RPS = 1e6
 
 
 class Arrivals(Protocol):
-    """A process of arrivals."""
-
     def instants(self, rng: Random) -> Iterator[float]:
         """Seconds from the start, never falling; endless, but for stages and traces."""
 
@@ -56,10 +54,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Gamma:
-    """Gamma distances with the given shape: 1 is Poisson, below 1 comes in bursts, above 1 evens out.
-
-    The coefficient of variation of the distances is 1/sqrt(shape): Azure's chat traffic has 1.09, its code traffic 13.
-    """
+    """Gamma distances with the given shape: 1 is Poisson, below 1 comes in bursts, above 1 evens out. The coefficient of
+    variation of the distances is 1/sqrt(shape): Azure's chat traffic has 1.09, its code traffic 13."""
 
     rate_rps: float
     shape: float = 1.0
@@ -179,15 +175,18 @@ class Mmpp:
 
 def parse_arrivals(text: str, rate_rps: float | None) -> Arrivals:
     """Read poisson, constant, gamma:SHAPE (all need a rate), ramp:FROM..TO:TIME,RATE:TIME or mmpp:RATE:TIME,RATE:TIME.
-
-    Raises ValueError saying what is wrong and what is expected.
-    """
+    Raises ValueError saying what is wrong and what is expected."""
     kind, _, rest = text.partition(":")
     if kind in ("ramp", "mmpp"):
         if rate_rps is not None:
             raise ValueError(f"--rate has no meaning with --arrivals {kind}, whose stages say the rates")
         stages = tuple(_stage(part) for part in rest.split(","))
-        return Ramp(stages) if kind == "ramp" else _mmpp(stages)
+        if kind == "ramp":
+            return Ramp(stages)
+        if len(stages) != 2 or any(stage.from_rps != stage.to_rps for stage in stages):
+            raise ValueError("--arrivals mmpp: takes two states, calm and storm: mmpp:RATE:TIME,RATE:TIME")
+        calm, storm = stages
+        return Mmpp(calm.from_rps, storm.from_rps, calm.seconds, storm.seconds)
     if kind not in ("poisson", "constant", "gamma"):
         raise ValueError(f"--arrivals {text}: unknown; known are poisson, constant, gamma:SHAPE, ramp:FROM..TO:TIME,..., "
                          "mmpp:RATE:TIME,RATE:TIME, trace:FILE")
@@ -207,13 +206,6 @@ def _stage(text: str) -> Stage:
     first, _, last = rates.partition("..")
     from_rps = _number(first, "a stage's rate")
     return Stage(seconds_in(seconds), from_rps, _number(last, "a stage's rate") if last else from_rps)
-
-
-def _mmpp(stages: tuple[Stage, ...]) -> Mmpp:
-    if len(stages) != 2 or any(stage.from_rps != stage.to_rps for stage in stages):
-        raise ValueError("--arrivals mmpp: takes two states, calm and storm: mmpp:RATE:TIME,RATE:TIME")
-    calm, storm = stages
-    return Mmpp(calm.from_rps, storm.from_rps, calm.seconds, storm.seconds)
 
 
 def _number(text: str, what: str) -> float:
@@ -251,10 +243,8 @@ _COLUMNS = ("a trace is CSV with the columns TIMESTAMP,ContextTokens,GeneratedTo
 
 
 def read_trace(lines: Iterable[str], time_scale: float = 1.0) -> list[Recorded]:
-    """The requests of a trace in order of time. `time_scale` multiplies its times: 0.1 replays ten times as fast.
-
-    Raises ValueError naming the line that is wrong.
-    """
+    """The requests of a trace in order of time. `time_scale` multiplies its times: 0.1 replays ten times as fast. Raises
+    ValueError naming the line that is wrong."""
     if not 1e-6 <= time_scale <= 1e6:
         raise ValueError(f"the time scale must be 0.000001 to 1000000, not {time_scale:g}")
     walk = iter(lines)

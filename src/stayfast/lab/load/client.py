@@ -68,8 +68,6 @@ class AskingConfig:
 
 
 class Asker:
-    """Makes bodies."""
-
     def __init__(self, config: AskingConfig, prompts: Prompts) -> None:
         self._config = config
         self._prompts = prompts
@@ -333,7 +331,6 @@ class HttpTarget:
             is_fresh = True
 
     def close(self) -> None:
-        """What is on its way ends as a time-out."""
         now = self._clock.now()
         for connection, exchange in list(self._busy.items()):
             connection.abort()
@@ -374,16 +371,13 @@ class HttpTarget:
                 dialed = await self._dialer.open()
             finally:
                 self._dialing.discard(dialing)
-        connection = Connection(dialed.transport, self._clock.now, self._free, self._gone)
+        connection = Connection(dialed.transport, self._clock.now, self._free, lambda gone: self._idle.pop(gone, None))
         dialed.transport.set_protocol(connection)
         return connection, self._clock.now() - began_at
 
     def _free(self, connection: Connection) -> None:
         self._busy.pop(connection, None)
         self._idle[connection] = None
-
-    def _gone(self, connection: Connection) -> None:
-        self._idle.pop(connection, None)
 
 
 def path_of(base_path: str, api: Api) -> str:

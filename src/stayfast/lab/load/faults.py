@@ -227,7 +227,6 @@ class Table:
         return self._line((one.scenario, one.target, one.of), cells, f"{one.calls:.3f}" + "  INVALID" * bool(one.invalid))
 
     def foot(self, rows: Sequence[Row]) -> str:
-        """Why rows are invalid, and what the scenarios are."""
         why = [f"INVALID: {one.scenario}, {one.target}: {'; '.join(one.invalid)}" for one in rows if one.invalid]
         return "\n".join(["", *why, *(f"{scenario.name}: {scenario.says}" for scenario in self._scenarios), ""])
 

@@ -20,8 +20,6 @@ MAX_TOKENS = 10_000_000
 
 
 class Length(Protocol):
-    """A distribution of lengths."""
-
     def draw(self, rng: Random) -> int:
         """A number of tokens, at least 1."""
 
@@ -30,8 +28,6 @@ class Length(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Always the same."""
-
     n_tokens: int
 
     def __post_init__(self) -> None:
@@ -182,7 +178,11 @@ class Book:
     def prompt(self, number: int, n_tokens: int, wording: int = 0) -> str:
         """A prompt of about `n_tokens` tokens. Different numbers differ from their first words on, whatever the length
         from four words; different wordings of one number ask for the same."""
-        subject = self._subject(number)
+        rest = (number * 2_654_435_761 + self._mix) % _N**4  # coprime factor: the first len(WORDS)**4 numbers differ
+        subject = []
+        for _ in range(4):
+            rest, digit = divmod(rest, _N)
+            subject.append(WORDS[digit])
         question = WORDINGS[wording % len(WORDINGS)].format(*subject) if n_tokens >= _N_WORDED else " ".join(
             subject[:n_tokens])
         n_left = n_tokens - question.count(" ") - 1
@@ -198,12 +198,3 @@ class Book:
             n_words -= last - first
             first = 0
         return " ".join(parts)
-
-    def _subject(self, number: int) -> tuple[str, ...]:
-        """Four words, different for the first `len(WORDS)**4` (billions of) numbers: the factor is coprime to that."""
-        rest = (number * 2_654_435_761 + self._mix) % _N**4
-        found = []
-        for _ in range(4):
-            rest, digit = divmod(rest, _N)
-            found.append(WORDS[digit])
-        return tuple(found)

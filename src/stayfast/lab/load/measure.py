@@ -25,7 +25,7 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.units import said
-from stayfast.lab.load.result import Health, Mode, Result, Samples, Slo, Subject
+from stayfast.lab.load.result import Health, Mode, Result, Slo, Subject
 from stayfast.lab.load.runner import Record, RunConfig, Runner, Target, in_turn, rounds
 from stayfast.lab.load.schedule import Limit, Shot, Workload, shots
 
@@ -66,7 +66,9 @@ def health_of(record: Record, lags_s: Sequence[float], *, n_scheduled: int, seco
 
 
 def _verdict(health: Health, record: Record) -> list[str]:
-    bound_s = max(LEAST_BOUND_S, TTFT_SHARE * _median_ttft_s(record))
+    sent = zip(record.samples.floats["first_s"], record.samples.floats["sent_s"], strict=True)
+    ttfts_s = sorted(first_s - sent_s for first_s, sent_s in sent if not isnan(first_s - sent_s))
+    bound_s = max(LEAST_BOUND_S, TTFT_SHARE * _quantile(ttfts_s, 0.5))
     reasons = []
     late_s = health.lateness_p99_s if health.requested_rps else 0.0  # a closed loop has no schedule to be late on
     for what, p99_s in (("its sends were late by", late_s), ("its loop lagged by", health.loop_lag_p99_s)):
@@ -81,12 +83,6 @@ def _verdict(health: Health, record: Record) -> list[str]:
     if reasons:
         reasons[-1] += f" (try a quieter machine or {'a lower rate' if health.requested_rps else 'fewer callers'})"
     return reasons
-
-
-def _median_ttft_s(record: Record) -> float:
-    floats = record.samples.floats
-    ttfts_s = (first - sent for first, sent in zip(floats["first_s"], floats["sent_s"], strict=True))
-    return _quantile(sorted(ttft_s for ttft_s in ttfts_s if not isnan(ttft_s)), 0.5)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -127,8 +123,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a report comes from."""
-
     command: str = ""
     machine: dict[str, str] = field(default_factory=dict)
 
@@ -172,8 +166,6 @@ async def _load(plan: Plan, runner: Runner, fixed: Sequence[Shot], n_targets: in
 
 
 class _Measured:
-    """Makes results."""
-
     def __init__(self, plan: Plan, runner: Runner, fixed: Sequence[Shot], lag: LoopLag, cpu_share: float) -> None:
         self._plan = plan
         self._runner = runner
@@ -220,7 +212,10 @@ class _Measured:
         elif not any(not error for error in record.samples.errors):
             if record.unreached:
                 notes.append(f"{record.unreached}.")
-            notes.append(f"Nothing succeeded: {_ends(record.samples)}.")
+            counted = Counter(f"status {status}" if status >= FIRST_BAD else str(error)
+                              for status, error in zip(record.samples.ints["status"], record.samples.errors, strict=True))
+            ends = ", ".join(f"{end} ({n})" for end, n in counted.most_common(MOST_ENDS))
+            notes.append(f"Nothing succeeded: {ends}.")
             if record.excerpt:
                 notes.append(f"The first failed answer said: {record.excerpt}")
         return tuple(notes)
@@ -245,13 +240,6 @@ def described(plan: Plan, n_targets: int = 1) -> dict[str, str]:
         found["warm-up"] = f"{said(limit.warmup_s)}, not measured"
     found["time-out"] = f"{said(plan.timeout_s)} from the intended start"
     return found
-
-
-def _ends(samples: Samples) -> str:
-    """How the failed ended, most frequent first: "status 401 (5), timeout (2)"."""
-    ends = Counter(f"status {status}" if status >= FIRST_BAD else str(error)
-                   for status, error in zip(samples.ints["status"], samples.errors, strict=True))
-    return ", ".join(f"{end} ({n})" for end, n in ends.most_common(MOST_ENDS))
 
 
 @contextmanager

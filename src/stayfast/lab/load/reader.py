@@ -139,7 +139,9 @@ class ChatReader(Reader):
             delta = choice.delta
             if choice.text or (delta is not None and (delta.content or _is_shown(delta))):
                 found = SHOWN
-            elif delta is not None and found == NOTHING and _is_reasoning(delta):
+            elif delta is not None and found == NOTHING and (
+                    delta.reasoning_content or delta.reasoning
+                    or any(detail.text or detail.summary for detail in delta.reasoning_details or ())):
                 found = HIDDEN
             if choice.finish_reason:
                 self._has_finished = True
@@ -171,11 +173,6 @@ def _is_shown(delta: _Delta) -> bool:
     if delta.refusal or (delta.function_call is not None and delta.function_call.arguments):
         return True
     return any(call.function is not None and call.function.arguments for call in delta.tool_calls or ())
-
-
-def _is_reasoning(delta: _Delta) -> bool:
-    return bool(delta.reasoning_content or delta.reasoning) or any(
-        detail.text or detail.summary for detail in delta.reasoning_details or ())
 
 
 class _Part(Struct, gc=False):
@@ -289,9 +286,7 @@ _OK, _TOO_MANY = 200, 429
 
 class Exchange:
     """One answer: instants of the clock (NaN: did not happen) and what was in it. `done` is set when it has ended.
-
-    `allows_empty`: an answer that is whole by the protocol is good although nothing was generated.
-    """
+    `allows_empty`: an answer that is whole by the protocol is good although nothing was generated."""
 
     __slots__ = ("_allows_empty", "_body", "_gaps", "_n_body", "_splitter", "_streams", "_zero_at", "done",
                  "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "reader",

@@ -45,8 +45,6 @@ class Error(StrEnum):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One request as it went."""
-
     number: int
     at_s: float
     sent_s: float = nan
@@ -161,8 +159,7 @@ class Gaps:
             self._widen()
         factor = self.bin_s / other.bin_s
         for number, counts in other.bins.items():
-            into = self.bins.setdefault(int(number / factor), {})
-            _sum_into(into, counts)
+            _sum_into(self.bins.setdefault(int(number / factor), {}), counts)
 
     def pooled(self) -> dict[int, int]:
         """Counts by bucket over the whole run, in rising order of bucket."""
@@ -214,10 +211,8 @@ class Slo:
 
 
 def parse_slo(text: str, *, null_passes: bool = False) -> Slo:
-    """Read "ttft:500ms e2e:5s". A unit must be given: other tools read a bare number as ms, others as seconds.
-
-    Raises ValueError saying which term is wrong and what is expected.
-    """
+    """Read "ttft:500ms e2e:5s". A unit must be given: other tools read a bare number as ms, others as seconds. Raises
+    ValueError saying which term is wrong and what is expected."""
     bounds: dict[str, float] = {}
     for term in text.replace(",", " ").split():
         match = _TERM.fullmatch(term)
@@ -230,16 +225,12 @@ def parse_slo(text: str, *, null_passes: bool = False) -> Slo:
             raise ValueError(f"SLO {term!r}: say the unit, {number}ms or {number}s")
         if name in bounds:
             raise ValueError(f"SLO {term!r}: {name} is bounded twice")
-        bounds[name] = _seconds(term, number, unit.lower())
+        try:
+            bounds[name] = float(number) * (1e-3 if unit.lower() == "ms" else 1.0)
+        except ValueError as why:
+            raise ValueError(f"SLO {term!r}: {number!r} is not a number") from why
     given: dict[str, Any] = {f"{name}_s": bound_s for name, bound_s in bounds.items()}
     return Slo(**given, null_passes=null_passes)
-
-
-def _seconds(term: str, number: str, unit: str) -> float:
-    try:
-        return float(number) * (1e-3 if unit == "ms" else 1.0)
-    except ValueError as why:
-        raise ValueError(f"SLO {term!r}: {number!r} is not a number") from why
 
 
 class Goodput(msgspec.Struct, frozen=True):

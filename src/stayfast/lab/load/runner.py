@@ -142,10 +142,8 @@ class Runner:
             self.is_all_sent = True
 
     async def closed_loop(self, rounds: Iterable[Round], shots: Sequence[Iterator[Shot]], n_concurrent: int) -> None:
-        """In each round `n_concurrent` callers ask its target over and over; it ends with their last answers.
-
-        `shots`: one endless sequence a target.
-        """
+        """In each round `n_concurrent` callers ask its target over and over; it ends with their last answers. `shots`: one
+        endless sequence a target."""
         for turn in rounds:
             if self.is_stopped or self._has_enough(turn.target):
                 continue

@@ -136,8 +136,6 @@ def _turns_after(shot: Shot) -> list[Shot]:
 
 
 class _Draw:
-    """Draws what is asked."""
-
     def __init__(self, workload: Workload, rng: Random) -> None:
         self._workload = workload
         self._rng = rng
@@ -178,7 +176,6 @@ class Prompts:
         self.system = self._book.passage(0, n_system)
 
     def user(self, shot: Shot) -> str:
-        """What the user says in this turn."""
         if shot.blocks:
             n_blocks = min(len(shot.blocks), -(-shot.n_input // BLOCK_TOKENS))
             sizes = [BLOCK_TOKENS] * (n_blocks - 1) + [shot.n_input - BLOCK_TOKENS * (n_blocks - 1)]

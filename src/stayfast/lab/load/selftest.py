@@ -202,11 +202,9 @@ def lines(found: Found) -> list[str]:
             f"{found.read_s_per_chunk * 1e6:.1f} us for the client's reading alone")
     late_s = (health.lateness_p50_s, health.lateness_p99_s, health.lateness_max_s)
     lag_s = (health.loop_lag_p50_s, health.loop_lag_p99_s, health.loop_lag_max_s)
-    return [told,
-            f"first piece  stamped {_spread(found.ttft_error_s)} after it was written",
-            f"last piece   stamped {_spread(found.end_error_s)} after it was written",
-            f"lateness     {_figures(late_s)}", f"loop lag     {_figures(lag_s)}", cost,
-            *(f"INVALID      {reason}" for reason in health.verdict)]
+    return [told, f"first piece  stamped {_spread(found.ttft_error_s)} after it was written",
+            f"last piece   stamped {_spread(found.end_error_s)} after it was written", f"lateness     {_figures(late_s)}",
+            f"loop lag     {_figures(lag_s)}", cost, *(f"INVALID      {reason}" for reason in health.verdict)]
 
 
 def _spread(errors_s: Sequence[float]) -> str:

@@ -48,8 +48,6 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step gave."""
-
     load: float
     goodput_rps: float
     p99_s: float  # of ttft_sched; infinite where more than 1 % failed

@@ -28,9 +28,8 @@ from stayfast.wire.json_input import decode
 
 
 def check_simulated(settings: Settings) -> None:
-    """Raises ValueError for upstreams that are not simulated and stores that are not memory: what is outside of this
-    process answers in real time.
-    """
+    """Raises ValueError for upstreams that are not simulated and stores that are not memory: what is outside of this process
+    answers in real time."""
     upstreams = settings.upstreams.items()
     real = [f"{name} (kind {its.kind})" for name, its in upstreams if not isinstance(its, SimulatedUpstream)]
     if real:
@@ -41,11 +40,9 @@ def check_simulated(settings: Settings) -> None:
 
 
 def virtual(settings: Settings, clock: Clock, seed: int) -> System:
-    """The system of these settings; call it on the virtual loop. Everything that is drawn comes from `seed`.
-
-    Metrics are kept as usual, request lines and spans are not written: there is no thread to write them. Raises ValueError
-    as `check_simulated` does.
-    """
+    """The system of these settings; call it on the virtual loop. Everything that is drawn comes from `seed`. Metrics are
+    kept as usual, request lines and spans are not written: there is no thread to write them. Raises ValueError as
+    `check_simulated` does."""
     check_simulated(settings)
     quiet = replace(settings, log=Log(level="error", requests=False), tracing=Tracing())
     return build(quiet, Observers(quiet, clock), {}, clock, Random(seed))
@@ -113,6 +110,5 @@ class PipelineTarget:
         exchange.server_timing = reply.server_timing()
 
     def close(self) -> None:
-        """What is on its way ends as a time-out."""
         for patience in list(self._running):
             patience.reschedule(0)

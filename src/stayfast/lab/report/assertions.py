@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from stayfast.lab.load.result import Error
-from stayfast.lab.load.stats import LATENCIES, Measured, Spread, of_offered
+from stayfast.lab.load.stats import LATENCIES, Measured, of_offered
 
 SHARES: Final = ("goodput", "errors", *(str(error) for error in Error if error))
 _RATES: Final = ("rps", "goodput_rps", "output_tokens_per_s")
@@ -103,22 +103,21 @@ def _checked(assertion: Assertion, run: Measured) -> Checked:
         return Checked(assertion, actual, holds, f"{run.error_share:.1%} of the offered failed and have none")
     metric = assertion.metric
     n_values = run.spreads[metric].n + run.n_without(metric) if metric in LATENCIES else 0
-    n_needed = _n_needed(assertion.statistic)
+    n_needed = (  # of a quantile
+        ceil(1 / (1 - float(assertion.statistic[1:]) / 100) - 0.01) if assertion.statistic[:1] == "p" else 0)
     if n_values < n_needed:
         return Checked(assertion, actual, holds=False, why=f"{n_values} values have no {assertion.statistic} but their "
                        f"maximum: {n_needed} are needed")
     return Checked(assertion, actual, holds)
 
 
-def _n_needed(statistic: str) -> int:
-    """How many values a quantile needs, 0 for other statistics."""
-    return ceil(1 / (1 - float(statistic[1:]) / 100) - 0.01) if statistic[:1] == "p" else 0
-
-
 def figure(run: Measured, metric: str, statistic: str) -> float:
     """A run's figure; quantiles and `max` count failures as slower than any answer."""
     if metric in LATENCIES:
-        return _latency(run.spreads[metric], run.n_without(metric), statistic)
+        if statistic == "mean":
+            return run.spreads[metric].mean_s
+        share = {"min": 0.0, "max": 1.0}.get(statistic)
+        return of_offered(run.spreads[metric], run.n_without(metric), float(statistic[1:]) / 100 if share is None else share)
     rates = {"rps": run.n_whole, "goodput_rps": run.goodput.n_good, "output_tokens_per_s": run.n_output}
     if metric in rates:
         return run.rate(rates[metric])
@@ -129,13 +128,6 @@ def figure(run: Measured, metric: str, statistic: str) -> float:
     if metric == "errors":
         return run.error_share
     return run.errors[metric] / run.n_offered if run.n_offered else nan
-
-
-def _latency(spread: Spread, n_failed: int, statistic: str) -> float:
-    if statistic == "mean":
-        return spread.mean_s
-    share = {"min": 0.0, "max": 1.0}.get(statistic)
-    return of_offered(spread, n_failed, float(statistic[1:]) / 100 if share is None else share)
 
 
 def _is_statistic(text: str) -> bool:

@@ -126,7 +126,8 @@ def _replicas(run: Measured, quantity: str, rng: Random, n_draws: int) -> _Repli
     if quantity in {"goodput", "errors"}:
         good = run.goodput.is_good if quantity == "goodput" else bytes(bool(error) for error in run.result.samples.errors)
         return _of_share(good, run.result.samples.floats["at_s"], rng, n_draws)
-    name, share = quantity_parts(quantity)
+    name, percent = quantity.rsplit(".p", 1)
+    share = float(percent) / 100
     spread = run.spreads[name]
     if not spread.n:
         return _Replicas(nan, [], is_few=True)
@@ -135,12 +136,6 @@ def _replicas(run: Measured, quantity: str, rng: Random, n_draws: int) -> _Repli
     rank = min(n, max(1.0, share * n + 0.5))
     draws = [spread.at(rng.betavariate(rank, n + 1 - rank)) for _ in range(n_draws)]
     return _Replicas(spread.at(share), draws, is_few=spread.n / effect * min(share, 1 - share) < FEW / 20)
-
-
-def quantity_parts(quantity: str) -> tuple[str, float]:
-    """"ttft.p99" -> ("ttft", 0.99)."""
-    name, quantile = quantity.rsplit(".p", 1)
-    return name, float(quantile) / 100
 
 
 def _of_share(is_one: bytes | bytearray, at_s: "array[float]", rng: Random, n_draws: int) -> _Replicas:

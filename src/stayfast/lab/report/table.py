@@ -6,7 +6,6 @@ from typing import Final
 
 from stayfast.core import units as amounts
 from stayfast.core.units import printable
-from stayfast.lab.load.result import Health
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.assertions import SHARES, Checked
 from stayfast.lab.report.compare import Comparison, Interval, Row
@@ -48,8 +47,7 @@ class Ink:
 
 def report(runs: Sequence[Measured], ink: Ink) -> str:
     """All runs: each in full where there are one or two, else one line each under a common head."""
-    blocks = [_one(run, ink) for run in runs] if len(runs) <= 2 else [_many(runs, ink)]
-    return "\n".join(blocks)
+    return "\n".join(_one(run, ink) for run in runs) if len(runs) <= 2 else _many(runs, ink)
 
 
 def comparison(result: Comparison, ink: Ink) -> str:
@@ -68,13 +66,8 @@ def comparison(result: Comparison, ink: Ink) -> str:
 
 
 def assertions(checks: Iterable[Checked], ink: Ink) -> str:
-    return "".join(_asserted(check, ink) for check in checks)
-
-
-def _asserted(check: Checked, ink: Ink) -> str:
-    mark = ink.green("holds") if check.holds else ink.red("FAILS")
-    why = f" ({check.why})" if check.why else ""
-    return f"{mark}  {printable(check.assertion.read_as)}: {actual(check)}{why}\n"
+    return "".join(f"{ink.green('holds') if check.holds else ink.red('FAILS')}  {printable(check.assertion.read_as)}: "
+                   f"{actual(check)}{f' ({check.why})' if check.why else ''}\n" for check in checks)
 
 
 def actual(check: Checked) -> str:
@@ -129,13 +122,10 @@ def _counts(run: Measured, ink: Ink) -> list[str]:
     lines.append(f"  rate      {amounts.rate(run.rate(run.n_offered))} offered, {amounts.rate(run.rate(run.n_output))} "
                  f"output tokens (by {result.counted_by}) over {amounts.seconds(result.duration_s)}; "
                  f"spike p99/p50 of ttft_sched {amounts.factor(run.spike_factor())}")
-    return [*lines, ink.dim(_client(result.health))]
-
-
-def _client(health: Health) -> str:
+    health = result.health
     late = ", ".join(f"{name} {amounts.seconds(value_s)}" for name, value_s in (
         ("p50", health.lateness_p50_s), ("p99", health.lateness_p99_s), ("max", health.lateness_max_s)))
-    return f"  client    late {late}; loop lag p99 {amounts.seconds(health.loop_lag_p99_s)}"
+    return [*lines, ink.dim(f"  client    late {late}; loop lag p99 {amounts.seconds(health.loop_lag_p99_s)}")]
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -162,14 +152,10 @@ def _compared(row: Row, ink: Ink) -> str:
     show = amounts.share if is_share else amounts.seconds
     paint = ink.red if row.is_regression else ink.green if row.verdict == "better" else ink.dim
     few = ", few values" if row.is_few else ""
-    between = f"{_span(row.difference, is_share=is_share):32} {ratio_of(row):24}"
+    of = row.ratio
+    ratio = amounts.DASH if isnan(of.value) else f"{of.value:.3f} [{of.low:.3f}, {of.high:.3f}]"
+    between = f"{_span(row.difference, is_share=is_share):32} {ratio:24}"
     return f"  {row.quantity:16}{show(row.a):>{_WIDTH}}{show(row.b):>{_WIDTH}}   {between} {paint(row.verdict + few)}"
-
-
-def ratio_of(row: Row) -> str:
-    """"1.202 [1.129, 1.271]"."""
-    ratio = row.ratio
-    return amounts.DASH if isnan(ratio.value) else f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def _span(interval: Interval, *, is_share: bool) -> str:

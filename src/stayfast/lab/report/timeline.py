@@ -80,19 +80,16 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
         return [Exact(values[row] for row in some if name == "lateness" or not errors[row]) for some in rows]
 
     first, last, late = spreads("ttft_sched"), spreads("e2e_sched"), spreads("lateness")
-    return Timeline(
-        bin_s, rates(len), rates(lambda some: sum(is_good[row] for row in some)),
-        rates(lambda some: sum(1 for row in some if errors[row])), _in_flight(samples, bin_s, n_bins),
-        rates(lambda some: sum(n_output[row] for row in some)), [spread.at(0.5) for spread in first],
-        [spread.at(0.99) for spread in first], [spread.at(0.5) for spread in last], [spread.at(0.99) for spread in last],
-        [spread.at(0.99) for spread in late])
-
-
-def _in_flight(samples: Samples, bin_s: float, n_bins: int) -> list[int]:
     sent, ended = samples.floats["sent_s"], samples.floats["ended_s"]
     was_sent = [not isnan(sent_s) and not isnan(ended_s) for sent_s, ended_s in zip(sent, ended, strict=True)]
     begins, ends = array("d", sorted(compress(sent, was_sent))), array("d", sorted(compress(ended, was_sent)))
-    return [bisect_right(begins, number * bin_s) - bisect_right(ends, number * bin_s) for number in range(n_bins)]
+    in_flight = [bisect_right(begins, n * bin_s) - bisect_right(ends, n * bin_s) for n in range(n_bins)]
+    return Timeline(
+        bin_s, rates(len), rates(lambda some: sum(is_good[row] for row in some)),
+        rates(lambda some: sum(1 for row in some if errors[row])), in_flight,
+        rates(lambda some: sum(n_output[row] for row in some)), [spread.at(0.5) for spread in first],
+        [spread.at(0.99) for spread in first], [spread.at(0.5) for spread in last], [spread.at(0.99) for spread in last],
+        [spread.at(0.99) for spread in late])
 
 
 def heat_of_rows(samples: Samples, name: str, span_s: float) -> Heat:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from stayfast.policy.cache.answer_clusters import Votes
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
 from stayfast.policy.cache.lexical import Wording, wording
-from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, EligibleConfig, Fixed, Judgement, judge, why_not
+from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, EligibleConfig, Fixed, judge, why_not
 from stayfast.stores.vectors import Vectors
 
 TEXTS = ("text", "question", "query")
@@ -203,14 +203,11 @@ class Online:
             self.seen.append(Seen(judged.features, is_right))
         rule, is_hit = self._rule, not judged.why
         if not is_hit or (isinstance(rule, Calibrator) and rng.random() < rule.config.audit):
-            self._learn(judged, is_right=is_right, was_given=is_hit)
+            if judged.nearest is not None and judged.features and isinstance(rule, Calibrator):
+                rule.learn(judged.features, is_right=is_right, was_given=is_hit)
+                self._votes.judged(judged.nearest.answer, is_right=is_right, was_given=is_hit)
             self._keep(number, read, [key for key, _ in near])
         return is_right if is_hit else None
-
-    def _learn(self, judged: Judgement, *, is_right: bool, was_given: bool) -> None:
-        if judged.nearest is not None and judged.features and isinstance(self._rule, Calibrator):
-            self._rule.learn(judged.features, is_right=is_right, was_given=was_given)
-            self._votes.judged(judged.nearest.answer, is_right=is_right, was_given=was_given)
 
     def _keep(self, number: int, read: Wording, near: Sequence[int]) -> None:
         """A phrasing of a neighbour's answer where the judge finds them the same, else of a new one."""

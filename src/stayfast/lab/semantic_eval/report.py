@@ -21,7 +21,8 @@ def as_text(found: Evaluation, ink: Ink) -> str:
         lines.append(ink.red(f"careful: {found.n_torn} pairs are called different, and the same by way of others"))
     lines += ["", *_text_table("at most wrong", found.calibrated, ink), "",
               *_text_table("fixed threshold", found.fixed, ink), ""]
-    lines.append("not answered, at the first: " + _reasons(found.calibrated[0]))
+    others = [f"{why} {n:,}" for why, n in found.calibrated[0].why.items() if why != "hit"]
+    lines.append(f"not answered, at the first: {', '.join(others[:_N_REASONS])}")
     if not any(row.n_hits for row in found.calibrated):
         lines.append("nothing was proven safe to answer: too few questions, or too few that come again in other words")
     return "\n".join(lines) + "\n"
@@ -29,12 +30,8 @@ def as_text(found: Evaluation, ink: Ink) -> str:
 
 def _text_table(name: str, rows: Sequence[Row], ink: Ink) -> list[str]:
     head = ink.dim(f"{name:>16}" + "".join(f"{word:>16}" for word in HEADS))
-    return [head, *(_text_line(row, ink) for row in rows)]
-
-
-def _text_line(row: Row, ink: Ink) -> str:
-    words = "".join(f"{cell:>16}" for cell in _cells(row))
-    return words if row.holds else ink.red(words)
+    lines = [(row, "".join(f"{cell:>16}" for cell in _cells(row))) for row in rows]
+    return [head, *(line if row.holds else ink.red(line) for row, line in lines)]
 
 
 def rule_of(row: Row) -> str:
@@ -50,11 +47,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     """The rule, and its figures in the order of HEADS."""
     return (rule_of(row), amounts.share(row.hit_rate), error_of(row.n_hits, row.error),
             amounts.share(row.second_half_hit_rate), error_of(row.n_hits, row.second_half_error), f"{row.n_kept:,}")
-
-
-def _reasons(row: Row) -> str:
-    others = [f"{why} {n:,}" for why, n in row.why.items() if why != "hit"]
-    return ", ".join(others[:_N_REASONS])
 
 
 _MOST_ERROR = 0.16  # of what is drawn

@@ -77,7 +77,12 @@ class Answer:
             record.status = said.status
             record.first_byte_s = desk.clock.now() - self._asked_at
             desk.grades.note_answer(self._request.key, self._request.body, desk.clock.now(), said)
-            await self._say(said, answering)
+            if said.body is None:
+                await self._stream(said, answering)
+            else:
+                self._connection.write(whole_response(
+                    head_lines(said.status, said.headers, desk.dates), said.body,
+                    connection_line(self._request, keep_alive=self._request.keep_alive)))
             record.ended = WHOLE
         except Broke as broke:
             record.ended = broke.kind
@@ -93,14 +98,6 @@ class Answer:
             answering.close()
             record.seconds = desk.clock.now() - self._asked_at
         self._connection.finish(self._request)
-
-    async def _say(self, said: Head, answering: Answering) -> None:
-        if said.body is None:
-            await self._stream(said, answering)
-            return
-        lines = head_lines(said.status, said.headers, self._desk.dates)
-        self._connection.write(whole_response(lines, said.body, connection_line(self._request,
-                                                                                keep_alive=self._request.keep_alive)))
 
     async def _stream(self, said: Head, answering: Answering) -> None:
         connection, request, record = self._connection, self._request, self._record

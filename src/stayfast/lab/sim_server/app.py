@@ -29,11 +29,9 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Where the simulator listens, and what it takes. Sizes in bytes.
-
-    `key`: demanded of every client, 401 without it; None: all keys are good, and none. `control_anywhere`: the control
-    endpoints answer although the address can be reached from other machines.
-    """
+    """Where the simulator listens, and what it takes. Sizes in bytes. `key`: demanded of every client, 401 without it; None:
+    all keys are good, and none. `control_anywhere`: the control endpoints answer although the address can be reached from
+    other machines."""
 
     host: str = "127.0.0.1"
     port: int = 8100

@@ -52,11 +52,9 @@ class Records:
         return self._n
 
     def keep(self, record: Record) -> None:
-        """Remember it, and forget the oldest."""
         self._kept.append(record)
 
     def last(self, n: int) -> Iterable[Record]:
-        """The last `n`, the newest first."""
         return islice(reversed(self._kept), n)
 
     def clear(self) -> None:
@@ -135,7 +133,8 @@ class Grades:
         before = refused.pop(crc32(body), None)
         if len(refused) >= MAX_OPEN:
             del refused[next(iter(refused))]
-        refused[crc32(body)] = _Refused(now, _retry_after_s(said), before.n_retries if before is not None else 0)
+        retry_after_s = next((float(value) for name, value in said.headers if name == "retry-after"), None)
+        refused[crc32(body)] = _Refused(now, retry_after_s, before.n_retries if before is not None else 0)
 
     def told(self) -> dict[str, Grade]:
         """Every client's grade, by the beginning of its key's digest."""
@@ -144,10 +143,3 @@ class Grades:
     def clear(self) -> None:
         self._grades.clear()
         self._refused.clear()
-
-
-def _retry_after_s(said: Head) -> float | None:
-    for name, value in said.headers:
-        if name == "retry-after":
-            return float(value)
-    return None

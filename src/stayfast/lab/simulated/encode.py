@@ -156,26 +156,28 @@ class Answer:
 
     def whole(self, texts: list[str], reason: Reason, n_output: int) -> bytes:
         """The whole body of an answer that is not streamed. `texts`: each choice's, or the arguments of the call."""
-        fold = self._fold()
+        fold: Fold
+        match self._ask.api:
+            case Api.MESSAGES:
+                fold = MessagesFold()
+            case Api.RESPONSES:
+                fold = ResponsesFold()
+            case api:
+                fold = ChatFold(is_chat=api is Api.CHAT)
         tool = self._ask.tool
         events = self._for_choices(self._writer.events(Begin(self._id, self._ask.model)))
         if tool is not None:
             for delta in (ToolBegin(0, self._call_id, tool), ToolDelta(0, texts[0])):
                 events += self._for_choices(self._writer.events(delta))
         else:
-            events += self._texts(texts)
+            for index, text in enumerate(texts):
+                *opening, content = self._writer.events(TextDelta(text))
+                events += self._for_choices(opening)
+                events.append(self._dressed(content if index == 0 else _of_choice(content, index)))
         events += self._for_choices(self._writer.events(self._finish(reason)))
         for said in (*events, *self._ends(n_output)):
             fold.add(said)
         return fold.body()
-
-    def _texts(self, texts: list[str]) -> list[Json]:
-        events = []
-        for index, text in enumerate(texts):
-            *opening, content = self._writer.events(TextDelta(text))
-            events += self._for_choices(opening)
-            events.append(self._dressed(content if index == 0 else _of_choice(content, index)))
-        return events
 
     def _finish(self, reason: Reason) -> Finish:
         self._is_incomplete = reason in ("length", "content_filter")
@@ -222,14 +224,6 @@ class Answer:
             return b"".join([b"data: " + _ENCODER.encode(said) + b"\n\n" for said in events])
         return b"".join([sse.event(_ENCODER.encode(said), said["type"]) for said in events])
 
-    def _fold(self) -> Fold:
-        match self._ask.api:
-            case Api.MESSAGES:
-                return MessagesFold()
-            case Api.RESPONSES:
-                return ResponsesFold()
-        return ChatFold(is_chat=self._ask.api is Api.CHAT)
-
 
 def _of_choice(said: Json, index: int) -> Json:
     """The event of the first choice, as that of another."""
@@ -239,7 +233,10 @@ def _of_choice(said: Json, index: int) -> Json:
 
 def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
     if ask.api is Api.EMBEDDINGS:
-        return _embeddings(ask)
+        data = [{"object": "embedding", "index": index, "embedding": _vector(digest, ask.n_dimensions, ask.is_base64)}
+                for index, digest in enumerate(ask.inputs)]
+        usage = {"prompt_tokens": ask.n_prompt_tokens, "total_tokens": ask.n_prompt_tokens}
+        return _ENCODER.encode({"object": "list", "data": data, "model": ask.model, "usage": usage})
     if ask.api is Api.COUNT_TOKENS:
         return _ENCODER.encode({"input_tokens": ask.n_prompt_tokens})
     n_texts = ask.n_choices if ask.api in (Api.CHAT, Api.COMPLETIONS) else 1
@@ -250,15 +247,8 @@ def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
     return Answer(ask, name, created_at).whole(texts, pace.reason, pace.n_output * ask.n_choices)
 
 
-def _embeddings(ask: Ask) -> bytes:
-    """The same input always gets the same vector, of length about 1."""
-    data = [{"object": "embedding", "index": index, "embedding": _vector(digest, ask.n_dimensions, ask.is_base64)}
-            for index, digest in enumerate(ask.inputs)]
-    usage = {"prompt_tokens": ask.n_prompt_tokens, "total_tokens": ask.n_prompt_tokens}
-    return _ENCODER.encode({"object": "list", "data": data, "model": ask.model, "usage": usage})
-
-
 def _vector(digest: int, n_dimensions: int, is_base64: bool) -> list[float] | str:
+    """The same input always gets the same vector, of length about 1."""
     length = n_dimensions**0.5
     values = [_FLOATS[byte] / length for byte in Random(digest).randbytes(n_dimensions)]
     return b64encode(array("f", values).tobytes()).decode() if is_base64 else values

@@ -9,13 +9,11 @@ time, first come first served; all running sequences grow at the same pace, so o
 
 so nothing happens token by token: a sequence's end, and each chunk that somebody waits for, is one entry in one heap.
 Continuous batching lets a sequence join as soon as there is room. Static batching fills a batch, pads all prompts to the
-longest, and lets nobody in (and no whole answer out) until its longest answer has ended: the straggler.
-Source: iteration-level scheduling (Orca, OSDI 2022), paged KV memory (vLLM, SOSP 2023). Defaults are assumed, of the size
-of an 8B model on one H100.
-A prompt that begins like one before it needs no prefill for what is the same, as long as the cache keeps it: least recently
-used blocks of 64 tokens go first.
-When wrong: real engines preempt and speculate; chunked prefill is only the `decode_share` here. Sag and the
-fault `slow` do not apply: the engine has its own pace.
+longest, and lets nobody in (and no whole answer out) until its longest answer has ended: the straggler. Source:
+iteration-level scheduling (Orca, OSDI 2022), paged KV memory (vLLM, SOSP 2023). Defaults are assumed, of the size of an 8B
+model on one H100. A prompt that begins like one before it needs no prefill for what is the same, as long as the cache keeps
+it: least recently used blocks of 64 tokens go first. When wrong: real engines preempt and speculate; chunked prefill is only
+the `decode_share` here. Sag and the fault `slow` do not apply: the engine has its own pace.
 """
 
 import asyncio
@@ -139,7 +137,13 @@ class Engine:
     async def wait_token(self, sequence: Sequence, n: int) -> None:
         """Return when the sequence's `n`-th token is there. Its prefill must be awaited first (`sequence.started`)."""
         assert sequence.joined_at_v is not None
-        await self._wait_v(sequence.joined_at_v + n - 1)
+        target = sequence.joined_at_v + n - 1
+        self._advance()
+        if target > self._v + _EPSILON:
+            waiter = asyncio.get_running_loop().create_future()
+            self._push(target, waiter)
+            self._arm()
+            await waiter
 
     async def wait_whole(self, sequence: Sequence) -> None:
         """Return when a whole answer may leave."""
@@ -174,18 +178,13 @@ class Engine:
         if waiting and has_place and waiting[0].kv <= self.n_kv_free:
             first = waiting.popleft()
             self.n_kv_free -= first.kv
-            self._prefill((first,), first.n_prompt - self._reused(first))
+            if self._cache is not None:
+                now = self._clock.now()
+                n_cached = self._cache.n_known(first.blocks, now) * CACHE_BLOCK_TOKENS
+                self._cache.sent(first.blocks, now)
+                first.n_cached = min(n_cached, first.n_prompt - 1)  # one at least is computed: the answer follows from it
+            self._prefill((first,), first.n_prompt - first.n_cached)
         self._arm()
-
-    def _reused(self, sequence: Sequence) -> int:
-        """Tokens of its prompt that are cached; the rest will be. One at least is computed: the answer follows from it."""
-        if self._cache is None:
-            return 0
-        now = self._clock.now()
-        n_cached = self._cache.n_known(sequence.blocks, now) * CACHE_BLOCK_TOKENS
-        self._cache.sent(sequence.blocks, now)
-        sequence.n_cached = min(n_cached, sequence.n_prompt - 1)
-        return sequence.n_cached
 
     def _prefill(self, sequences: tuple[Sequence, ...], n_tokens: int) -> None:
         self._prefilling = sequences
@@ -212,13 +211,6 @@ class Engine:
         if sequence.joined_at_v is not None:
             self.n_running -= 1
 
-    def _ended(self, sequence: Sequence) -> None:
-        if not sequence.has_left:
-            sequence.has_left = True
-            self._released(sequence)
-            if sequence.on_end is not None:
-                sequence.on_end()
-
     def _rate(self) -> float:
         """Tokens a second of each running sequence."""
         model = self._model
@@ -231,15 +223,6 @@ class Engine:
         if now > self._at:
             self._v += (now - self._at) * self._rate()
             self._at = now
-
-    async def _wait_v(self, target: float) -> None:
-        self._advance()
-        if target <= self._v + _EPSILON:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._push(target, waiter)
-        self._arm()
-        await waiter
 
     def _push(self, target: float, entry: "Sequence | asyncio.Future[None]") -> None:
         heappush(self._heap, (target, next(self._order), entry))
@@ -265,7 +248,11 @@ class Engine:
             entry = heappop(self._heap)[2]
             n_done += 1
             if isinstance(entry, Sequence):
-                self._ended(entry)
+                if not entry.has_left:
+                    entry.has_left = True
+                    self._released(entry)
+                    if entry.on_end is not None:
+                        entry.on_end()
             elif not entry.done():
                 entry.set_result(None)
         if n_done:
@@ -288,7 +275,6 @@ class StaticEngine(Engine):
         self._whole: list[asyncio.Future[None]] = []
 
     async def wait_whole(self, sequence: Sequence) -> None:
-        """Return when the whole batch has ended."""
         if sequence in self._batch:
             waiter = asyncio.get_running_loop().create_future()
             self._whole.append(waiter)

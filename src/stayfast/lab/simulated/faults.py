@@ -97,8 +97,6 @@ class Broke(Exception):
 
 
 class Weather(StrEnum):
-    """The regimes."""
-
     NORMAL = "normal"
     DEGRADED = "degraded"
     BROWNOUT = "brownout"
@@ -156,15 +154,12 @@ class Forecast:
     def at(self, age_s: float) -> Weather:
         """The weather `age_s` seconds into the provider's life."""
         while age_s >= self._until_s:
-            self._move()
+            targets, weights = zip(*_MOVES[self._weather[-1]], strict=True)
+            weather = self._rng.choices(targets, weights)[0]
+            self._from_s.append(self._until_s)
+            self._weather.append(weather)
+            self._until_s += self._stay_s(weather)
         return self._weather[bisect_right(self._from_s, max(age_s, 0.0)) - 1]
 
     def _stay_s(self, weather: Weather) -> float:
         return self._rng.expovariate(1 / self._regimes.of(weather).mean_s)
-
-    def _move(self) -> None:
-        targets, weights = zip(*_MOVES[self._weather[-1]], strict=True)
-        weather = self._rng.choices(targets, weights)[0]
-        self._from_s.append(self._until_s)
-        self._weather.append(weather)
-        self._until_s += self._stay_s(weather)

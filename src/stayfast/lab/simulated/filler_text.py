@@ -40,8 +40,7 @@ def word_bytes(start: int, n: int) -> bytes:
 
 def n_tokens_in(text: str) -> int:
     """What a prompt counts: each word one token, as in answers. What words have beyond eight bytes on average (code, other
-    scripts, data) counts a token for each four bytes.
-    """
+    scripts, data) counts a token for each four bytes."""
     if not text:
         return 0
     n_words = text.count(" ") + text.count("\n") + 1

@@ -42,8 +42,7 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
     """`links[n]` stands for its first n + 1 blocks, which have `tokens[n]` tokens; marks by the number of blocks that they
-    close, in order, with their time to live. `fault`: why the provider refuses it; empty: it does not.
-    """
+    close, in order, with their time to live. `fault`: why the provider refuses it; empty: it does not."""
 
     links: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -74,8 +73,7 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | 
     link = hash((model, said.get("prompt_cache_key")))
     if rules == "automatic":
         is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in said
-        return _in_steps(asked(body).prompt, link,
-                         "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
+        return _in_steps(asked(body).prompt, link, "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
     laid = Laid(body, api)
     links, tokens, marks, n_all, fault = [], [], [], 0, ""
     for n, block in enumerate(laid.blocks, 1):
@@ -93,8 +91,7 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | 
         fault = fault or _refusal(marks)
     options = said.get("prompt_cache_options")
     is_explicit = isinstance(options, dict) and options.get("mode") == "explicit"
-    return Prompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit,
-                  fault)
+    return Prompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit, fault)
 
 
 def _read(block: Block, api: Api) -> tuple[Any, str, str]:
@@ -205,7 +202,9 @@ class PromptCache:
         n_known = max((self._known(prompt, n, depth, machine) for n, _ in marks), default=0)
         kept = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.floor_tokens]
         for n in {n_known, *(n for n, _ in kept if n <= n_known)} - {0}:
-            self._use((links[n - 1], machine))
+            entry = links[n - 1], machine
+            if (used := self._kept.pop(entry, None)) is not None:
+                self._kept[entry] = self._clock.now() + used[1], used[1]
         new = [(n, keeps_s) for n, keeps_s in kept if n > n_known]
         n_read = tokens[n_known - 1] if n_known else 0
         n_all = max((tokens[n - 1] for n, _ in new), default=n_read)
@@ -246,11 +245,6 @@ class PromptCache:
         now = self._clock.now()
         return next((at for at in range(n, max(0, n - depth), -1)
                      if self._kept.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
-
-    def _use(self, entry: Entry) -> None:
-        kept = self._kept.pop(entry, None)
-        if kept is not None:
-            self._kept[entry] = (self._clock.now() + kept[1], kept[1])
 
     def _in_steps(self, prompt: Prompt, n_prompt: int, machine: int) -> Looked:
         n_steps, keeps_s = len(prompt.links), self.model.keeps_s

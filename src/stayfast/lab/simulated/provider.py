@@ -42,10 +42,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answering(CallState):
-    """`begin` once, then `next` until None; `close` at any time. One task owns it; made by `Provider.ask`.
-
-    Either may raise Broke where the connection fails, and never returns where the provider hangs: cancel it, and close.
-    """
+    """`begin` once, then `next` until None; `close` at any time. One task owns it; made by `Provider.ask`. Either may raise
+    Broke where the connection fails, and never returns where the provider hangs: cancel it, and close."""
 
     __slots__ = (
         "_answer", "_break_at", "_due_at", "_is_left", "_n_chunks", "_n_said", "_name", "_opening", "_pace", "_pieces",
@@ -81,7 +79,12 @@ class Answering(CallState):
         now = provider.clock.now()
         fault = self.fault = provider.fault_for(self.ask.api, self.number, now) or _NO_FAULT
         if fault.kind in BEFORE_BODY:
-            return await self._fail(fault)
+            if fault.kind is Kind.HANG:
+                await self._for_ever()
+            if fault.kind is Kind.STATUS:
+                return self._refuse(*provider.injected(fault, self.ask))
+            self._settle(fault.kind.value, 0)
+            raise Broke(fault.kind.value)
         regime = provider.regime_at(now)
         refusal = provider.admit(self, regime, now)
         if refusal is not None:
@@ -126,10 +129,12 @@ class Answering(CallState):
         while n_chunks < last and n_said < pace.n_output:
             n = min(gaps.tokens_per_chunk, pace.n_output - n_said)
             if n_chunks:
-                due_at += self._gap_s(pace, n, n_chunks)
+                gap_s = gaps.draw(self._rng, n) * pace.gap_factor
+                due_at += gap_s * pace.slow_factor if n_chunks >= pace.slow_from else gap_s
                 if n_chunks >= self._stall_at or self.fault.kind is Kind.STALL:
                     pause_s += self._pause_s(n_chunks)
-            data += self._said(n_said, n, pace)
+            data += (self._answer.piece("".join(self._pieces[n_said : n_said + n])) if self._pieces
+                     else self._answer.words(pace.words_from + n_said, n))
             n_said += n
             n_chunks += 1
         due_at += pause_s
@@ -146,8 +151,7 @@ class Answering(CallState):
 
     def close(self) -> None:
         """The caller has gone, or has all it wants: capacity is free at once, or, where hang-ups go unnoticed, at the end of
-        the work. Safe to call again.
-        """
+        the work. Safe to call again."""
         if self.outcome is not None or self._is_left:
             return
         n_now = self._n_by_now()
@@ -159,14 +163,6 @@ class Answering(CallState):
             self._run_on(self._pace, n_now)
 
     # -- before the body
-
-    async def _fail(self, fault: FaultRule) -> Head:
-        if fault.kind is Kind.HANG:
-            await self._for_ever()
-        if fault.kind is Kind.STATUS:
-            return self._refuse(*self._provider.injected(fault, self.ask))
-        self._settle(fault.kind.value, 0)
-        raise Broke(fault.kind.value)
 
     def _refuse(self, said: Trouble, limits: list[Limit] | None = None) -> Head:
         self._settle(f"status_{said.status}", 0)
@@ -228,15 +224,6 @@ class Answering(CallState):
             self._provider.prompt_cache.began(self.remembers)
 
     # -- inside the body
-
-    def _said(self, n_said: int, n: int, pace: Pace) -> bytes:
-        if self._pieces:
-            return self._answer.piece("".join(self._pieces[n_said : n_said + n]))
-        return self._answer.words(pace.words_from + n_said, n)
-
-    def _gap_s(self, pace: Pace, n_tokens: int, n_chunks: int) -> float:
-        seconds = self._provider.numbers.gaps.draw(self._rng, n_tokens) * pace.gap_factor
-        return seconds * pace.slow_factor if n_chunks >= pace.slow_from else seconds
 
     def _pause_s(self, n_chunks: int) -> float:
         """Seconds that the stalls before this chunk last."""

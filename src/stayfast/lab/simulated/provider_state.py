@@ -55,9 +55,7 @@ class CallState:
 
 class Counts(msgspec.Struct):
     """Since the start or the last reset. Instants are the clock's seconds; costs US dollars by the provider's prices.
-
-    outcomes: completed, cancelled (the caller left), status_429 and the like, or the kind of fault that ended it.
-    """
+    outcomes: completed, cancelled (the caller left), status_429 and the like, or the kind of fault that ended it."""
 
     n_asked: int = 0
     n_running: int = 0  # those that run on for nobody included
@@ -85,11 +83,9 @@ NOTHING_KEPT: Final = Looked()
 
 
 class ProviderState:
-    """What all requests of one provider share. One loop; its life begins when it is made.
-
-    It waits by asyncio on the running loop, takes instants from `clock` and dice from the request's number, so a run
-    repeats exactly: on a real loop up to the machine's own delays, on a virtual one bit for bit.
-    """
+    """What all requests of one provider share. One loop; its life begins when it is made. It waits by asyncio on the running
+    loop, takes instants from `clock` and dice from the request's number, so a run repeats exactly: on a real loop up to the
+    machine's own delays, on a virtual one bit for bit."""
 
     def __init__(self, name: str, config: ProviderConfig, clock: Clock) -> None:
         self.name = name
@@ -180,7 +176,9 @@ class ProviderState:
             return overloaded(self.numbers.vendor, ask.api)
         if ask.prompt is not None and ask.prompt.fault:
             return trouble(BAD_REQUEST)._replace(message=ask.prompt.fault, said=ask.prompt.fault)
-        found = self._look(ask)
+        found = NOTHING_KEPT
+        if self.prompt_cache is not None and ask.prompt is not None:
+            found = self.prompt_cache.look(ask.prompt, ask.n_prompt_tokens)
         if self._meter is not None:
             most = ask.max_output_tokens if ask.api.can_stream else 0
             n_charged = ask.n_prompt_tokens - (found.n_read if self.numbers.vendor == "anthropic" else 0)
@@ -192,26 +190,16 @@ class ProviderState:
             call.remembers = found
             call.ask = msgspec.structs.replace(ask, n_cached_tokens=found.n_read, n_written_tokens=found.n_written,
                                                     n_written_1h_tokens=found.n_written_1h)
-        self._count_prompt(ask.n_prompt_tokens, found)
-        return None
-
-    def _look(self, ask: Ask) -> Looked:
-        if self.prompt_cache is None or ask.prompt is None:
-            return NOTHING_KEPT
-        return self.prompt_cache.look(ask.prompt, ask.n_prompt_tokens)
-
-    def _count_prompt(self, n_prompt: int, found: Looked) -> None:
-        counts, cache = self.counts, self.config.prompt_cache
+        counts, cache, n_prompt = self.counts, self.config.prompt_cache, ask.n_prompt_tokens
         counts.n_tokens_prompted += n_prompt
         counts.n_tokens_cached += found.n_read
         counts.n_tokens_written += found.n_written + found.n_written_1h
         counts.cost_usd += self.config.tariff.usd(cache.plain_tokens(n_prompt, found) if cache is not None else n_prompt, 0)
+        return None
 
     def luck_of(self, session: str | None, now: float, rng: Random) -> float | None:
-        """The luck that a session's requests share, where this one does.
-
-        Each takes it with probability sqrt(rho), so two of one session are both in the tail with correlation rho.
-        """
+        """The luck that a session's requests share, where this one does. Each takes it with probability sqrt(rho), so two of
+        one session are both in the tail with correlation rho."""
         rho = self.config.tail_correlation
         if session is None or not rho or rng.random() >= sqrt(rho):
             return None
@@ -224,8 +212,7 @@ class ProviderState:
         if cold is None:
             return now
         was = self._active_at
-        is_cold = cold.is_cold_at_first if was is None else (
-            self.counts.n_running <= 1 and now - was >= cold.after_idle_s)
+        is_cold = cold.is_cold_at_first if was is None else (self.counts.n_running <= 1 and now - was >= cold.after_idle_s)
         if is_cold:
             rng = self.dice.of_cold_start(self.counts.n_cold_starts)
             self._warm_at = now + (rng.uniform(cold.container_min_s, cold.container_max_s)

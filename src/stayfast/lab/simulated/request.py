@@ -81,9 +81,8 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
     """What the provider is asked by a decoded request (`wire.json_input`). Raises Rejected for bodies that are none.
 
     model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
-    luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`.
-    include_usage: even where the client did not ask for it. has_blocks: the provider's engine caches prompts. cache_rules:
-    the provider does, by these.
+    luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`. include_usage: even where the
+    client did not ask for it. has_blocks: the provider's engine caches prompts. cache_rules: the provider does, by these.
     Prompt tokens are counted as `speech.n_tokens_in` does, tools by their bytes; what templates add is not.
     """
     body = typed(_BODY, request.body)

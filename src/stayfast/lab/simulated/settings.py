@@ -30,10 +30,8 @@ _NO_SECRETS = Secrets([])
 
 
 class Simulated:
-    """A provider that is played by a model. Task-safe. It speaks every API natively.
-
-    `number_of`, where it is set, says which dice a call throws; else they go by the order of the calls.
-    """
+    """A provider that is played by a model. Task-safe. It speaks every API natively. `number_of`, where it is set, says
+    which dice a call throws; else they go by the order of the calls."""
 
     kind = "simulated"
     always_streams = False

@@ -17,9 +17,7 @@ SSE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 class Limit(NamedTuple):
     """One limit as it stands. `name`: requests, tokens, input-tokens or output-tokens. `full_in_s`: until it is full.
-
-    `limit` is what its bucket holds, which is what comes in `window_s` seconds.
-    """
+    `limit` is what its bucket holds, which is what comes in `window_s` seconds."""
 
     name: str
     limit: int

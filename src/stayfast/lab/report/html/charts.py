@@ -172,7 +172,9 @@ def heat_map(heat: Heat, title: str, note: str, what: str, bounds: Mapping[str, 
                 [(up.at(value_s), round_seconds(value_s)) for value_s in ticks(up)])
     failed = tag("text", "failed", x=box.left - 7, y=box.top - 5.5, text_anchor="end", cls="tick bad-word")
     chart = drawing(box, title, grid, *cells, failed if has_failures else None, *limits)
-    return card(title, note, _ramp(most, what), chart, _hover(heat, box, what))
+    levels = tag("span", *(tag("span", cls=f"swatch b{level}") for level in range(1, LEVELS + 1)), cls="ramp")
+    ramp = tag("div", tag("span", f"1 {what}"), levels, tag("span", amounts.count(most)), cls="legend")
+    return card(title, note, ramp, chart, _hover(heat, box, what))
 
 
 def _paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
@@ -187,20 +189,10 @@ def _paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
         y = box.top - 4 - _FAILED_HEIGHT if has_failed else box.bottom - (row + 1) * tall
         shape = f"h{wide:.2f}v{_FAILED_HEIGHT if has_failed else tall:.2f}h-{wide:.2f}z"
         share = n / offered[column]
-        style = ("x2" if share > 0.1 else "x1" if share > 0.01 else "x0") if has_failed else f"h{level_of(n, most)}"
+        level = LEVELS if n >= most else 1 + int((LEVELS - 1) * log(n) / log(most))
+        style = ("x2" if share > 0.1 else "x1" if share > 0.01 else "x0") if has_failed else f"h{level}"
         drawn.setdefault(style, []).append(f"M{number(box.left + column * wide)} {number(y)}{shape}")
     return {style: "".join(parts) for style, parts in drawn.items()}
-
-
-def level_of(n: int, most: int) -> int:
-    """1 to LEVELS, by the logarithm of the count."""
-    return LEVELS if n >= most else 1 + int((LEVELS - 1) * log(n) / log(most))
-
-
-def _ramp(most: int, what: str) -> Markup:
-    steps = [tag("span", cls=f"swatch b{level}") for level in range(1, LEVELS + 1)]
-    ends = (tag("span", f"1 {what}"), tag("span", amounts.count(most)))
-    return tag("div", ends[0], tag("span", *steps, cls="ramp"), ends[1], cls="legend")
 
 
 def _hover(heat: Heat, box: Box, what: str) -> Markup:

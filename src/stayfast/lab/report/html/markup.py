@@ -23,7 +23,8 @@ class Markup(str):
 
 def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Markup:
     """One element. `cls` is class, `text_anchor` text-anchor; a float has at most one decimal; None is left out."""
-    given = "".join(f' {_attribute(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None)
+    given = "".join(f' {"class" if key == "cls" else key.replace("_", "-")}="{_value(value)}"'
+                    for key, value in attributes.items() if value is not None)
     if name in _VOID and not children:
         return Markup(f"<{name}{given}/>")
     return Markup(f"<{name}{given}>{join(*children)}</{name}>")
@@ -58,10 +59,6 @@ def _inner(child: Child) -> str:
     if isinstance(child, str):
         return escape(clean(child), quote=True)
     return "".join(_inner(inner) for inner in child)
-
-
-def _attribute(key: str) -> str:
-    return "class" if key == "cls" else key.replace("_", "-")
 
 
 def _value(value: str | float) -> str:

@@ -30,9 +30,12 @@ def page(runs: Sequence[Measured], comparison: Comparison | None = None, checks:
     if not runs:
         raise ValueError("a report needs at least one run")
     is_many = len(runs) >= MANY
-    main = tag("main", banner(runs), header(runs), headline(runs), _sweep(runs), _compared(comparison),
+    compared = None if comparison is None else section("Compared", *(
+        tag("p", f"Careful: {warning}.", cls="caution") for warning in comparison.warnings), charts.intervals(comparison))
+    main = tag("main", banner(runs), header(runs), headline(runs), _sweep(runs), compared,
                checked(checks), latencies(runs), _percentiles(runs), None if is_many else _times(runs),
-               *(_folded(run) if is_many else _details(run) for run in runs), goodput(runs), facts(runs), definitions())
+               *(tag("details", tag("summary", tag("b", run.result.label)), _times([run]), _details(run)) if is_many
+                 else _details(run) for run in runs), goodput(runs), facts(runs), definitions())
     is_valid = all(run.result.health.is_valid for run in runs)
     return document(f"{' against '.join(run.result.label for run in runs[:MANY])} - stayfast bench", main,
                     tag("div", cls="tip", role="status"), has_script=True, cls=None if is_valid else "is-invalid")
@@ -75,11 +78,6 @@ def _times(runs: Sequence[Measured]) -> Markup:
         chart("The client's own lateness", SECONDS, Line("p99", lambda line: line.late_p99_s)))
 
 
-def _folded(run: Measured) -> Markup:
-    """One of many: its own charts, to be opened."""
-    return tag("details", tag("summary", tag("b", run.result.label)), _times([run]), _details(run))
-
-
 def _details(run: Measured) -> Markup:
     result = run.result
     span_s = _span_s([run])
@@ -92,13 +90,6 @@ def _details(run: Measured) -> Markup:
     slices = breakdown(result.samples, (usual.at(0.4), usual.at(0.6)), usual.at(0.99)) if usual.n else None
     return section(f"Request by request: {result.label}", first, second,
                          charts.breakdown(run, slices) if slices else None, charts.waterfall(run))
-
-
-def _compared(comparison: Comparison | None) -> Markup | None:
-    if comparison is None:
-        return None
-    warnings = [tag("p", f"Careful: {warning}.", cls="caution") for warning in comparison.warnings]
-    return section("Compared", *warnings, charts.intervals(comparison))
 
 
 def _sweep(runs: Sequence[Measured]) -> Markup | None:
