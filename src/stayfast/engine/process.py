@@ -99,8 +99,7 @@ class LastWords:
     def begin_serving(self) -> None:
         """From here on requests may be quoted: forget what was said, keep only the messages of a crash."""
         self._lines.clear()
-        self._partial = b""
-        self._is_serving = True
+        self._partial, self._is_serving = b"", True
 
     def feed(self, data: bytes) -> None:
         """Take bytes of stderr, cut anywhere."""
@@ -127,7 +126,6 @@ class LastWords:
 
 
 HOST = "127.0.0.1"
-
 _FIRST, _LAST = 20_000, 32_767
 _N_TRIES = 64
 
@@ -166,9 +164,7 @@ class State(StrEnum):
 
 
 def n_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
 
 
 def command(config: EngineConfig, port: int) -> list[str]:
@@ -177,15 +173,10 @@ def command(config: EngineConfig, port: int) -> list[str]:
     A process forked without exec from that parent inherits the pipe, and keeps the child alive with it.
     """
     launch = {
-        "model": str(config.model_path),
-        "host": HOST,
-        "port": port,
-        "n_threads": config.n_threads or max(1, n_cores() - 1),
-        "n_slots": config.n_slots,
-        "ctx_per_slot": config.ctx_per_slot,
-        "prompt_cache_mib": config.prompt_cache_mib,
-        "alias": config.alias,
-        "temperature": config.default_temperature,
+        "model": str(config.model_path), "host": HOST, "port": port,
+        "n_threads": config.n_threads or max(1, n_cores() - 1), "n_slots": config.n_slots,
+        "ctx_per_slot": config.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
+        "alias": config.alias, "temperature": config.default_temperature,
     }
     # -P: a json.py in the operator's working directory must not be imported
     return [sys.executable, "-P", "-m", "stayfast.engine.child", json.dumps(launch)]
@@ -276,11 +267,12 @@ class Engine:
         try:
             while True:
                 detail = await self._run_once()
-                n_failures = 1 if self._was_healthy() else n_failures + 1
+                config, ready_at = self._config, self._ready_at
+                was_healthy = ready_at is not None and self._clock.now() - ready_at >= config.healthy_after_s
+                n_failures = 1 if was_healthy else n_failures + 1
                 self._settled.clear()
                 self._enter(State.BACKING_OFF, detail)
                 self._pid = None
-                config = self._config
                 await asyncio.sleep(backoff_s(n_failures, config.restart_base_s, config.restart_cap_s, self._rng,
                                               jitter=RESTART_JITTER))
         except Exception as error:
@@ -293,7 +285,10 @@ class Engine:
         self._ready_at = None
         self._last_words = LastWords()
         try:
-            port = self._usable_port()
+            assert self._port is not None
+            if self._config.port == 0 and not can_listen(self._port):
+                self._port = choose_port(self._rng)
+            port = self._port
             async with self._spawning:
                 process = await asyncio.create_subprocess_exec(
                     *command(self._config, port), stdin=PIPE, stdout=PIPE, stderr=PIPE,
@@ -310,39 +305,27 @@ class Engine:
             finally:
                 await _end(process)
                 await asyncio.wait([following])  # until EOF: nothing of the child is left in the loop
-        return complaint or _obituary(process.returncode, self._last_words.cause())
+        code, cause = process.returncode, self._last_words.cause()
+        ended = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        return complaint or (f"{ended}: {cause}" if cause else ended)
 
     async def _watch(self, process: asyncio.subprocess.Process, port: int) -> str | None:
         """Until the child has ended or must be ended: then returns the complaint."""
+        assert process.stdout is not None
         try:
             async with asyncio.timeout(self._config.ready_timeout_s):
-                await self._become_ready(process, port)
+                if await process.stdout.readline():  # else EOF: it died while loading
+                    self._last_words.begin_serving()
+                    await generate_token(HOST, port)
+                    self._ready_at = self._clock.now()
+                    self._enter(State.READY)
+                    self._settled.set()
         except TimeoutError:
             return f"not ready within {self._config.ready_timeout_s:g} s"
         except (ProbeFailed, OSError) as error:
             return f"probe failed: {error}"
         await process.wait()
         return None
-
-    async def _become_ready(self, process: asyncio.subprocess.Process, port: int) -> None:
-        """From the child's start to its first token; returns early when the child ends."""
-        assert process.stdout is not None
-        if not await process.stdout.readline():  # EOF: it died while loading
-            return
-        self._last_words.begin_serving()
-        await generate_token(HOST, port)
-        self._ready_at = self._clock.now()
-        self._enter(State.READY)
-        self._settled.set()
-
-    def _usable_port(self) -> int:
-        assert self._port is not None
-        if self._config.port == 0 and not can_listen(self._port):
-            self._port = choose_port(self._rng)
-        return self._port
-
-    def _was_healthy(self) -> bool:
-        return self._ready_at is not None and self._clock.now() - self._ready_at >= self._config.healthy_after_s
 
     def _enter(self, state: State, detail: str | None = None) -> None:
         self._state = state
@@ -370,12 +353,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             await process.wait()
         assert process.stdin is not None
         process.stdin.close()
-
-
-def _obituary(returncode: int | None, cause: str | None) -> str:
-    """How a child ended, in words: "killed by SIGSEGV", "exit code 1: failed to load model"."""
-    if returncode is not None and returncode < 0:
-        ended = f"killed by {signal.Signals(-returncode).name}"
-    else:
-        ended = f"exit code {returncode}"
-    return f"{ended}: {cause}" if cause else ended

@@ -240,38 +240,18 @@ def _request_line(fact: RequestDone) -> _RequestLine:
     usage, trace = fact.usage, fact.trace
     # _value_: before Python 3.12, `.value` takes five times as long
     return _RequestLine(
-        ts=int(fact.wall_at * 1e3) / 1e3,
-        event="request",
-        request_id=fact.request_id,
-        status=fact.status,
-        ms=_ms(fact.ended_at - fact.accepted_at),
-        api=fact.api._value_,
-        route=fact.route,
-        model=fact.model[:128] if fact.model != fact.route else None,
-        stream=fact.stream,
-        upstream=fact.upstream,
-        attempts=fact.n_attempts,
-        ttft_ms=_ms_or_none(fact.ttft_s),
-        tpot_ms=_ms_or_none(fact.tpot_s),
-        gap_max_ms=_ms_or_none(fact.gap_max_s),
-        queue_ms=_ms_or_none(fact.queue_s),
-        chunks=fact.n_chunks,
+        ts=int(fact.wall_at * 1e3) / 1e3, event="request", request_id=fact.request_id, status=fact.status,
+        ms=_ms(fact.ended_at - fact.accepted_at), api=fact.api._value_, route=fact.route,
+        model=fact.model[:128] if fact.model != fact.route else None, stream=fact.stream, upstream=fact.upstream,
+        attempts=fact.n_attempts, ttft_ms=_ms_or_none(fact.ttft_s), tpot_ms=_ms_or_none(fact.tpot_s),
+        gap_max_ms=_ms_or_none(fact.gap_max_s), queue_ms=_ms_or_none(fact.queue_s), chunks=fact.n_chunks,
         input_tokens=usage.input_total if usage is not None else None,
         output_tokens=usage.output if usage is not None else None,
-        cached_tokens=usage.cached_read if usage is not None else None,
-        cost_usd=fact.cost_usd,
-        finish=fact.finish_reason,
-        error=fact.error,
-        over_stage=fact.over_stage,
-        degraded=fact.degraded,
-        shed=fact.shed,
-        cache=fact.cache,
-        notes=list(fact.notes) if fact.notes else None,
-        tenant=fact.tenant,
+        cached_tokens=usage.cached_read if usage is not None else None, cost_usd=fact.cost_usd, finish=fact.finish_reason,
+        error=fact.error, over_stage=fact.over_stage, degraded=fact.degraded, shed=fact.shed, cache=fact.cache,
+        notes=list(fact.notes) if fact.notes else None, tenant=fact.tenant,
         trace_id=trace.trace_id if trace is not None else None,
-        stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages},
-        tries=_tries(fact),
-    )
+        stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages}, tries=_tries(fact))
 
 
 def _tries(fact: RequestDone) -> list[_Try] | None:

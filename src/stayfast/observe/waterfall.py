@@ -142,12 +142,10 @@ def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
     normal = _normal(usual)
     return Waterfall(
         fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - start),
-        list(verdict(fact, normal)),
-        fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route, fact.upstream, fact.tenant, fact.error,
-        fact.degraded, fact.over_stage, fact.shed, _ms_or_none(fact.total_s), _ms_or_none(fact.queue_s),
-        _ms_or_none(fact.ttft_s),
-        _ms_or_none(fact.own_s), _ms_or_none(fact.tpot_s), _ms_or_none(fact.gap_max_s), fact.n_chunks, fact.cost_usd,
-        fact.trace.trace_id if fact.trace is not None else None, normal,
+        list(verdict(fact, normal)), fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route, fact.upstream,
+        fact.tenant, fact.error, fact.degraded, fact.over_stage, fact.shed, _ms_or_none(fact.total_s),
+        _ms_or_none(fact.queue_s), _ms_or_none(fact.ttft_s), _ms_or_none(fact.own_s), _ms_or_none(fact.tpot_s),
+        _ms_or_none(fact.gap_max_s), fact.n_chunks, fact.cost_usd, fact.trace.trace_id if fact.trace is not None else None, normal,
         [StageSpent(done.stage.value, _ms(done.began_at - start), _ms(done.spent_s), _ms(done.allowance_s),
                     done.stage is fact.over_stage) for done in fact.stages],
         [_lane(attempt, start) for attempt in fact.attempts],

@@ -74,7 +74,10 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
         embedded = EMBEDDED.format(route=json.dumps(FilePath(model).stem if model is not None else TINY_ALIAS))
         added = [ADDED.format(kind=kinds_of(cls)[0]) for cls in kinds]
         for text in [embedded, *added] if is_embedding else added:
-            _add(tree, parse(text, BUILT_IN)[0])
+            for name, entry in parse(text, BUILT_IN)[0].entries.items():
+                mine = tree.entries.setdefault(name, entry).value
+                if isinstance(mine, Tree) and isinstance(entry.value, Tree):
+                    mine.entries.update(entry.value.entries)
     for override in overrides:
         tree.put(override.path, override.text, override.source)
     if model is not None:
@@ -89,13 +92,6 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
         raise SettingsError(sorted(problems, key=lambda problem: (problem.place.line or 0, problem.place.column or 0)))
     assert isinstance(settings, Settings)
     return settings
-
-
-def _add(tree: Tree, more: Tree) -> None:
-    for name, entry in more.entries.items():
-        mine = tree.entries.setdefault(name, entry).value
-        if isinstance(mine, Tree) and isinstance(entry.value, Tree):
-            mine.entries.update(entry.value.entries)
 
 
 def _use_model(tree: Tree, model: str) -> None:

@@ -129,15 +129,6 @@ class Route:
         if len(set(self.upstreams)) < len(self.upstreams):
             raise ValueError("upstreams must name each upstream once")
         check_bounds(self)
-        self._check_weights()
-        share_out(self.budget, self.total_s)
-        if self.on_overrun.fallback is not None:
-            try:
-                share_out(self.budget, self.total_s, self.on_overrun.fallback.reserve)
-            except ValueError as error:
-                raise ValueError(f"on_overrun fallback.{error}") from None
-
-    def _check_weights(self) -> None:
         for name, weight in self.weights.items():
             if name not in self.upstreams:
                 raise ValueError(f"weights.{name} is not one of the route's upstreams")
@@ -145,6 +136,12 @@ class Route:
                 raise ValueError(f"weights.{name} must be from 0.001 to 1000, not {weight}")
         if self.pick == "order" and (self.weights or self.affinity.mode != "off"):
             raise ValueError("pick must be balance where there are weights or affinity, not order")
+        share_out(self.budget, self.total_s)
+        if self.on_overrun.fallback is not None:
+            try:
+                share_out(self.budget, self.total_s, self.on_overrun.fallback.reserve)
+            except ValueError as error:
+                raise ValueError(f"on_overrun fallback.{error}") from None
 
     @property
     def total_s(self) -> float:

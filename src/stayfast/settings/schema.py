@@ -14,7 +14,6 @@ from stayfast.settings.validate import Choice, Many, Maybe, Plain, Record, Setti
 
 IDENTIFIER = "urn:stayfast:settings"
 _REFERENCE = {"$ref": "#/$defs/reference"}
-_NO_WORDS = About("")
 
 
 def json_schema(kinds: Sequence[type[AddedUpstream]] = ()) -> dict[str, Any]:
@@ -58,9 +57,7 @@ def _property(setting: Setting, definitions: _Definitions) -> dict[str, Any]:
 
 def _default(value: Any) -> Any:
     """A default as JSON; MISSING for those that are told elsewhere (records) or that are nothing."""
-    if value is MISSING or value is None or is_dataclass(value) or isinstance(value, Secret):
-        return MISSING
-    if isinstance(value, Mapping):
+    if value is MISSING or value is None or is_dataclass(value) or isinstance(value, Secret | Mapping):
         return MISSING
     if isinstance(value, StrEnum):
         return value.value
@@ -161,12 +158,9 @@ def _sections(added: Sequence[type[Any]]) -> Iterator[tuple[str, Record]]:
 
 def _row(setting: Setting) -> str:
     default = _default(setting.default)
-    shown = "required" if setting.default is MISSING else "" if default in (MISSING, "", []) else f"`{_yaml(default)}`"
+    said = str(default).lower() if isinstance(default, bool) else str(default)  # as YAML has it
+    shown = "required" if setting.default is MISSING else "" if default in (MISSING, "", []) else f"`{said}`"
     return f"| `{setting.name}` | {_words(setting.shape, setting.about)} | {shown} | {setting.about.doc} |"
-
-
-def _yaml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _words(shape: Shape, about: About) -> str:

@@ -81,29 +81,22 @@ class HttpUpstream:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        object.__setattr__(self, "base_url", self._checked_url())
+        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
+        if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
+            url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
+        object.__setattr__(self, "base_url", url)
         allowed = NATIVE_APIS[self.kind]
         for api in self.apis:
             if api not in allowed:
                 names = ", ".join(sorted(allowed))
                 raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
         check_headers(self.headers)
-        self._check_key()
-
-    def _check_key(self) -> None:
         if self.key is None or not self.key.reveal():
             object.__setattr__(self, "key", None)
             if self.base_url == PROVIDERS[self.kind]:
-                variable = f"{self.kind.upper()}_API_KEY"
-                raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{variable}}}")
+                raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{self.kind.upper()}_API_KEY}}")
         elif not fullmatch(r"[!-~]+", self.key.reveal()):
             raise ValueError("key must be visible ASCII characters, without blanks or line ends")
-
-    def _checked_url(self) -> str:
-        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
-        if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
-            url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
-        return url
 
     @property
     def host(self) -> str:

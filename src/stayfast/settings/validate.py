@@ -109,20 +109,16 @@ def shape_of(hint: Any) -> Shape:
     if origin is not None and isinstance(origin, type) and issubclass(origin, AnyMapping) and args[0] is str:
         return Table(shape_of(args[1]))
     if origin in (Union, UnionType):
-        return _shape_of_union(args)
+        others = [arg for arg in args if arg is not NoneType]
+        if len(others) == 1:
+            return Maybe(shape_of(others[0]))
+        by_kind = tuple((word, cls) for cls in others for word in kinds_of(cls))
+        return Variants(by_kind, next((cls for cls in others if not kinds_of(cls)), None))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Choice(tuple(word.value for word in hint), hint)
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
         return Record(hint)
     raise TypeError(f"settings cannot hold a {hint!r}")
-
-
-def _shape_of_union(args: tuple[Any, ...]) -> Shape:
-    others = [arg for arg in args if arg is not NoneType]
-    if len(others) == 1:
-        return Maybe(shape_of(others[0]))
-    by_kind = tuple((word, cls) for cls in others for word in kinds_of(cls))
-    return Variants(by_kind, next((cls for cls in others if not kinds_of(cls)), None))
 
 
 def kinds_of(cls: type[Any]) -> tuple[str, ...]:
@@ -191,7 +187,10 @@ class Decoder:
             case Plain() | Choice():
                 return self._scalar(shape, node, path, about)
             case Many(item):
-                return self._many(item, node, path, about)
+                if not isinstance(node, Listing):
+                    return self._complain(node.place, path, f"must be a list: [{wanted_words(item, about)}, ...]")
+                values = [self.value(item, child, (*path, n), about) for n, child in enumerate(node.items)]
+                return BAD if BAD in values else tuple(values)
             case Table(item):
                 return self._table(item, node, path, about)
             case Record(cls):
@@ -222,12 +221,6 @@ class Decoder:
                 shown += " (its value comes from the environment)"
             hint = did_you_mean(text, shape.words) if isinstance(shape, Choice) else ""
             return self._complain(node.place, path, f"must be {wanted}{shown}{error}{hint}")
-
-    def _many(self, item: Shape, node: Node, path: Path, about: About) -> Any:
-        if not isinstance(node, Listing):
-            return self._complain(node.place, path, f"must be a list: [{wanted_words(item, about)}, ...]")
-        values = [self.value(item, child, (*path, n), about) for n, child in enumerate(node.items)]
-        return BAD if BAD in values else tuple(values)
 
     def _table(self, item: Shape, node: Node, path: Path, about: About) -> Any:
         if isinstance(node, Scalar) and node.is_null:

@@ -32,8 +32,6 @@ class Model(Protocol):
 
 
 class _Text(Waiting, eq=False):
-    """One text on its way."""
-
     ids: list[int]
     vector: "asyncio.Future[Floats]"
     n_askers: int = 0
@@ -69,7 +67,7 @@ class Batched:
 
     async def embed(self, texts: Sequence[str]) -> Floats:
         """float32 [len(texts), n_dims], rows of length 1. Raises NoEmbedder where the model fails."""
-        keys = [_key(text) for text in texts]
+        keys = [text_of(text).encode() for text in texts]  # the same whatever the line ends, accents and white space around
         rows = {key: self._known.get(key) for key in keys}
         coming = {key: self._ask(key, text) for key, text in zip(keys, texts, strict=True) if rows[key] is None}
         self._begin()
@@ -151,11 +149,6 @@ def _fail(batch: list[_Text], why: NoEmbedder) -> None:
     for text in batch:
         if not text.vector.done():
             text.vector.set_exception(NoEmbedder(*why.args))
-
-
-def _key(text: str) -> bytes:
-    """The same for texts that differ in line ends, in Unicode's way to write an accent, and in white space around them."""
-    return text_of(text).encode()
 
 
 def floats(row: bytes) -> Floats:

@@ -55,8 +55,7 @@ class Embedder(Protocol):
         """Changes with everything that changes a vector: weights, precision, tokens read."""
 
     @property
-    def n_dims(self) -> int:
-        ...
+    def n_dims(self) -> int: ...
 
     def is_whole(self, text: str) -> bool:
         """Whether all of a text goes into its vector; what comes after the first `max_tokens` does not."""

@@ -6,9 +6,8 @@
              come as well, so that all see the same order
     gone     nobody waits for it: it is tried again after twice as long, LONGEST_S at most, and what waits goes on waiting
 
-So no look-up ever waits for what others know: it is here, or it is not known yet.
-When wrong: what two processes learn within SOON_S of each other, both learn by themselves. A record whose round trip broke
-off may be told twice.
+So no look-up ever waits for what others know: it is here, or it is not known yet. When wrong: what two processes learn
+within SOON_S of each other, both learn by themselves. A record whose round trip broke off may be told twice.
 """
 
 import asyncio

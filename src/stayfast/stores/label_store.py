@@ -99,10 +99,9 @@ class Learned:
             file = self._path.read_bytes()
         except FileNotFoundError:
             return {}
-        found: dict[int, bytes] = {}
         if not file.startswith(self._first):
-            return found
-        at = len(self._first)
+            return {}
+        found, at = dict[int, bytes](), len(self._first)
         while at + _HEAD <= len(file):
             end = at + _HEAD + int.from_bytes(file[at:at + 4], "little")
             said = file[at + _HEAD:end]
@@ -116,8 +115,7 @@ class Learned:
         return found
 
     def _rewrite(self, found: Mapping[int, bytes]) -> None:
-        self._n_bytes = 0
-        self._sizes = {}
+        self._n_bytes, self._sizes = 0, {}
         beside = self._path.with_name(f"{self._path.name}.new")
         beside.write_bytes(self._first + b"".join([self._packed(key, body) for key, body in found.items()]))
         beside.chmod(0o600)

@@ -89,7 +89,9 @@ def load(config: EmbedderConfig, cache_dir: str = "") -> Encoder:
             return Encoder(folder, _tokenizer_by(folder), config.max_tokens)
         for graph in (folder / "model.onnx", folder / "onnx" / "model.onnx"):
             if graph.exists():
-                return Encoder(graph, _tokenizer_by(graph), config.max_tokens, by_first=_is_by_first(folder))
+                pooling = folder / "1_Pooling" / "config.json"
+                by_first = pooling.exists() and '"pooling_mode_cls_token": true' in pooling.read_text(encoding="utf-8")
+                return Encoder(graph, _tokenizer_by(graph), config.max_tokens, by_first=by_first)
         if not (folder / "model.safetensors").exists():
             raise NoEmbedder(f"{folder} has no model.onnx and no model.safetensors")
         graph = _built(folder, Path(config.cache_dir or cache_dir).expanduser())
@@ -130,11 +132,6 @@ def _tokenizer_by(graph: Path) -> Path:
         if (folder / "tokenizer.json").exists():
             return folder / "tokenizer.json"
     raise NoEmbedder(f"{graph} has no tokenizer.json beside it")
-
-
-def _is_by_first(folder: Path) -> bool:
-    pooling = folder / "1_Pooling" / "config.json"
-    return pooling.exists() and '"pooling_mode_cls_token": true' in pooling.read_text(encoding="utf-8")
 
 
 def _built(folder: Path, cache_dir: Path) -> Path:

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, Kept, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
+from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
 
 IO_S: Final = 1.0  # for one round trip; whoever waits for an answer has gone on by then
 STEP: Final = 500  # answers forgotten in one round trip
@@ -71,8 +71,7 @@ class RedisDoor:
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
         """Forget STEP after STEP. What the server itself has thrown away before is not counted."""
-        sets = _sets(route, tenant, tag) or ["all"]
-        names = [self._set(name) for name in sets]
+        names = [self._set(name) for name in _sets(route, tenant, tag) or ["all"]]
         (keys,) = await self._ask(("ZINTER", len(names), *names))
         n = 0
         for at in range(0, len(keys), STEP):
@@ -113,7 +112,11 @@ class RedisDoor:
             case Get():
                 return "GET", answer
             case Put():
-                return self._put(answer, key, order)
+                kept, now = order.kept, self._clock.wall()
+                keep_s = min(kept.drop_at - now, FOREVER_S)
+                sets = ("all", *_sets(kept.route, kept.tenant, None), *(f"tag:{tag}" for tag in kept.tags))
+                return ("EVAL", _PUT, 1 + len(sets), answer, *map(self._set, sets), order.data, max(1, round(keep_s * 1e3)),
+                        round(now * 1e3), round((now + keep_s) * 1e3), key)
             case Remove():
                 return "UNLINK", answer
             case Lead():
@@ -122,13 +125,6 @@ class RedisDoor:
                 return "EXISTS", lead
             case Led():
                 return "EVAL", _LED, 1, lead, order.owner
-
-    def _put(self, answer: str, key: str, order: Put) -> tuple[Any, ...]:
-        kept, now = order.kept, self._clock.wall()
-        keep_s = min(kept.drop_at - now, FOREVER_S)
-        names = [self._set(name) for name in ("all", *_of(kept))]
-        return ("EVAL", _PUT, 1 + len(names), answer, *names, order.data, max(1, round(keep_s * 1e3)), round(now * 1e3),
-                round((now + keep_s) * 1e3), key)
 
     def _set(self, name: str) -> str:
         return f"{self._prefix}i:{name}"
@@ -140,8 +136,3 @@ class RedisDoor:
 def _sets(route: str | None, tenant: str | None, tag: str | None) -> list[str]:
     given = (("route", route), ("tenant", tenant), ("tag", tag))
     return [f"{what}:{name}" for what, name in given if name is not None]
-
-
-def _of(kept: Kept) -> list[str]:
-    """The sets that an answer is in."""
-    return _sets(kept.route, kept.tenant, None) + [f"tag:{tag}" for tag in kept.tags]

@@ -180,9 +180,6 @@ class Shared:
         if near is not None and began_at < near.until:
             self._tell("get", "near", began_at)
             return near.kept, True
-        return await self._fetch(key, until, began_at)
-
-    async def _fetch(self, key: bytes, until: float, began_at: float) -> tuple[Kept | None, bool]:
         reply = await self._ask(Get(key), until)
         if isinstance(reply, Lost):
             self._tell("get", reply.value, began_at)
@@ -220,16 +217,13 @@ class Shared:
         reply = await self._ask(Lead(key, self._owner, self._config.wait_s), until)
         may_lead = reply is not False
         if reply is True:
-            self._note_lead(key, began_at)
+            leading = self._leading
+            while leading and next(iter(leading.values())) <= began_at:  # of calls that broke off: no `led` came
+                del leading[next(iter(leading))]
+            leading.pop(key, None)
+            leading[key] = began_at + self._config.wait_s
         self._tell("lead", reply.value if isinstance(reply, Lost) else "led" if may_lead else "followed", began_at)
         return may_lead
-
-    def _note_lead(self, key: bytes, now: float) -> None:
-        leading = self._leading
-        while leading and next(iter(leading.values())) <= now:  # of calls that broke off: nobody said that they are over
-            del leading[next(iter(leading))]
-        leading.pop(key, None)
-        leading[key] = now + self._config.wait_s
 
     async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
         began_at = self._clock.now()
@@ -344,22 +338,17 @@ class Shared:
             breaker.failed(mark, self._clock.now())
         else:  # the request had less time than the store may take
             breaker.forgotten(mark)
-        self._notice(kind)
-        return reply
-
-    def _notice(self, kind: _Kind) -> None:
-        breaker = kind.breaker
         if breaker.state is not kind.state:
             kind.state = breaker.state
             why = breaker.why if kind.state is CLOSED else f"{breaker.why}: {kind.why}"
             self._sink.emit(StoreChanged(self.name, kind.state.value, f"{kind.about}{why}"))
+        return reply
 
     def _begin(self) -> None:
         if self._carrying is None:
             self._carrying = asyncio.get_running_loop().create_task(self._carry())
 
     async def _carry(self) -> None:
-        """The carrier's Task: until nothing waits."""
         try:
             while waiting := self._next():
                 began_at = self._clock.now()
@@ -388,9 +377,7 @@ class Shared:
                 if one.future is not None and not one.future.done():
                     waiting.append(one)
         self._is_others_turn = bool(waiting)
-        if waiting:
-            return waiting
-        return [others.popleft() for _ in range(min(len(others), AT_A_TIME))]
+        return waiting or [others.popleft() for _ in range(min(len(others), AT_A_TIME))]
 
     def _tell(self, what: str, result: str, began_at: float) -> None:
         self._sink.emit(StoreAsked(self.name, what, result, self._clock.now() - began_at))

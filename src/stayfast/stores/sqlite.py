@@ -91,7 +91,6 @@ class SqliteDoor:
         return await self._run(lambda file: self._write(file, orders))
 
     async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
-        """Append these in one transaction, and let the oldest go."""
         await self._run(partial(_tell, name, records, most))
 
     async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
@@ -143,21 +142,16 @@ class SqliteDoor:
         if row is None:
             return None
         self._hits.add(key)
-        data: bytes = row[0]
-        return data
+        return bytes(row[0])
 
     def _write(self, file: sqlite3.Connection, orders: Sequence[Order]) -> list[Reply]:
-        file.execute("BEGIN IMMEDIATE")
-        try:
+        with file:
+            file.execute("BEGIN IMMEDIATE")
             hits, self._hits = self._hits, set()
             file.executemany("UPDATE answers SET n_hits = min(n_hits + 1, ?) WHERE key = ?",
                              [(MOST_HITS, key) for key in hits])
             replies = [self._do(file, order) for order in orders]
             self._make_room(file)
-            file.execute("COMMIT")
-        except BaseException:
-            file.rollback()
-            raise
         return replies
 
     def _do(self, file: sqlite3.Connection, order: Order) -> Reply:
@@ -224,21 +218,16 @@ def _opened(path: Path) -> sqlite3.Connection:
         is_new = _check_ours(file)
         file.executescript(f"{_SETUP} PRAGMA journal_size_limit = {LOG_BYTES};")
         if not is_new and file.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-            _empty(file)
+            file.execute("PRAGMA foreign_keys = OFF")
+            tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+            for name, in file.execute(tables).fetchall():
+                file.execute(f'DROP TABLE "{name}"')
+            file.execute("PRAGMA foreign_keys = ON")
         file.executescript(f"BEGIN IMMEDIATE; {_TABLES} {_IS_OURS} COMMIT;")
     except BaseException:
         file.close()
         raise
     return file
-
-
-def _empty(file: sqlite3.Connection) -> None:
-    file.execute("PRAGMA foreign_keys = OFF")
-    with closing(file.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")) as rows:
-        names = [name for name, in rows]
-    for name in names:
-        file.execute(f'DROP TABLE "{name}"')
-    file.execute("PRAGMA foreign_keys = ON")
 
 
 def _room(file: sqlite3.Connection) -> tuple[int, int]:
@@ -258,23 +247,14 @@ def _put(file: sqlite3.Connection, order: Put, max_bytes: int) -> None:
 
 
 def _tell(name: str, records: Sequence[bytes], most: int, file: sqlite3.Connection) -> None:
-    file.execute("BEGIN IMMEDIATE")
-    try:
+    with file:
+        file.execute("BEGIN IMMEDIATE")
         file.executemany("INSERT INTO told (name, record) VALUES (?, ?)", [(name, record) for record in records])
         file.execute(_TRIM, (name, most))
-        file.execute("COMMIT")
-    except BaseException:
-        file.rollback()
-        raise
 
 
 def _forget(found: Sequence[tuple[int]], file: sqlite3.Connection) -> int:
     """Forget these, in one transaction; returns how many were still there."""
-    file.execute("BEGIN IMMEDIATE")
-    try:
-        n_gone = file.executemany("DELETE FROM answers WHERE n = ?", found).rowcount
-        file.execute("COMMIT")
-    except BaseException:
-        file.rollback()
-        raise
-    return n_gone
+    with file:
+        file.execute("BEGIN IMMEDIATE")
+        return file.executemany("DELETE FROM answers WHERE n = ?", found).rowcount

@@ -100,7 +100,8 @@ class Agent:
         """One turn, inside the budget around it; `a` is told of text, tools and what is missing. Raises RuntimeError
         where there is no budget, and TypeError for what are no messages.
         """
-        _check_messages(messages)
+        if not all(isinstance(one, dict) for one in messages):  # text would be one letter after the other
+            raise TypeError('messages are those of the chat API, as in agent.run([{"role": "user", "content": question}])')
         if a is not None and not isinstance(a, Answer):
             raise TypeError(f"{a!r:.80} is no answer: write `async with Answer() as a:`, and agent.run(messages, a)")
         turn = _Turn(self, messages, a)
@@ -119,8 +120,6 @@ class Agent:
 
 
 class _Turn:
-    """One turn while it runs."""
-
     def __init__(self, of: Agent, messages: Sequence[Json], a: Answer | None) -> None:
         self._of = of
         self._messages = list(messages)
@@ -152,7 +151,10 @@ class _Turn:
             said: Said = running.result() if running.how == "ok" else Said()
             if said.calls:
                 await self._call(b, said)
-            self._drop_early()
+            for call, early in self._early.items():
+                self._n_wasted += 1
+                early.end("cancelled", StepCancelled(call.name, "the model did not ask for it"))
+            self._early.clear()
             if running.how != "ok":
                 self._lacks("plan", running.how)
                 return "failed"
@@ -162,7 +164,6 @@ class _Turn:
         return "steps"
 
     async def _planned(self, b: Budget) -> Running:
-        """One planning step, over; agent and breaker have learned from it."""
         of, is_good = self._of, None
         self._n_steps += 1
         mark = of.planning.began()
@@ -177,8 +178,7 @@ class _Turn:
 
     async def answer(self, b: Budget) -> str:
         """The answer, or as much of it as there is; how it ended."""
-        of, n_heard, began_at = self._of, len(self._heard), b.now()
-        n_tokens = of.max_tokens
+        of, n_heard, began_at, n_tokens = self._of, len(self._heard), b.now(), self._of.max_tokens
         if of.pace is not None:
             n_tokens = of.pace.max_tokens(b.deadline_at - began_at, n_tokens, began_at)
         running = await self._asked(b, of.answer, _ANSWER, n_tokens, may_call=False)
@@ -229,13 +229,6 @@ class _Turn:
             begun = self._begun(b, call)
             if isinstance(begun, Running):
                 self._early[call] = begun
-
-    def _drop_early(self) -> None:
-        """What was begun and then not asked for is not wanted."""
-        for call, running in self._early.items():
-            self._n_wasted += 1
-            running.end("cancelled", StepCancelled(call.name, "the model did not ask for it"))
-        self._early.clear()
 
     async def _call(self, b: Budget, said: Said) -> None:
         """Run the calls side by side and add what they brought to the conversation, in their order."""
@@ -297,11 +290,6 @@ def _check_tools(tools: Sequence[AnyTool]) -> None:
     for one in tools:
         if not isinstance(one, Tool):
             raise TypeError(f"{one!r:.80} is no tool: write @tool(timeout=0.8) above the function")
-
-
-def _check_messages(messages: Sequence[Json]) -> None:
-    if not all(isinstance(one, dict) for one in messages):  # text would be one letter after the other
-        raise TypeError('messages are those of the chat API, as in agent.run([{"role": "user", "content": question}])')
 
 
 async def _over(running: Running) -> Running:

@@ -38,7 +38,7 @@ from stayfast.turns.events import (
     Told,
     json_value,
 )
-from stayfast.turns.patch import Json, Operation
+from stayfast.turns.patch import Json
 from stayfast.turns.step import StepTimeout
 from stayfast.turns.step_run import Running, here
 
@@ -68,7 +68,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What was written so far."""
         return "".join(self._texts)
 
     @property
@@ -90,7 +89,6 @@ class Answer:
         self._say(Delta, text)
 
     def progress(self, stage: str, status: str) -> None:
-        """How far a stage is."""
         self._tell(Progress(_text(stage, "progress", "stage"), _text(status, "progress", "status")))
 
     def cite(self, source: str, start: int | None = None, end: int | None = None) -> None:
@@ -129,8 +127,7 @@ class Answer:
         if straggler.is_over:
             self._returned(name, straggler)
             return
-        self._pending[name] = None
-        self._missing[name] = None
+        self._pending[name] = self._missing[name] = None
         self._put(name, {"status": "pending"})
         straggler.over().add_done_callback(lambda _: self._returned(name, straggler))
 
@@ -181,7 +178,6 @@ class Answer:
         return self._events[seen - n_gone] if seen < self._n_told else None
 
     async def news(self) -> None:
-        """Wait for one more event."""
         await self._news.wait()
 
     def _returned(self, name: str, straggler: Running) -> None:
@@ -243,7 +239,6 @@ class Reader:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event. Raises StopAsyncIteration after the last one that this reader wants."""
         while not self.is_over:
             event = self.take()
             if event is not None:
@@ -288,7 +283,7 @@ class _Folded:
             case Prefix(text) | Delta(text):
                 self._texts.append(text)
             case Patch(operations):
-                self._state = _patched(self._state, operations)
+                self._state = patch.patched(self._state, operations)
             case Citation() as citation:
                 self._citations.append(citation)
             case Degraded() as degraded:
@@ -321,8 +316,3 @@ def _state_value(value: Any) -> Json:
         if not level:
             return plain
     raise ValueError(f"a {type(value).__name__} that is nested more than {MAX_DEPTH} deep")
-
-
-def _patched(state: dict[str, Json], operations: list[Operation]) -> dict[str, Json]:
-    new: dict[str, Json] = patch.patched(state, operations)
-    return new

@@ -68,7 +68,12 @@ class Budget(BudgetState):
         if self._patience_s < inf:
             self.deadline_at = min(self.deadline_at, now + self._patience_s)
         if self._reserve:
-            self._share_out(max(0.0, self.deadline_at - now), total_s)
+            left_s, behind_s = max(0.0, self.deadline_at - now), 0.0
+            share = 1.0 if total_s is None else left_s / total_s  # in a shorter time every reserve is shorter in proportion
+            for name, reserve_s in reversed(list(self._reserve.items())):
+                self._behind_s[name] = behind_s
+                behind_s += reserve_s * share
+            self._kept_s = min(behind_s, left_s)
         self._is_open = True
         self._root = root = Scope(self, self.deadline_at - self._kept_s)
         here.set(root)
@@ -190,15 +195,6 @@ class Budget(BudgetState):
     def report(self) -> str:
         """The turn as a waterfall, for people: its steps, what each took and cost, what was cut, what broke the budget."""
         return render_waterfall(self)
-
-    def _share_out(self, left_s: float, total_s: float | None) -> None:
-        """Fill `_behind_s`. In a shorter time than was asked for, every reserve is shorter in proportion."""
-        share = 1.0 if total_s is None else left_s / total_s
-        behind_s = 0.0
-        for name, reserve_s in reversed(list(self._reserve.items())):
-            self._behind_s[name] = behind_s
-            behind_s += reserve_s * share
-        self._kept_s = min(behind_s, left_s)
 
     async def _end_all(self) -> None:
         """Cancel what still runs and give it a moment; what is still there then is abandoned."""

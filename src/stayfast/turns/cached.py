@@ -67,13 +67,11 @@ class _Asked:
         self._scope: Scope | None = None  # what the function stands in, once it was called
 
     def began(self) -> None:
-        """Its budget is open."""
         self._scope = here.get()
         self.wait(self.until)
         self._given_until = min(self.budget.deadline_at, self.until)
 
     def wait(self, until: float) -> None:
-        """Somebody waits for it so long."""
         self.until = max(self.until, until)
         if self._scope is not None:
             self._scope.ends_at = min(self.budget.deadline_at, self.until)
@@ -277,16 +275,13 @@ class Cached(Generic[P, T]):
         value = self._values.get(key)
         if self._store is None or (value is not None and use_of(self._config, now - value.kept_at) is FRESH):
             return value
-        return await self._from_store(key, self._store) or value
-
-    async def _from_store(self, key: bytes, store: Store) -> _Value | None:
-        kept = await store.get(key)
+        kept = await self._store.get(key)
         if kept is None:
-            return None
+            return value
         try:
             value = _Value(msgspec.msgpack.decode(kept.body, type=self._kind), kept.kept_at)
         except msgspec.DecodeError:  # of an older shape
-            return None
+            return value
         self._values.put(key, value, 0)
         return value
 

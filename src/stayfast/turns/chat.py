@@ -87,17 +87,14 @@ class _Heard:
             self._texts.append(delta.content)
             self._hear(delta.content)
         for piece in delta.tool_calls or ():
-            self._call(piece)
-
-    def _call(self, piece: Any) -> None:
-        writing = self._calls.setdefault(piece.index, _Writing(piece.index))
-        writing.id = piece.id or writing.id
-        if piece.function is not None:
-            writing.name += piece.function.name or ""
-            writing.arguments += piece.function.arguments or ""
-        if not writing.is_told and writing.is_whole:
-            writing.is_told = True
-            self._hear(writing.call())
+            writing = self._calls.setdefault(piece.index, _Writing(piece.index))
+            writing.id = piece.id or writing.id
+            if piece.function is not None:
+                writing.name += piece.function.name or ""
+                writing.arguments += piece.function.arguments or ""
+            if not writing.is_told and writing.is_whole:
+                writing.is_told = True
+                self._hear(writing.call())
 
     def said(self) -> Said:
         calls = tuple(self._calls[index].call() for index in sorted(self._calls))

@@ -4,8 +4,7 @@
 
 What is wrong with a function is told before the first request for it. A module whose file has changed is loaded anew, beside
 the old one: turns that run end with the code that they began with, and caches and breakers beside a function that did not
-change keep what they know.
-When wrong: only that module is loaded anew, not what it imports.
+change keep what they know. When wrong: only that module is loaded anew, not what it imports.
 """
 
 import inspect

@@ -65,14 +65,13 @@ class Gathering:
         self._waiter: asyncio.Future[None] | None = None
 
     async def result(self, calls: Mapping[str, Any]) -> Partial:
-        """Run them; see `Budget.gather`. Raises ValueError and TypeError for what cannot be."""
+        """Raises ValueError and TypeError for what cannot be."""
         loop, of = asyncio.get_running_loop(), self._of
         timers: list[asyncio.TimerHandle] = []
         try:
             self._check(len(calls))
             for name, call in calls.items():
-                self._steps[name] = of.begun(call if type(call) is Step else _made(name, call), name, self._look,
-                                             self._late)
+                self._steps[name] = of.begun(call if type(call) is Step else _made(name, call), name, self._look, self._late)
             if not self._is_enough():
                 self._waiter = waiter = loop.create_future()
                 if self._by_s is not None:
@@ -137,9 +136,7 @@ class Gathering:
         await self._of.clean_up(running for running in self._steps.values() if running.how != "ok")
 
     def _partial(self) -> Partial:
-        done: dict[str, Any] = {}
-        missing: dict[str, Missing] = {}
-        late: dict[str, Running] = {}
+        done, missing, late = dict[str, Any](), dict[str, Missing](), dict[str, Running]()
         for name, running in self._steps.items():
             error = running.error
             if not running.is_over:

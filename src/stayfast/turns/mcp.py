@@ -50,7 +50,10 @@ async def mcp_tools(server: Any, *, timeout: float = 5.0, trust: bool = False, p
         except TimeoutError:
             raise ConnectionError(f"{named} told no tools within {opens_in:g} s: is it an MCP server?") from None
         except (BaseExceptionGroup, OSError, MCPError) as error:
-            raise ConnectionError(f"{named} cannot be used: {_first(error)!r}") from error
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):  # the package's task groups wrap it
+                cause = cause.exceptions[0]
+            raise ConnectionError(f"{named} cannot be used: {cause!r}") from error
         yield tools
 
 
@@ -65,13 +68,6 @@ def _named(server: Any) -> str:
             raise ValueError('an empty command: a server is started as in mcp_tools(["python", "server.py"])')
         return f"the MCP server {server[0]!r}"
     return "the MCP server"
-
-
-def _first(error: BaseException) -> BaseException:
-    """What is at the bottom of it: the package's task groups wrap it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _listed(client: Client, timeout_s: float, prefix: str, *, trust: bool) -> list[Tool[..., Any]]:

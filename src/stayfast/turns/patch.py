@@ -150,7 +150,6 @@ def _child(parent: Json, part: str) -> Json:
 
 
 def _put(parent: Json, path: Sequence[str], value: Json, *, is_new: bool) -> Json:
-    """A copy of `parent` with the value in it."""
     if not path:
         return value
     part = path[0]

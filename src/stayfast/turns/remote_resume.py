@@ -86,7 +86,7 @@ class Elsewhere:
         self._take(first)
 
     async def next(self) -> Piece | None:
-        """See `Turning.next`. Also raises UpstreamFailed where whoever ran it is gone."""
+        """Also raises UpstreamFailed where whoever ran it is gone."""
         while not self._pieces:
             if self._last.failed is not None:
                 status, code, message = self._last.failed

@@ -17,7 +17,6 @@ MAX_NAME = 64
 
 
 def render_waterfall(of: BudgetState) -> str:
-    """All of it, with the budgets inside."""
     end_at = of.ended_at if of.ended_at < inf else of.now()
     spent_s, total_s = end_at - of.began_at, of.deadline_at - of.began_at
     head = f"turn: {_said(spent_s)} of {_said(total_s)}"
@@ -90,7 +89,6 @@ def list_steps(of: BudgetState, *, since: float = -inf, is_ending: bool = False)
 
 
 def _inside(of: BudgetState) -> list[BudgetState]:
-    """Those that were opened in its body or in its steps."""
     return [inner for scope in of.scopes for inner in scope.inner or ()]
 
 

@@ -68,11 +68,9 @@ class Kept:
             self.drop(next(one for one in self._turns.values() if one.n_chars))
 
     def of(self, tenant: str | None, request_id: str) -> "Turn | None":
-        """The one that this request comes back to."""
         return self._turns.get((tenant, request_id))
 
     def drop(self, turn: "Turn") -> None:
-        """Its time is over."""
         if self._turns.get(turn.key) is turn:
             del self._turns[turn.key]
             self._n_chars -= turn.n_chars
@@ -195,7 +193,6 @@ class Turn:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     def come(self) -> None:
-        """One more reads it."""
         self._n_readers += 1
         if self._leaving is not None:
             self._leaving.cancel()
@@ -221,7 +218,6 @@ class Turn:
             self.cancel()
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
         if self._is_cancelled or self.task.done():
             return
         self._is_cancelled = True
@@ -310,7 +306,7 @@ class Reading:
         turn.come()
 
     async def next(self) -> Piece | None:
-        """See `Turning.next`. The final event of a turn that failed is given to whoever has seen something of it."""
+        """The final event of a turn that failed is given to whoever has seen something of it."""
         if self._failed is not None:
             raise self._failed
         event = await anext(self._reader, None)
@@ -326,7 +322,6 @@ class Reading:
         return Piece(text, b"" if self._is_plain else event.sse(), event.id)
 
     def ready(self) -> bool:
-        """Whether the next piece, or the end, is there."""
         return self._failed is not None or self._reader.is_ready
 
     def seen(self) -> TurnSeen:

@@ -64,7 +64,6 @@ class Contained(RuntimeError):
 
 
 def kind_of(error: BaseException) -> str:
-    """The name of what was raised."""
     return type(error.__cause__ if isinstance(error, Contained) else error).__name__
 
 
@@ -177,12 +176,10 @@ class Hedge:
         return False
 
     def asked_again(self, call: object, now: float) -> None:
-        """The second call is made."""
         self._budget.take_hedge(_WEIGHT, now)
         self._of.began(call, now)
 
     def took(self, call: object, now: float) -> None:
-        """A call brought its result."""
         self._of.took(call, now)
 
     def cut_off(self, call: object, now: float) -> None:
@@ -239,28 +236,23 @@ class Step:
             fallback.close()
             self._refuse("fallback=a coroutine: a fallback is a value that is there already, as in fallback=[]; a step that "
                          "is to run instead is run where this one has brought nothing")
-        if hedge is not None:
-            self._check_hedge(hedge)
+        if hedge is not None and not isinstance(hedge, Hedge):
+            raise TypeError(f"hedge={hedge!r}: make a hedge once, beside the function, search = Hedge(), and give it to "
+                            "each call, hedge=search: it learns from all of them; Hedge(after_s=0.2) has a fixed delay")
+        if hedge is not None and self.way is READY:
+            self._refuse("a coroutine that was made already can run only once: to hedge it, give the function and its "
+                         "arguments, as in step(find, question, hedge=search)")
         if breaker is not None and not isinstance(breaker, Breaker):
             raise TypeError(f"breaker={breaker!r}: make a breaker once, beside the function, crm = Breaker(), and give it "
                             "to each call, breaker=crm: it learns from all of them")
 
     def discard(self) -> None:
-        """It will never run."""
         if self.way is READY and type(self.function) is CoroutineType:
             self.function.close()
 
     def _refuse(self, says: str) -> Never:
         self.discard()
         raise TypeError(says)
-
-    def _check_hedge(self, hedge: Hedge) -> None:
-        if not isinstance(hedge, Hedge):
-            raise TypeError(f"hedge={hedge!r}: make a hedge once, beside the function, search = Hedge(), and give it to "
-                            "each call, hedge=search: it learns from all of them; Hedge(after_s=0.2) has a fixed delay")
-        if self.way is READY:
-            self._refuse("a coroutine that was made already can run only once: to hedge it, give the function and its "
-                         "arguments, as in step(find, question, hedge=search)")
 
 
 def step(function: Callable[..., Any] | Awaitable[Any], *args: Any, cap: float | None = None, hedge: Hedge | None = None,

@@ -254,7 +254,6 @@ class Running(Scope):
         return waiter
 
     def end(self, how: str, error: BaseException) -> None:
-        """Its result is not wanted any more."""
         if not self.is_over:
             self._end(how, error, self.budget.now())
 
@@ -343,7 +342,6 @@ class Running(Scope):
             self._end("skipped" if isinstance(error, StepSkipped) else "failed", error, now)
 
     def _again(self) -> None:
-        """It is time for the second call."""
         hedge, now = self._step.hedge, self.budget.now()
         if hedge is not None and hedge.may_again(self.ends_at - now, now):
             hedge.asked_again(self._call(), now)
@@ -353,7 +351,11 @@ class Running(Scope):
         self.how = how
         self.ended_at = now
         if error is not None:
-            self._end_badly(error)
+            self.error = error
+            self.detail = error.why if isinstance(error, StepFailed) else kind_of(error)
+            self.used_fallback = self._step.fallback is not RAISE
+            if not self.n_calls:
+                self._step.discard()
         if self._mark >= 0 or self._step.hedge is not None:
             self._teach(now)
         for task in self.calls:
@@ -364,14 +366,6 @@ class Running(Scope):
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-
-    def _end_badly(self, error: BaseException) -> None:
-        step = self._step
-        self.error = error
-        self.detail = error.why if isinstance(error, StepFailed) else kind_of(error)
-        self.used_fallback = step.fallback is not RAISE
-        if not self.n_calls:
-            step.discard()
 
     def _teach(self, now: float) -> None:
         step = self._step

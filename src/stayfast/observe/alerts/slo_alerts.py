@@ -46,8 +46,11 @@ class Promise:
         self._which = f"{{sloth_id={quoted(self.labels['sloth_id'])}}}"
 
     def bad(self, window: str) -> str:
+        late = ""
+        if self.objective.under_s is not None:
+            late = f"{or_none(self._answered('count', window))} - {or_none(self._answered('bucket', window))}"
         given_up = or_none(self._templates(window)) if self.objective.metric in _NEVER_OF_TEMPLATES else ""
-        return " + ".join(filter(None, (self._late(window), or_none(self._ended(FAILED, window)), given_up)))
+        return " + ".join(filter(None, (late, or_none(self._ended(FAILED, window)), given_up)))
 
     def counted(self, window: str) -> str:
         if self.objective.metric is None:
@@ -68,12 +71,6 @@ class Promise:
         yield Group(f"stayfast-slo-slow-shares-{self.name}", tuple(self._shares(slow)), SLOW_EVERY_S)
         yield Group(f"stayfast-slo-budget-{self.name}", tuple(self._meaning()))
         yield Group(f"stayfast-slo-alerts-{self.name}", tuple(map(self._alert, self.objective.alerts)))
-
-    def _late(self, window: str) -> str:
-        if self.objective.under_s is None:
-            return ""
-        answered, in_time = self._answered("count", window), self._answered("bucket", window)
-        return f"{or_none(answered)} - {or_none(in_time)}"
 
     def _answered(self, part: str, window: str) -> str:
         under = f",le={bound(self.objective.under_s)}" if part == "bucket" and self.objective.under_s is not None else ""
@@ -119,8 +116,7 @@ class Promise:
         long, short = span(burn.long_s), span(burn.short_s)
         limit = objective.bad_share(burn)
         n_needed = objective.n_requests_needed(burn, config.min_requests, config.min_bad)
-        what = ("fail" if objective.under_s is None
-                else f"fail or have a {objective.name} over {number(objective.under_s)} s")
+        what = "fail" if objective.under_s is None else f"fail or have a {objective.name} over {number(objective.under_s)} s"
         return Alert(
             f"StayfastBudgetBurn{burn.severity.title()}", burn.severity,
             (Condition(f"slo:sli_error:ratio_rate{long}{self._which}", limit),

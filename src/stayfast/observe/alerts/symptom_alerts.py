@@ -50,17 +50,14 @@ def _percentiles(config: AlertsConfig) -> Iterator[Alert]:
          Condition(REQUESTS_5M, config.min_requests_5m * TIMES_FOR_P99)),
         "Route {{ $labels.route }}: p99 of the first token is {{ $value | humanize }} times p50",
         "Most requests are quick and a few are not: the tail of one upstream, not load. Look at its heat map, and give the "
-        "route a second upstream or a shorter first_token_s.",
-        for_s=600, on=("route",))
+        "route a second upstream or a shorter first_token_s.", for_s=600, on=("route",))
     yield Alert(
         "StayfastDegraded", "ticket",
         (Condition(f"{rate_by('route', 'stayfast_degraded_total')} / {rate_by('route', 'stayfast_requests_total')}",
-                   config.degraded_ratio),
-         Condition(REQUESTS_5M, config.min_requests_5m)),
+                   config.degraded_ratio), Condition(REQUESTS_5M, config.min_requests_5m)),
         "Route {{ $labels.route }}: {{ $value | humanizePercentage }} of its answers are makeshifts",
         "Its own upstreams fail or are too slow, and fallbacks, templates or parts of answers stand in. Which: "
-        "stayfast_degraded_total by how.",
-        on=("route",))
+        "stayfast_degraded_total by how.", on=("route",))
     yield Alert(
         "StayfastRetriesAmplify", "ticket",
         (Condition(f"1 + {rate_by('route', 'stayfast_retries_total')} / "
@@ -68,8 +65,7 @@ def _percentiles(config: AlertsConfig) -> Iterator[Alert]:
          Condition(REQUESTS_5M, config.min_requests_5m)),
         "Route {{ $labels.route }}: {{ $value | humanize }} attempts for each request",
         "Retries add load to upstreams that may already have too much. Lower retry.max_attempts until the failing "
-        "upstream is well again.",
-        on=("route",))
+        "upstream is well again.", on=("route",))
 
 
 def _upstreams(config: AlertsConfig) -> Iterator[Alert]:
@@ -89,8 +85,7 @@ def _upstreams(config: AlertsConfig) -> Iterator[Alert]:
         "StayfastUpstreamRateLimited", "ticket",
         share("stayfast_attempts_total", '{status=~"429|529"}', config.rate_limited_ratio),
         "Upstream {{ $labels.upstream }} turns {{ $value | humanizePercentage }} of our requests away (429, 529)",
-        "Its limit is used up: raise it with the provider, add a key or an upstream, or send less.",
-        on=("upstream",))
+        "Its limit is used up: raise it with the provider, add a key or an upstream, or send less.", on=("upstream",))
     yield Alert(
         "StayfastStreamsTruncated", "ticket", share("stayfast_truncated_streams_total", "", config.truncated_ratio),
         "Upstream {{ $labels.upstream }}: {{ $value | humanizePercentage }} of its streams end without their end",
@@ -99,8 +94,7 @@ def _upstreams(config: AlertsConfig) -> Iterator[Alert]:
     yield Alert(
         "StayfastStreamsStall", "ticket", share("stayfast_stalls_total", "", config.stalled_ratio),
         "Upstream {{ $labels.upstream }}: {{ $value | humanizePercentage }} stalls for each answer",
-        "Answers halt midway. Look at the gaps by upstream; a shorter idle_s ends the worst of them.",
-        on=("upstream",))
+        "Answers halt midway. Look at the gaps by upstream; a shorter idle_s ends the worst of them.", on=("upstream",))
     yield Alert(
         "StayfastHandshakesSlow", "ticket", (Condition(_p95("upstream", "handshake"), config.handshake_p95_s),),
         "Upstream {{ $labels.upstream }}: p95 of new connections takes {{ $value | humanizeDuration }}",
@@ -141,19 +135,16 @@ def _prefix_caches(config: AlertsConfig) -> Iterator[Alert]:
     read, whole = (rate_by("route", "stayfast_prefix_cache_tokens_total", kind, "30m") for kind in ('{kind="read"}', ""))
     yield Alert(
         "StayfastPrefixCacheCold", "ticket",
-        (Condition(f"{read} / {whole}", config.prefix_read_ratio_min, "<"),
-         Condition(REQUESTS_5M, config.min_requests_5m)),
+        (Condition(f"{read} / {whole}", config.prefix_read_ratio_min, "<"), Condition(REQUESTS_5M, config.min_requests_5m)),
         "Route {{ $labels.route }}: only {{ $value | humanizePercentage }} of its input is read from its provider's cache",
         "What do prompts begin with that is not the same each time? /debug/state names it where it was found; else they are "
-        "too short, too rare, or have marks of their own.",
-        for_s=1800, on=("route",))
+        "too short, too rare, or have marks of their own.", for_s=1800, on=("route",))
     yield Alert(
         "StayfastPrefixMoves", "ticket",
         (Condition("max by (route, upstream) (stayfast_prefix_moving_tokens)", 0),),
         "Route {{ $labels.route }}: {{ $value | humanize }} tokens of each prompt are computed anew for a block that moves",
         "/debug/state and the log line prefix_cache say which block, at which byte, and what it costs. Put what changes "
-        "behind what does not, or set routes.X.prefix.moves_volatile.",
-        for_s=600)
+        "behind what does not, or set routes.X.prefix.moves_volatile.", for_s=600)
 
 
 def _gateway(config: AlertsConfig) -> Iterator[Alert]:
@@ -162,8 +153,7 @@ def _gateway(config: AlertsConfig) -> Iterator[Alert]:
         "StayfastDown", "page", (Condition(f"(count(up{job} == 1) or vector(0))", 1, "<"),),
         "No gateway answers its scrape",
         "Every instance is down, or Prometheus cannot reach them: is there a job of this name? Then the process: its exit "
-        "status and standard error.",
-        for_s=120)
+        "status and standard error.", for_s=120)
     yield Alert(
         "StayfastInstanceDown", "ticket", (Condition(f"up{job}", 1, "<"),),
         "{{ $labels.instance }} does not answer its scrape",

@@ -231,7 +231,8 @@ class Metrics:
         """One that was not alone, that stalled, or that has steps."""
         count, where = self.totals.counters, (fact.route, fact.upstream)
         if fact.is_hedge:
-            count[known.HEDGES.name][fact.route, _result_of(fact)] += 1
+            result = "won" if fact.ttft_s is not None else "lost" if fact.fault is None else "failed"
+            count[known.HEDGES.name][fact.route, result] += 1
         if fact.n_attempt > 1:
             count[known.RETRIES.name][where] += 1
         if fact.stalls:
@@ -288,8 +289,7 @@ class Metrics:
         if fact.degraded is not None:
             count[known.DEGRADED.name][route, fact.degraded] += 1
         if fact.status == 499:
-            when = "before_first_token" if fact.ttft_s is None else "mid_answer"
-            count[known.CLIENT_LEFT.name][route, when] += 1
+            count[known.CLIENT_LEFT.name][route, "before_first_token" if fact.ttft_s is None else "mid_answer"] += 1
             return
         if fact.stream and fact.n_chunks and fact.error is not None:
             count[known.TRUNCATED.name][(fact.upstream or "",)] += 1
@@ -313,9 +313,7 @@ class _Place:
         self.e2e_s.add_all([fact.ended_at - fact.accepted_at for fact in facts])
         self.queue_s.add_all([fact.queue_s for fact in facts if fact.queue_s is not None])
         self.tpot_s.add_all([fact.tpot_s for fact in facts if fact.tpot_s is not None])
-        usable_s: list[float] = []
-        ttfts_s: list[float] = []
-        live = self.live
+        usable_s, ttfts_s, live = list[float](), list[float](), self.live
         for fact in facts:
             ttft_s = fact.ttft_s
             if ttft_s is not None:
@@ -328,12 +326,6 @@ class _Place:
         self.ttft_s.add_all(ttfts_s)
         self.usable_s.add_all(usable_s)
         self.own_s.add_all([fact.own_s or 0.0 for fact in facts if fact.ttft_s is not None])
-
-
-def _result_of(hedge: AttemptDone) -> str:
-    if hedge.ttft_s is not None:
-        return "won"
-    return "lost" if hedge.fault is None else "failed"
 
 
 def ended_in(stages: tuple[StageDone, ...]) -> str:

@@ -125,15 +125,16 @@ class Totals:
         counted = {name: list(rows.items()) for name, rows in self.counters.items() if rows}
         for name, more in counters.items():
             counted[name] = [*counted.get(name, ()), *more]
-        return Snapshot(
-            counted,
-            {name: [Counts(labels, list(one.counts), one.sum_s) for labels, one in series.items() if any(one.counts)]
-             for name, series in self.histograms.items()},
-            self.bounds_s, gauges, live)
+        series = {name: [Counts(labels, list(one.counts), one.sum_s) for labels, one in family.items() if any(one.counts)]
+                  for name, family in self.histograms.items()}
+        return Snapshot(counted, series, self.bounds_s, gauges, live)
 
     def pieces(self) -> Iterator[str]:
         """Prometheus's text format 0.0.4, a series at a time."""
-        self.gauges[SPIKE_FACTOR.name].update(((route,), factor) for route, factor in self._spike_factors())
+        for route, values in self._live.items():
+            p50, p99 = values.quantile(0.5), values.quantile(0.99)
+            if p50 is not None and p99 is not None and values.n >= MIN_FOR_SPIKE_FACTOR:
+                self.gauges[SPIKE_FACTOR.name][(route,)] = p99 / p50
         for family in FAMILIES:
             yield f"# HELP {family.name} {family.text}\n# TYPE {family.name} {family.kind}\n"
             if family.kind == "histogram":
@@ -144,12 +145,6 @@ class Totals:
                 for labels, value in rows.items():
                     shown = _rendered(family, labels)
                     yield f"{family.name}{{{shown}}} {_number(value)}\n" if shown else f"{family.name} {_number(value)}\n"
-
-    def _spike_factors(self) -> Iterator[tuple[str, float]]:
-        for route, values in self._live.items():
-            p50, p99 = values.quantile(0.5), values.quantile(0.99)
-            if p50 is not None and p99 is not None and values.n >= MIN_FOR_SPIKE_FACTOR:
-                yield route, p99 / p50
 
 
 class _Series(dict[Labels, Histogram]):

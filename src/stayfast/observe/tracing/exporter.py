@@ -39,8 +39,7 @@ class Exporter(Protocol):
     def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
         """A message, which may be joined with others end to end."""
 
-    def send(self, body: bytes) -> Verdict:
-        ...
+    def send(self, body: bytes) -> Verdict: ...
 
     def close(self) -> None:
         """Let go of connections."""
@@ -114,8 +113,7 @@ class Tracing:
         exporter.close()
 
     def _export(self, exporter: Exporter, batch: Sequence[RequestDone]) -> None:
-        parts = []
-        n_encoded = 0
+        parts, n_encoded = list[bytes](), 0
         for start in range(0, len(batch), N_AT_A_TIME):
             some = batch[start:start + N_AT_A_TIME]
             try:
@@ -133,8 +131,7 @@ class Tracing:
 
     def _deliver(self, exporter: Exporter, body: bytes) -> Verdict:
         """Send until it is taken or refused for good; when closing, once. A collector that is down is told of once."""
-        n_failed = 0
-        is_told = False
+        n_failed, is_told = 0, False
         while True:
             verdict = exporter.send(body)
             if verdict.is_taken or not verdict.can_retry or self._is_closing:

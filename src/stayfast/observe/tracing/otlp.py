@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
-from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
+from stayfast.core.events import AttemptDone, RequestDone, Trace
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Outcome, Usage
 from stayfast.observe.tracing.config import OPERATIONS, PATHS, Peer, TraceConfig
@@ -68,7 +68,9 @@ class Spans:
         for stage in done.stages:
             span = made.span(stage.stage._value_, Span.SPAN_KIND_INTERNAL, stage.began_at, stage.ended_at,
                              span_id=self._new_id(), parent_id=own_id)
-            _describe_stage(span, stage)
+            _add(span.attributes, "stayfast.allowance_ms", stage.allowance_s * 1e3)
+            if stage.ended_at - stage.began_at > stage.allowance_s:
+                _add(span.attributes, "stayfast.over", True)
         for attempt in done.attempts:
             span_id = bytes.fromhex(attempt.span_id) if attempt.span_id is not None else self._new_id()
             span = made.span(f"{OPERATIONS[attempt.api]} {attempt.model[:MAX_NAME_CHARS]}", Span.SPAN_KIND_CLIENT,
@@ -131,8 +133,7 @@ class _Made:
 
 
 def _describe_request(span: Span, done: RequestDone) -> None:
-    is_left = done.status == CLIENT_LEFT
-    is_error = done.status >= 500
+    is_left, is_error = done.status == CLIENT_LEFT, done.status >= 500
     costs_usd = [attempt.cost_usd for attempt in done.attempts if attempt.cost_usd is not None]
     _put(span.attributes, {
         "http.request.method": "POST", "http.route": PATHS[done.api], "url.path": PATHS[done.api], "url.scheme": "http",
@@ -148,13 +149,6 @@ def _describe_request(span: Span, done: RequestDone) -> None:
     })
     if is_error:
         _fail(span, done.error)
-
-
-def _describe_stage(span: Span, stage: StageDone) -> None:
-    attributes = span.attributes
-    _add(attributes, "stayfast.allowance_ms", stage.allowance_s * 1e3)
-    if stage.ended_at - stage.began_at > stage.allowance_s:
-        _add(attributes, "stayfast.over", True)
 
 
 def _describe_step(span: Span, step: StepDone) -> None:
@@ -264,8 +258,7 @@ class OtlpExporter:
 
     def send(self, body: bytes) -> Verdict:
         """Post a message. Never raises."""
-        was_open = self._is_open
-        verdict = self._post(body)
+        was_open, verdict = self._is_open, self._post(body)
         if was_open and verdict.status is None:  # what was kept open may have been closed at the other end
             verdict = self._post(body)
         return verdict
@@ -288,10 +281,6 @@ class OtlpExporter:
         status = response.status
         if 200 <= status < 300:
             return Verdict(status, is_taken=True)
+        after = response.headers.get("retry-after", "")  # in seconds; the form with a date is rare: the usual wait will do
         return Verdict(status, can_retry=status in _CAN_RETRY, reason=f"HTTP {status}",
-                       retry_after_s=_seconds(response.headers.get("retry-after")))
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Only the form in seconds is read: the one with a date is rare, and waiting as long as usual will do."""
-    return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else None
+                       retry_after_s=float(after) if after.isascii() and after.isdigit() else None)
