@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from re import fullmatch
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -99,12 +100,20 @@ def check_bounds(record: Any) -> None:
         value = getattr(record, name)
         values = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
         for where, item in values.items():
-            complaint = about.complaint(item)
-            words = (*about.words, "") if about.words else _literals(hint)  # an empty text: none of them was chosen
-            if isinstance(item, str) and words and item not in words:
-                complaint = f"must be one of {', '.join(filter(None, words))}"
+            complaint = None if item is None and NoneType in get_args(hint) else _complaint(hint, about, item)
             if complaint is not None:
                 raise ValueError(f"{where} {complaint}" + ("" if about.is_secret else f", not {item!r}"))
+
+
+def _complaint(hint: Any, about: About, item: object) -> str | None:
+    """What a value should have been, its kind included: one of the words, a number where there are bounds."""
+    words = (*about.words, "") if about.words else _literals(hint)  # an empty text: none of them was chosen
+    if words:
+        return None if item in words else f"must be one of {', '.join(filter(None, words))}"
+    has_bounds = (about.minimum, about.maximum, about.more_than) != (None, None, None)
+    if has_bounds and hint in (int, float) and (isinstance(item, bool) or not isinstance(item, int | hint)):
+        return f"must be a {'whole ' if hint is int else ''}number {about.bounds()}"
+    return about.complaint(item)
 
 
 def _literals(hint: Any) -> tuple[str, ...]:
