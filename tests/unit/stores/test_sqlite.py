@@ -123,7 +123,15 @@ def test_it_outlives_its_process(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     fill_once(path, (KEY, kept("one")))
     assert get_once(path) == kept("one")
-    assert {file.stat().st_mode & 0o077 for file in tmp_path.iterdir()} == {0}
+
+    def is_open_to_others(file: Path) -> bool:
+        try:
+            return file.stat().st_mode & 0o077 != 0
+        except FileNotFoundError:  # SQLite removes its log as the last connection closes, on the store's own thread
+            return False
+
+    assert not any(map(is_open_to_others, tmp_path.iterdir()))
+    assert not is_open_to_others(path)
 
 
 def test_two_processes_have_the_same(tmp_path: Path) -> None:
