@@ -1,4 +1,4 @@
-"""The story of a request. Read this first: the stages are the files in `stages/`, in this order."""
+"""The story of a request. Read this first: the stages are the modules and packages of `stages`, in this order."""
 
 from dataclasses import dataclass
 
