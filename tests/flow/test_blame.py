@@ -132,6 +132,61 @@ def test_a_refused_key_is_no_sickness(status: int) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("status", [401, 402, 403, 407])
+def test_no_request_waits_for_a_refused_key(status: int) -> None:
+    """A refusal, an answer and then failures: they are tried again after a back-off, and not after a minute."""
+    async def main(loop: SimLoop) -> None:
+        up = Picky("a", loop, m=says(status))
+        rig = Rig(loop, up, retry=RetryConfig())
+        for _ in range(2):
+            with pytest.raises(UpstreamFailed):
+                await rig.ask()
+        up.fails = {"m": says(500)}
+        began_at = loop.now()
+        with pytest.raises(UpstreamFailed):
+            await rig.ask()
+        assert (len(up.asked), loop.now() - began_at < 0.5) == (5, True)
+
+    run(main)
+
+
+def test_an_answer_lifts_a_refused_key_at_once() -> None:
+    """Where its only alternative fails it is asked, and from its first token on it goes first again."""
+    async def main(loop: SimLoop) -> None:
+        first, second = Picky("a", loop, m=says(401)), Picky("b", loop)
+        rig = Rig(loop, first, second)
+        assert [await rig.ask() for _ in range(2)] == ["b"] * 2
+        first.fails, second.fails = {}, {"m": says(500)}
+        began_at = loop.now()
+        assert await rig.ask() == "a"
+        assert loop.now() - began_at == pytest.approx(0.1)  # no back-off before the first call there
+        second.fails = {}
+        assert await rig.ask() == "a"
+        assert rig.notes == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("status", [402, 403])
+def test_one_request_that_is_refused_moves_no_others(status: int) -> None:
+    """Nor does its SDK's sending it again: two requests in a row do, without an answer between them."""
+    async def main(loop: SimLoop) -> None:
+        up = Picky("a", loop)
+        rig = Rig(loop, up, Picky("b", loop))
+        for _ in range(3):
+            up.fails = {"m": says(status)}
+            assert await rig.ask() == "b"
+            assert await rig.ask(headers={"x-stainless-retry-count": "1"}) == "b"
+            up.fails = {}
+            assert await rig.ask() == "a"
+        up.fails = {"m": says(status)}
+        n_before = len(up.asked)
+        assert [await rig.ask() for _ in range(5)] == ["b"] * 5
+        assert len(up.asked) == n_before + 2
+
+    run(main)
+
+
 def test_a_key_that_is_refused_for_long_is_no_readiness() -> None:
     """Ten in a row; one answer mends it."""
     async def main(loop: SimLoop) -> None:
@@ -166,13 +221,13 @@ def test_one_models_trouble_is_not_anothers(error: UpstreamFailed, n: int, route
     run(main)
 
 
-def test_a_key_is_refused_for_all_models() -> None:
-    """One request is enough to know it."""
+def test_a_key_that_is_refused_for_one_model_may_be_good_for_another() -> None:
+    """One request for each of them is enough to know it, and costs its client nothing."""
     async def main(loop: SimLoop) -> None:
-        up = Picky("a", loop, any=says(401))
+        up = Picky("a", loop, x=says(401))
         rig = Rig(loop, up, Picky("b", loop), routes=("x", "y"))
-        assert [await rig.ask(model) for model in "xyxy"] == ["b"] * 4
-        assert up.asked == ["x"]
+        assert [await rig.ask(model) for model in "xyxy"] == ["b", "a", "b", "a"]
+        assert up.asked == ["x", "y", "y"]
 
     run(main)
 

@@ -15,7 +15,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
 from stayfast.core.types import RELAY, Allowance, CacheControl, EventsWish, Request, Stage
-from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.pipeline.attempts.attempt import Attempt, is_repeat
 from stayfast.pipeline.cache.route_cache import Cached
 from stayfast.pipeline.cache.semantic import Asking
 from stayfast.pipeline.plan import Plan, Started, Terms
@@ -139,7 +139,6 @@ def _timing(done: StageDone, *, has_allowance: bool) -> str:
 
 
 Start = Callable[["Exchange", Plan], Awaitable[Started]]
-REPEATS = "x-stainless-retry-count"
 SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
 
 
@@ -160,10 +159,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_repeat(self) -> bool:
         """Whether the client's SDK says that it has sent this request before, and counts."""
-        for name, value in self.headers:
-            if name == REPEATS:
-                return value.strip("0") != "" and value.isdecimal()
-        return False
+        return is_repeat(self.headers)
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, under the request's own; None where that has none."""

@@ -4,7 +4,7 @@ What comes of an attempt before its client has anything: until here it can still
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from stayfast.core.clock import Clock
@@ -19,12 +19,22 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import FirstTokens
 from stayfast.upstreams.base import Call, Marker, Stream
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import N_REFUSED_ENOUGH, Member
 from stayfast.wire.prompt import asked_by
 
 SUCCESS, DROPPED, IGNORED = Outcome
-FORBIDDEN, NOT_FOUND, TOO_MANY = 403, 404, 429
+PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
+OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # more tokens than the credit buys, a prompt that is moderated
+REPEATS = "x-stainless-retry-count"
 MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
+
+
+def is_repeat(headers: Sequence[tuple[str, str]]) -> bool:
+    """Whether a client's SDK says that it has sent this request before, and counts."""
+    for name, value in headers:
+        if name == REPEATS:
+            return value.strip("0") != "" and value.isdecimal()
+    return False
 
 
 class Attempt:
@@ -174,10 +184,15 @@ class Attempt:
 
     def _refused(self, failed: UpstreamFailed) -> None:
         status, now = failed.upstream_status, self._clock.now()
-        if not failed.is_model_missing:  # a key may be good for other models
-            self._place.refused(now, f"its key was refused ({status})", is_key=status != FORBIDDEN)
-        elif not self.call.request.is_stateful:  # else it may be an earlier answer that is not there
-            self._place.refused(now, f"it does not know the model ({status})", is_key=False)
+        if failed.is_model_missing:
+            if not self.call.request.is_stateful:  # else it may be an earlier answer that is not there
+                self._place.refused(now, f"it does not know the model ({status})", is_key=False)
+        elif status in OF_THE_REQUEST_TOO:  # what an SDK sends again is the same request, and no second witness
+            if not is_repeat(self.call.headers):
+                self._place.refused(now, f"its key was refused ({status})", is_key=status != FORBIDDEN,
+                                    n_enough=N_REFUSED_ENOUGH)
+        else:
+            self._place.refused(now, f"its key was refused ({status})", is_key=True)
 
     def lose(self) -> None:
         """Another attempt was quicker; teaches nothing but that it took at least so long."""

@@ -68,9 +68,11 @@ class Place(RunningCall):
                 self.became = LOST
         self._member.outlasted(self, ratio, now, is_slow=is_slow)
 
-    def refused(self, now: float, why: str, *, is_key: bool) -> None:
-        """Its model, or its key, is no good there: others go first for a minute."""
-        self._member.refused(self.health, now, why, is_key=is_key)
+    def refused(self, now: float, why: str, *, is_key: bool, n_enough: int = 1) -> None:
+        """Its model, or its key, is no good there: from the `n_enough`-th such request in a row on others go first for a
+        minute.
+        """
+        self._member.refused(self.health, now, why, is_key=is_key, n_enough=n_enough)
 
     def _read(self) -> None:
         backlog = self._member.backlog

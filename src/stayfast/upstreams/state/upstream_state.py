@@ -39,23 +39,43 @@ MAX_NAME = 64  # characters of such a name in a reason
 
 
 class Health:
-    """Of one model at one upstream. Changed only by its Member."""
+    """Of one model at one upstream. Changed only by its Member. Two reasons for which others go first: `alone_until` is the
+    upstream's own Retry-After, and nothing is to be sent before it; `refused_until` is after refused keys or models, is
+    our own guess, and no request waits for its end.
+    """
 
-    __slots__ = ("_name", "_sink", "_told", "alone_until", "breaker", "model", "why_alone")
+    __slots__ = ("_name", "_sink", "_told", "alone_until", "breaker", "model", "n_refused", "refused_until", "why_alone",
+                 "why_refused")
 
     def __init__(self, name: str, model: str | None, breaker: Breaker, sink: Sink) -> None:
         self.model = model  # None: any
         self.breaker = breaker
-        self.alone_until = float("-inf")
-        self.why_alone = ""
+        self.alone_until = self.refused_until = float("-inf")
+        self.why_alone = self.why_refused = ""
+        self.n_refused = 0  # requests in a row, since the last first token
         self._name = name
         self._sink = sink
         self._told = breaker.state
 
     def leave_alone(self, until: float, why: str) -> None:
-        """Others go first until then."""
+        """Others go first until then, and a retry here waits for it."""
         if until > self.alone_until:
             self.alone_until, self.why_alone = until, why
+
+    def is_preferred(self, now: float) -> bool:
+        """Whether nothing but its breaker moves requests to others."""
+        return now >= self.alone_until and now >= self.refused_until
+
+    def refused(self, now: float, why: str, *, n_enough: int) -> None:
+        """A key or a model was refused: others go first from the `n_enough`-th refusal in a row on."""
+        self.n_refused += 1
+        if self.n_refused >= n_enough:
+            self.refused_until, self.why_refused = now + REFUSED_S, why
+
+    def accepted(self) -> None:
+        """A first token came: whatever was refused is accepted again."""
+        self.n_refused = 0
+        self.refused_until = float("-inf")
 
     def tell(self) -> None:
         """Say it where its breaker has changed."""
@@ -114,7 +134,8 @@ class Models:
 
 
 N_FAILED_IN_ROW_UNPROVEN = 10
-REFUSED_S = 60.0  # for which others go before one that refused its key, or does not know a model
+REFUSED_S = 60.0  # for which others go before one that refused a key, or does not know a model
+N_REFUSED_ENOUGH = 2  # requests in a row, where one alone may be at fault for its refusal (402, 403)
 
 
 class RunningCall(Call):
@@ -129,7 +150,7 @@ class RunningCall(Call):
 class Member:
     """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
-    __slots__ = ("_alone_until", "_breaker_config", "_judged_after_s", "_limit_config", "_n_refused", "_pace", "_rng",
+    __slots__ = ("_breaker_config", "_judged_after_s", "_limit_config", "_n_refused", "_pace", "_rng",
                  "_sink", "_unjudged", "backlog", "extra", "flow", "has_news", "is_once", "is_proven", "lanes", "models",
                  "n_in_flight", "own", "pending", "predictor", "quickest", "slow_factor", "upstream", "usual", "whole")
 
@@ -160,7 +181,6 @@ class Member:
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
         self._unjudged: Wheel[RunningCall] = Wheel()
         self._judged_after_s = limit.bad_s if limit.mode == "aimd" else 0.0  # at the earliest
-        self._alone_until = float("-inf")  # whatever the model: its key was refused
         self._n_refused = 0  # keys, in a row
 
     @property
@@ -239,7 +259,7 @@ class Member:
             self._judge(now)
         health = self.own if self.models is None else self.health(model)
         breaker = health.breaker
-        share = 0.0 if now < health.alone_until or now < self._alone_until else breaker.share(now)
+        share = breaker.share(now) if health.is_preferred(now) else 0.0
         n_before: float = self.n_in_flight
         if self.backlog is not None:
             n_before += self.backlog.work
@@ -251,20 +271,22 @@ class Member:
     def is_well(self, now: float, model: str) -> bool:
         """Whether it is to be preferred to one that is not."""
         health = self.health(model)
-        return now >= health.alone_until and now >= self._alone_until and health.breaker.share(now) > 0
+        return health.is_preferred(now) and health.breaker.share(now) > 0
 
     def is_failing(self, now: float, model: str) -> bool:
         """Whether it fails, or asked to be left alone; one that is left alone for being slow may be quick by now."""
         health = self.health(model)
-        if now < health.alone_until or now < self._alone_until:
+        if not health.is_preferred(now):
             return True
         return health.breaker.n_failed_in_row > 0 and health.breaker.share(now) == 0
 
     def why_alone(self, now: float, model: str) -> str:
         """Why others go first, where that is not by its breaker; empty where they do not."""
-        health = self.own if now < self._alone_until else self.health(model)
-        self.has_news = now < max(self._alone_until, *[one.alone_until for one in self.healths])
-        return health.why_alone if now < health.alone_until or now < self._alone_until else ""
+        health = self.health(model)
+        self.has_news = any(not one.is_preferred(now) for one in self.healths)
+        if now < health.refused_until:
+            return health.why_refused
+        return health.why_alone if now < health.alone_until else ""
 
     def started(self, call: RunningCall, now: float) -> None:
         """An attempt begins that has its place."""
@@ -293,6 +315,7 @@ class Member:
                 norm.learn(log_s)
         self.is_proven = True
         self._n_refused = 0
+        call.health.accepted()
         self.quickest.learn(ttft_s)
         call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at)
         usual_s, ratio = usual.all.usual_s, norm.ratio(ttft_s)
@@ -311,17 +334,14 @@ class Member:
         """A call ended without a first token, by nobody's fault here."""
         self._pace.vain(now)
 
-    def refused(self, health: Health, now: float, why: str, *, is_key: bool) -> None:
-        """A key that is no good for any model, or a model that is not there."""
+    def refused(self, health: Health, now: float, why: str, *, is_key: bool, n_enough: int) -> None:
+        """A request was refused for its key, or for a model that is not there; see `Health.refused`."""
         self.has_news = True
-        if not is_key:
-            health.leave_alone(now + REFUSED_S, why)
-            return
-        self._alone_until = now + REFUSED_S
-        self.own.leave_alone(self._alone_until, why)
-        self._n_refused += 1
-        if self._n_refused >= N_FAILED_IN_ROW_UNPROVEN:
-            self.is_proven = False
+        health.refused(now, why, n_enough=n_enough)
+        if is_key:
+            self._n_refused += 1
+            if self._n_refused >= N_FAILED_IN_ROW_UNPROVEN:
+                self.is_proven = False
 
     def dropped(self, call: RunningCall, now: float, *, is_endpoint: bool, retry_after_s: float | None) -> None:
         """An attempt was refused, or failed by the endpoint's fault."""
@@ -393,8 +413,8 @@ class Member:
     def __repr__(self) -> str:
         state = "proven" if self.is_proven else "unproven"
         flow = f" {self.flow!r}" if self.flow is not None else ""
-        alone = "".join(f" left alone, last: {health.why_alone}" for health in dict.fromkeys((self.own, *self.healths))
-                        if health.why_alone)
+        alone = "".join(f" left alone, last: {why}" for health in dict.fromkeys((self.own, *self.healths))
+                        for why in (health.why_alone, health.why_refused) if why)
         healths = " ".join(repr(health) for health in self.healths)
         limits = repr(self.whole.limit) if self.lanes is None else " ".join(map(repr, self.all_limited))
         return (f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {state}; "

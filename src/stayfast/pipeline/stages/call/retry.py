@@ -126,18 +126,22 @@ def _may_follow(ex: Exchange, plan: Plan, failed: UpstreamFailed, member: Member
 
 
 def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, is_any: bool = False) -> Target | None:
-    """The first that is well and that this request has not asked; `is_any`: where none is well, the first not asked."""
+    """The first that is well and that this request has not asked; else one that only refused others' keys or models, since
+    no wait mends that; `is_any`: else the first not asked.
+    """
     model = plan.prompt.request.model
     asked = {(attempt.member, attempt.call.model) for attempt in ex.attempts}
     others = [target for target in targets if (target.member, target.model or model) not in asked]
     for target in others:
         if target.member.is_well(now, target.model or model):
             return target
-    return others[0] if others and is_any else None
+    for target in others:
+        health = target.member.health(target.model or model)
+        if is_any or (now >= health.alone_until and health.breaker.share(now) > 0):
+            return target
+    return None
 
 
 def _alone_s(plan: Plan, target: Target, now: float) -> float:
     """What is left of the time for which it asked to be left alone."""
-    member = target.member
-    health = member.health(target.model or plan.prompt.request.model)
-    return max(0.0, health.alone_until - now, member.own.alone_until - now)
+    return max(0.0, target.member.health(target.model or plan.prompt.request.model).alone_until - now)
