@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.core.events import BreakerChanged
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
+from stayfast.core.events import BreakerChanged, RequestDone
 from stayfast.policy.resilience.breaker import BreakerConfig, State
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
@@ -188,5 +189,81 @@ def test_a_429_is_left_in_peace_for_as_long_as_it_says() -> None:
         assert rig.scripted[0].n_asked == 1
         await asyncio.sleep(20)
         assert await ask(rig) == ["up0"]
+
+    run(main)
+
+
+HANGS = Timeouts(total_s=8, first_token_s=8)  # of which a quarter is 2 s
+
+
+async def _took_s(rig: Rig) -> float:
+    """Seconds to the first token, or to the failure, of one request."""
+    began_at = rig.loop.now()
+    try:
+        await read(await rig.serve())
+    except (DeadlineExceeded, UpstreamFailed):
+        return rig.loop.now() - began_at
+    return rig.loop.now() - began_at
+
+
+def test_a_template_need_not_wait_for_an_upstream_that_hangs() -> None:
+    """Five wait in vain; then one in ten seconds finds out whether it is back, and all others are answered at once."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[STUCK] * 7, *[WELL] * 20], timeouts=HANGS, template="Later, please.", retry=RetryConfig())
+        assert [await _took_s(rig) for _ in range(15)] == [8.0] * 5 + [0.0] * 10
+        assert "not sent to up0: calls there hang, and fail in the end" in rig.sink.of(RequestDone)[-1].notes
+        await asyncio.sleep(10)
+        assert [await _took_s(rig) for _ in range(4)] == [8.0, 0.0, 0.0, 0.0]
+        await asyncio.sleep(10)
+        async with asyncio.TaskGroup() as group:
+            probe = group.create_task(_took_s(rig))
+            await asyncio.sleep(1)
+            assert [await _took_s(rig) for _ in range(4)] == [0.0] * 4  # one probe at a time
+        assert probe.result() == 8.0
+        await asyncio.sleep(10)
+        assert await ask(rig, 3) == ["up0"] * 3  # it is back, with the first good probe
+        assert states(rig)[-1] == ("up0", "closed")
+
+    run(main)
+
+
+def test_without_a_template_it_is_an_error_at_once() -> None:
+    """With when to come again; nothing was sent, so that even a stateful request may go to a fallback."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [STUCK], timeouts=HANGS, retry=RetryConfig())
+        assert [await _took_s(rig) for _ in range(6)] == [8.0] * 5 + [0.0]
+        await asyncio.sleep(4)
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.serve()
+        assert (failed.value.status, failed.value.code, failed.value.retry_after_s) == (503, "upstream_down", 6.0)
+        assert failed.value.is_undone
+
+    run(main)
+
+
+def test_a_fallback_that_hangs_as_well_is_passed_over() -> None:
+    """Both were found out: nobody waits for either."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [STUCK], [STUCK], timeouts=HANGS, n_fallback=1, template="Later, please.", retry=RetryConfig())
+        times_s = [await _took_s(rig) for _ in range(8)]
+        assert times_s[0] == 8.0
+        assert times_s[-1] == 0.0
+        reply = await rig.serve()
+        assert (reply.degraded, reply.n_attempts) == ("template", 0)
+
+    run(main)
+
+
+def test_one_that_fails_half_of_the_time_is_never_given_up() -> None:
+    """However long it hangs: its breaker opens, and the good half is still served."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [STUCK, WELL], timeouts=HANGS, breaker=BreakerConfig(window_s=1000))
+        times_s = [await _took_s(rig) for _ in range(60)]
+        assert times_s.count(pytest.approx(0.1)) == 30
+        assert ("up0", "open") in states(rig)
 
     run(main)

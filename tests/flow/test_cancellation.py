@@ -68,7 +68,7 @@ STATES: dict[str, tuple[Sequence[Script], float, bool]] = {
     "before_first_token": ([[Wait(5), Say("x")]], 1.0, True),
     "mid_stream": ([[Wait(0.2), Say("a"), Wait(5), Say("b")]], 1.0, True),
     "not_streaming": ([[Wait(0.2), Say("a"), Wait(5), Say("b")]], 1.0, False),
-    "back_off": ([[Fail(retry_after_s=10)]], 1.0, True),
+    "back_off": ([[Fail(retry_after_s=4)]], 1.0, True),
 }
 
 

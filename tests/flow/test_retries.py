@@ -20,7 +20,8 @@ from tests.flow.test_blame import Rig as PickyRig
 HELLO: Script = [Say("hello")]
 DOWN: Script = [Fail(Fault.STATUS, 500)]
 BUSY: Script = [Fail(Fault.STATUS, 503, 30.0)]
-SIX = RetryConfig(max_attempts=6)
+SIX = RetryConfig(max_attempts=6, max_wait_s=60)
+GONE: Script = [Fail(Fault.CONNECT)]
 
 
 class Mute(Scripted):
@@ -58,6 +59,52 @@ def test_a_retry_after_that_fits_is_waited_for() -> None:
         rig = _rig(loop, [BUSY, HELLO], [[Fail(Fault.STATUS, 503, 10.0)], HELLO])
         await read(await rig.serve())
         assert _begun(rig) == [("up0", 0.0), ("up1", 0.0), ("up1", 10.0)]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("retry_after_s", "total_s", "ends_at", "n_asked"), [
+    (30.0, 600.0, 0.0, 1),  # longer than a request waits
+    (5.0, 600.0, 5.0, 2),  # once, not before each of the three attempts
+    (2.0, 600.0, 4.0, 3),
+    (2.0, 7.9, 0.0, 1),  # more than a quarter of its time
+])
+def test_a_retry_after_is_waited_for_where_it_is_short(retry_after_s: float, total_s: float, ends_at: float,
+                                                       n_asked: int) -> None:
+    """As it is, never lengthened; else the client has the 429 at once, with its Retry-After."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(Fault.STATUS, 429, retry_after_s)]], retry=RetryConfig(), timeouts=Timeouts(total_s=total_s))
+        with pytest.raises(UpstreamFailed) as failed:
+            await rig.serve()
+        assert (loop.now(), len(_begun(rig))) == (ends_at, n_asked)
+        assert (failed.value.upstream_status, failed.value.retry_after_s) == (429, retry_after_s)
+
+    run(main)
+
+
+def test_a_retry_after_that_another_request_was_given_is_not_waited_for_either() -> None:
+    """Whose own attempt fails in another way."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [DOWN], retry=RetryConfig())
+        rig.registry["up0"].own.leave_alone(30.0, "it asked for that")
+        with pytest.raises(UpstreamFailed):
+            await rig.serve()
+        assert (loop.now(), len(_begun(rig))) == (0.0, 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("scripts", "order"), [
+    (([GONE], [GONE]), ["up0", "up1", "up2"]),  # both were tried: no back-off mends that
+    (([GONE], [DOWN, HELLO]), ["up0", "up1", "up1"]),  # a 500 may be over by then
+])
+def test_a_fallback_waits_for_no_back_off_that_mends_nothing(scripts: tuple[list[Script], ...], order: list[str]) -> None:
+    """Replicas that take no connection are asked once each."""
+    async def main(loop: SimLoop) -> None:
+        rig = _rig(loop, *scripts, [HELLO], n_fallback=1)
+        await read(await rig.serve())
+        assert [name for name, _ in _begun(rig)] == order
+        assert loop.now() == 0.0 or order[-1] != "up2"
 
     run(main)
 
@@ -111,7 +158,7 @@ def test_who_cannot_say_it_shortens_no_wait() -> None:
 def test_a_wait_ends_with_its_client() -> None:
     """In back-off nothing is held, and nothing is left."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [BUSY])
+        rig = _rig(loop, [BUSY], total_s=200)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
                 await rig.serve()

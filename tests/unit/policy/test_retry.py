@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.retry import RetryConfig, wait_before_next
+from stayfast.policy.resilience.retry import RetryConfig, patience_s, wait_before_next
 
 CONFIG = RetryConfig(max_attempts=3, base_s=0.1, cap_s=0.3, min_left_s=0.05)
 
@@ -52,3 +52,12 @@ def test_config_is_checked(wrong: dict[str, float]) -> None:
     """Nonsense is refused at construction."""
     with pytest.raises(ValueError, match="must"):
         RetryConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_may_be_waited_for_in_vain_is_bounded() -> None:
+    """By the setting over all waits of a request, and by a quarter of what is left."""
+    assert patience_s(CONFIG, 600) == CONFIG.max_wait_s
+    assert patience_s(CONFIG, 600, waited_s=3) == CONFIG.max_wait_s - 3
+    assert patience_s(CONFIG, 8) == 2.0
+    assert patience_s(CONFIG, 600, waited_s=99) == patience_s(CONFIG, -1) == 0.0
+    assert patience_s(RetryConfig(max_wait_s=0), 600) == 0.0

@@ -134,11 +134,19 @@ class Breaker:
 
     def wants_probe(self, now: float) -> bool:
         """Whether the next call should be a probe of this one."""
-        if self.state is _CLOSED or self._n_probing:
-            return False
-        if self.probes is not None and self.probes.are_elsewhere:
+        if self.state is _CLOSED or self.is_probing:
             return False
         return self.state is State.HALF_OPEN or now >= self._open_until
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether a call runs that may close it, here or in another process."""
+        return self._n_probing > 0 or (self.probes is not None and self.probes.are_elsewhere)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it is not closed, and `failures_in_row` calls have failed since the last good one."""
+        return self.state is not _CLOSED and self.n_failed_in_row >= self._config.failures_in_row
 
     def share(self, now: float) -> float:
         """Of the requests that would prefer it, the share that may: 0 while it is left alone, 1 when it is well."""

@@ -5,9 +5,10 @@ pure load. Rule: another attempt is made only for faults that another attempt ca
 client, up to `max_attempts`, and only if its wait still leaves `min_left_s` before the deadline, and what an attempt takes
 at the very least. It goes at once to an upstream that is well and that this request has not asked yet. Everywhere else,
 back to one that failed as well as to one that others found failing, it waits, but at least what is left of that upstream's
-own Retry-After:
+own Retry-After, where that is a small part of the request's time:
 
     ceiling = min(cap_s, base_s * factor ** (n_failures - 1)),  wait = (1 - jitter) * ceiling + U(0, jitter * ceiling)
+    a Retry-After is waited for up to min(max_wait_s - waited so far, 0.25 * remaining), and is never lengthened
 
 Full jitter (1) spreads requests best; equal jitter (0.5) keeps a pause of at least half, for what is expensive to start,
 and where there is no rng there is none. A wait that does not fit is not shortened: the failure is the answer, at once.
@@ -29,6 +30,7 @@ from stayfast.core.clock import Rng
 from stayfast.core.setting import About, check_bounds
 
 MAX_DOUBLINGS = 64  # 2.0 ** 1024 would overflow
+PATIENCE_SHARE = 0.25  # of the time that is left; the rest is for an answer
 
 
 def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = None, *, jitter: float = 1.0,
@@ -53,7 +55,12 @@ class RetryConfig:
         "The longest wait before the first retry at the same upstream; it doubles each time, with full jitter.",
         more_than=0, maximum=60)] = 0.1
     cap_s: Annotated[float, About(
-        "No wait is longer than this, unless the upstream asks for more.", more_than=0, maximum=60)] = 5.0
+        "No back-off is longer than this; for a `retry-after` see `max_wait_s`.", more_than=0, maximum=60)] = 5.0
+    # whom an upstream sends away for longer is better served by a fallback, or by knowing it at once
+    max_wait_s: Annotated[float, About(
+        "The longest that a request waits, in all, for an upstream's `retry-after`, and no more than a quarter of the time "
+        "that is left; beyond that the upstream's refusal is the answer, at once, with its `retry-after`. 0: never.",
+        minimum=0, maximum=60)] = 5.0
     # an attempt with less time than this cannot even connect
     min_left_s: Annotated[float, About(
         "No attempt is begun with less time than this before the deadline.", minimum=0)] = 0.05
@@ -69,6 +76,13 @@ class RetryConfig:
         check_bounds(self)
         if self.base_s > self.cap_s:
             raise ValueError(f"0 < base_s <= cap_s <= 60 must hold, not base_s={self.base_s}, cap_s={self.cap_s}")
+
+
+def patience_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.0) -> float:
+    """The longest wait, in seconds, that may come to nothing, for a request that has `remaining_s` before its deadline and
+    has waited for `waited_s` before its attempts so far. Never negative.
+    """
+    return max(0.0, min(config.max_wait_s - waited_s, PATIENCE_SHARE * remaining_s))
 
 
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,

@@ -44,8 +44,8 @@ class Health:
     our own guess, and no request waits for its end.
     """
 
-    __slots__ = ("_name", "_sink", "_told", "alone_until", "breaker", "model", "n_refused", "refused_until", "why_alone",
-                 "why_refused")
+    __slots__ = ("_failed_after_s", "_failed_at", "_name", "_sink", "_told", "alone_until", "breaker", "model", "n_refused",
+                 "refused_until", "why_alone", "why_refused")
 
     def __init__(self, name: str, model: str | None, breaker: Breaker, sink: Sink) -> None:
         self.model = model  # None: any
@@ -53,6 +53,8 @@ class Health:
         self.alone_until = self.refused_until = float("-inf")
         self.why_alone = self.why_refused = ""
         self.n_refused = 0  # requests in a row, since the last first token
+        self._failed_at = float("-inf")  # the last call that failed, and how long it had run by then
+        self._failed_after_s = 0.0
         self._name = name
         self._sink = sink
         self._told = breaker.state
@@ -65,6 +67,23 @@ class Health:
     def is_preferred(self, now: float) -> bool:
         """Whether nothing but its breaker moves requests to others."""
         return now >= self.alone_until and now >= self.refused_until
+
+    def failed(self, after_s: float, now: float) -> None:
+        """A call failed by the endpoint's fault, so long after its start."""
+        self._failed_at, self._failed_after_s = now, after_s
+
+    def is_hanging(self, most_s: float, now: float) -> bool:
+        """Whether a call would most likely fail, and only after more than `most_s`: its breaker says that it is down, it
+        failed as late before, and no probe is due. Where nobody else is left, one probe each PROBE_EVERY_S is.
+        """
+        breaker = self.breaker
+        if self._failed_after_s <= most_s or not breaker.is_down or breaker.wants_probe(now):
+            return False
+        return breaker.is_probing or now < self._failed_at + PROBE_EVERY_S
+
+    def probe_due_s(self, now: float) -> float:
+        """Seconds until a request is let through as a probe where nobody else is left."""
+        return max(0.0, self._failed_at + PROBE_EVERY_S - now)
 
     def refused(self, now: float, why: str, *, n_enough: int) -> None:
         """A key or a model was refused: others go first from the `n_enough`-th refusal in a row on."""
@@ -135,6 +154,7 @@ class Models:
 
 N_FAILED_IN_ROW_UNPROVEN = 10
 REFUSED_S = 60.0  # for which others go before one that refused a key, or does not know a model
+PROBE_EVERY_S = 10.0  # at an only upstream that hangs; each costs its client the whole wait
 N_REFUSED_ENOUGH = 2  # requests in a row, where one alone may be at fault for its refusal (402, 403)
 
 
@@ -349,6 +369,7 @@ class Member:
         breaker = health.breaker
         if is_endpoint:
             breaker.failed(call.mark if is_waiting else breaker.began(), now)
+            health.failed(now - call.began_at, now)
             if breaker.n_failed_in_row >= N_FAILED_IN_ROW_UNPROVEN:
                 self.is_proven = False
         elif is_waiting:

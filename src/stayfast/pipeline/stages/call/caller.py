@@ -25,7 +25,7 @@ from stayfast.pipeline.plan import Plan, Started
 from stayfast.pipeline.prompt_cache.planner import Layout
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.hedged_call import IsShedding, Race
-from stayfast.pipeline.stages.call.retry import Retrying, is_once
+from stayfast.pipeline.stages.call.retry import Retrying, awake, is_once
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.admission.price import price_of
@@ -197,19 +197,21 @@ class Caller:
 
     async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float, failed: StayfastError) -> Started:
         """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
-        budget, n_left = plan.route.hedging.budget, len(plan.fallback)
+        now = self._clock.now()
+        tiers = [tier for tier in plan.fallback if awake(plan, tier, now, ends_at)]
+        budget, n_left = plan.route.hedging.budget, len(tiers)
         is_stateful = is_once(ex, plan)
         reserve_s = 0.0 if is_stateful else ex.reserve_s
-        for targets in plan.fallback:
+        for targets in tiers:
             now = self._clock.now()
             if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, is_once=is_stateful):
                 break
             pool = targets[0].member.extra
-            if targets is not plan.fallback[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
+            if targets is not tiers[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
                 ex.notes.append("the next fallback was not asked: the budget of extra attempts is spent")
                 break
             n_left -= 1
-            until = ends_at - reserve_s * n_left / len(plan.fallback)
+            until = ends_at - reserve_s * n_left / len(tiers)
             ex.watch.bound(until, now)
             self._retrying.retried(ex, plan, failed, targets[0], "fell back to")
             pool.take(weight, now)
@@ -229,8 +231,9 @@ class Caller:
             slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
                                            is_whole=not plan.prompt.request.stream)
             targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
-        candidates = deque(targets)
+        candidates = self._retrying.candidates(ex, plan, targets, ends_at)
         n_made = n_free = 0  # attempts that count, and those by which nothing was asked of anybody
+        waited_s = 0.0
         failed: UpstreamFailed | None = None
         try:
             while True:
@@ -255,9 +258,10 @@ class Caller:
                         candidates.rotate(-1)
                 n_made = sum(not attempt.is_hedge for attempt in ex.attempts[n_before:]) - n_free
                 wait_s = self._retrying.following(ex, plan, failed, candidates, target=target, n_made=n_made,
-                                                   ends_at=ends_at, is_last=is_last)
+                                                   waited_s=waited_s, ends_at=ends_at, is_last=is_last)
                 if wait_s is None:
                     raise failed
+                waited_s += wait_s
                 await self._retrying.back_off(ex, wait_s)
         finally:
             failed = None  # it holds this frame, which would hold it

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import inf
 from random import Random
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import StayfastError, UpstreamFailed
+from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import Retried, RetryWithheld, Sink
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan
 from stayfast.pipeline.routing.selector import Target
-from stayfast.policy.resilience.retry import wait_before_next
+from stayfast.policy.resilience.retry import patience_s, wait_before_next
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.state.upstream_state import Member
 
@@ -27,25 +28,34 @@ class Retrying:
         self._rng = rng
         self._sink = sink
 
+    def candidates(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float) -> deque[Target]:
+        """Those of the targets that may be asked. Raises LeftAlone: none of them."""
+        now = self._clock.now()
+        found = awake(plan, targets, now, ends_at)
+        if not found:
+            names = ", ".join(target.member.upstream.name for target in targets)
+            ex.notes.append(f"not sent to {names}: calls there hang, and fail in the end")
+            raise LeftAlone(plan, targets, now)
+        return deque(found)
+
     def following(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, candidates: deque[Target], *,
-                  target: Target, n_made: int, ends_at: float, is_last: bool) -> float | None:
+                  target: Target, n_made: int, waited_s: float, ends_at: float, is_last: bool) -> float | None:
         """Bring whom to ask next to the front, with what it takes of the budgets; seconds to wait before that. None: nobody.
-        `target` is who failed, `n_made` counts the attempts so far. `is_last`: nobody is asked after these.
+        `target` is who failed, `n_made` counts the attempts so far, `waited_s` is the sum of the waits before them.
+        `is_last`: nobody is asked after these.
         """
         if not candidates or not _may_follow(ex, plan, failed, target.member):
             return None
-        now, alone_s = self._clock.now(), 0.0
-        fresh = _fresh(ex, plan, candidates, now, is_any=failed.is_refused)
-        if fresh is None:
-            alone_s, _, following = min((_alone_s(plan, other, now), n, other) for n, other in enumerate(candidates))
-            if following is target and failed.retry_after_s is not None:  # of the member it is known up to a minute only
-                alone_s = max(alone_s, failed.retry_after_s)
-            if alone_s > 0 and not is_last:  # who is asked after these need not wait for it
+        now, alone_s, retry = self._clock.now(), 0.0, plan.route.retry
+        following = _fresh(ex, plan, candidates, now, is_any=failed.is_refused)
+        is_fresh = following is not None
+        if following is None:
+            most_s = patience_s(retry, ends_at - now, waited_s)
+            alone_s, following = _again(ex, plan, candidates, now, most_s, failed=failed, target=target, is_last=is_last)
+            if following is None:
                 return None
-        else:
-            following = fresh
-        wait_s = wait_before_next(plan.route.retry, n_made, ends_at - now, self._rng, is_fresh=fresh is not None,
-                                  alone_s=alone_s, least_s=following.member.quickest_s)
+        wait_s = wait_before_next(retry, n_made, ends_at - now, self._rng, is_fresh=is_fresh, alone_s=alone_s,
+                                  least_s=following.member.quickest_s)
         if wait_s is None or not self._may_retry(ex, plan, failed, following, wait_s):
             return None
         candidates.remove(following)
@@ -142,6 +152,44 @@ def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, i
     return None
 
 
-def _alone_s(plan: Plan, target: Target, now: float) -> float:
-    """What is left of the time for which it asked to be left alone."""
-    return max(0.0, target.member.health(target.model or plan.prompt.request.model).alone_until - now)
+def _again(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, most_s: float, *, failed: UpstreamFailed,
+           target: Target, is_last: bool) -> tuple[float, Target | None]:
+    """Whom to go back to, and what is left of its Retry-After, `most_s` at most: the one with the least. Where others are
+    asked after these, only one that a back-off alone may mend: not one that asked to be left alone, is left alone for
+    failing, or takes no connection.
+    """
+    model, found, least_s = plan.prompt.request.model, None, inf
+    refuses = {attempt.member for attempt in ex.attempts if attempt.done is not None and attempt.done.fault == Fault.CONNECT}
+    for other in candidates:
+        health = other.member.health(other.model or model)
+        alone_s = max(0.0, health.alone_until - now)
+        if other is target and failed.retry_after_s is not None:  # of the member it is known up to a minute only
+            alone_s = max(alone_s, failed.retry_after_s)
+        if alone_s > most_s or alone_s >= least_s or health.is_hanging(most_s, now):
+            continue
+        if is_last or not (alone_s or health.breaker.share(now) == 0 or other.member in refuses):
+            found, least_s = other, alone_s
+    return least_s, found
+
+
+def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> Sequence[Target]:
+    """Those at which a call that begins now is not expected to hang until it fails."""
+    model, most_s = plan.prompt.request.model, patience_s(plan.route.retry, ends_at - now)
+    return [target for target in targets if not target.member.health(target.model or model).is_hanging(most_s, now)]
+
+
+class LeftAlone(UpstreamFailed):
+    """Nothing was sent: every upstream that may answer hangs until the request's time is up, as far as is known."""
+
+    status = 503
+
+    def __init__(self, plan: Plan, targets: Sequence[Target], now: float) -> None:
+        names = ", ".join(target.member.upstream.name for target in targets)
+        healths = [target.member.health(target.model or plan.prompt.request.model) for target in targets]
+        super().__init__(names, Fault.TIMEOUT, f"not sent to {names}: {healths[0].breaker.why}, and calls there last failed "
+                         "only after a long wait", code="upstream_down", kind="overloaded_error",
+                         retry_after_s=max(1.0, min(health.probe_due_s(now) for health in healths)))
+
+    @property
+    def is_undone(self) -> bool:
+        return True
