@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Prompt, Started
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, SimLoop, Wait, run
+from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from stayfast.wire.errors import render
 from tests.flow.dialects import DIALECTS, ask
 from tests.flow.rig import Rig, chat, read
@@ -225,7 +226,8 @@ def test_a_less_patient_client_has_a_smaller_budget() -> None:
         for total_s, silence_s, request, expected_s in (
             (1.0, None, chat(), 1.0),
             (3.0, None, chat(stayfast={"deadline_ms": 2000}), 2.0),
-            (None, 2.0, chat(stream=False), 1.9),  # so that the SDK still hears of it
+            (None, 2.0, chat(stream=False), 3.0),  # its SDK's own time-out comes first
+            (None, 3.5, chat(stream=False), 4.0),
             (None, 4.0, chat(stream=False), 4.0),
             (None, 2.0, chat(), 4.0),  # its silence ends with the first comment
         ):
@@ -236,5 +238,51 @@ def test_a_less_patient_client_has_a_smaller_budget() -> None:
             (done,) = rig.sink.of(RequestDone)
             assert done.total_s == expected_s
             assert done.ended_at - done.accepted_at == pytest.approx(expected_s / 2)  # admit's and model's quarters
+
+    run(main)
+
+
+@pytest.mark.parametrize("substitute", [{"template": "Later, please."}, {"n_fallback": 1}, {"partial": True}])
+def test_an_sdks_time_out_is_forestalled_only_where_something_is_given_instead(substitute: dict[str, Any]) -> None:
+    """At 95 % of it; the fallback has its reserve of that."""
+
+    async def main(loop: SimLoop) -> None:
+        slow: Script = [Wait(0.5), Say("Half"), Wait(30), Say("x")]
+        rig = Rig(loop, [slow], [[Wait(0.1), Say("ok")]][:substitute.get("n_fallback", 0)] or [slow],
+                  timeouts=Timeouts(total_s=60), **substitute)
+        reply = await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=2.0))
+        await read(reply)
+        assert loop.now() == pytest.approx(1.9 * 0.7 + 0.1 if substitute.get("n_fallback") else 1.9)
+        assert (reply.degraded is not None, rig.n_open) == (True, 0)
+
+    run(main)
+
+
+def test_a_client_whose_sdk_gives_up_gets_its_own_time_out() -> None:
+    """Nothing is said before it; its leaving closes the upstream, and where it does not leave, all ends a second later."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(30), Say("x")]], timeouts=Timeouts(total_s=60))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.7):
+                await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=0.7))
+        assert (loop.now(), rig.n_open, rig.n_in_flight) == (0.7, 0, 0)
+        began_at = loop.now()
+        with pytest.raises(DeadlineExceeded):
+            await rig.gateway.serve(chat(stream=False), Arrival("r", began_at, silence_s=0.7))
+        assert (loop.now() - began_at, rig.n_open, rig.n_in_flight) == (pytest.approx(1.7), 0, 0)
+
+    run(main)
+
+
+def test_no_attempt_is_planned_for_when_the_client_has_left() -> None:
+    """After a failure at 0.6 s of 0.7 s, the upstream having never answered in less than 0.2 s."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(0.6), Fail()], [Say("x")]], timeouts=Timeouts(total_s=60), retry=RetryConfig(base_s=0.001))
+        rig.registry["up0"].quickest.seconds = 0.2
+        with pytest.raises(UpstreamFailed):
+            await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=0.7))
+        assert (loop.now(), rig.scripted[0].n_asked) == (0.6, 1)
 
     run(main)

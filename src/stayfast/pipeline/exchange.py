@@ -139,7 +139,8 @@ def _timing(done: StageDone, *, has_allowance: bool) -> str:
 
 
 Start = Callable[["Exchange", Plan], Awaitable[Started]]
-SILENCE_SHARE = 0.95  # of what an SDK waits: an answer that comes when it gives up comes too late
+SILENCE_SHARE = 0.95  # of what an SDK waits, where something is given instead: at its end that would come too late
+SILENCE_GRACE_S = 1.0  # elsewhere, behind it: the SDK's own time-out comes first and is the error that its caller knows
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -174,7 +175,7 @@ class Exchange:
                  "total_s", "upstream", "watch")
 
     def __init__(self, request: Request, arrival: Arrival, terms: Terms, alarms: Alarms) -> None:
-        total_s, budget = _total_s(request, arrival, terms.timeouts.total_s), terms.budget
+        total_s, budget = _total_s(request, arrival, terms), terms.budget
         if total_s < budget.total_s:
             budget = budget.within(total_s)
         deadline_at = arrival.accepted_at + total_s
@@ -213,6 +214,14 @@ class Exchange:
             if self.on_first is not None:
                 self.on_first()
 
+    @property
+    def grace_s(self) -> float:
+        """How much of the end of its time is no use to its client, whose SDK has given up by then: no attempt is planned
+        for it.
+        """
+        silence_s = self.arrival.silence_s
+        return 0.0 if silence_s is None or self.request.stream else max(0.0, self.total_s - silence_s)
+
     def again(self) -> "Exchange":
         """The same request for another task. Watch, ledger, attempts and notes are one until they are replaced."""
         other = Exchange.__new__(Exchange)
@@ -225,13 +234,14 @@ class Exchange:
         return f"<Exchange {self.arrival.request_id} {self.request.api.value} {self.request.model!r} in {where}>"
 
 
-def _total_s(request: Request, arrival: Arrival, route_s: float) -> float:
+def _total_s(request: Request, arrival: Arrival, terms: Terms) -> float:
     """The time of a request: the route's, or less where its client has less patience."""
-    total_s = route_s
+    total_s = terms.timeouts.total_s
     if arrival.total_s is not None and arrival.total_s < total_s:
         total_s = arrival.total_s
     if request.patience_s is not None and request.patience_s < total_s:
         total_s = request.patience_s
-    if arrival.silence_s is not None and arrival.silence_s < route_s and not request.stream:
-        total_s = min(total_s, arrival.silence_s * SILENCE_SHARE)
+    silence_s = arrival.silence_s
+    if silence_s is not None and silence_s < terms.timeouts.total_s and not request.stream:
+        total_s = min(total_s, silence_s * SILENCE_SHARE if terms.has_substitute else silence_s + SILENCE_GRACE_S)
     return total_s

@@ -43,6 +43,12 @@ class Terms:
     prefix: Prefixing | None = None  # None: nobody sees to the providers' prompt caches
     dearest: Prices = field(default_factory=dict)  # of all its targets, by the client's name for a model; set by the route
 
+    @property
+    def has_substitute(self) -> bool:
+        """Whether the route has something to give in place of the first choice's answer, for which time is to be left."""
+        return (bool(self.template) or self.ends_partial or self.budget.reserve_s > 0
+                or (self.cache is not None and self.cache.config.stale_if_error_s > 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Route:

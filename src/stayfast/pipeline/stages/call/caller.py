@@ -121,7 +121,7 @@ async def _wait(ex: Exchange, targets: Mapping[Limited, Target], ends_at: float,
     band, share = ex.rank or (0, None)
     tenant, weight = (ex.arrival.tenant or "", 1.0) if share is None else (share.name, share.weight)
     try:
-        called = await Turn(clock, ends_at, band, tenant, weight).wait(
+        called = await Turn(clock, ends_at - ex.grace_s, band, tenant, weight).wait(
             [Choice(limited, _first_s(ex, target)) for limited, target in targets.items()])
     except Shed as shed:
         is_away = True
@@ -231,7 +231,7 @@ class Caller:
             slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
                                            is_whole=not plan.prompt.request.stream)
             targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
-        candidates = self._retrying.candidates(ex, plan, targets, ends_at)
+        candidates = self._retrying.candidates(ex, plan, targets, ends_at - ex.grace_s)
         n_made = n_free = 0  # attempts that count, and those by which nothing was asked of anybody
         waited_s = 0.0
         failed: UpstreamFailed | None = None
@@ -258,7 +258,7 @@ class Caller:
                         candidates.rotate(-1)
                 n_made = sum(not attempt.is_hedge for attempt in ex.attempts[n_before:]) - n_free
                 wait_s = self._retrying.following(ex, plan, failed, candidates, target=target, n_made=n_made,
-                                                   waited_s=waited_s, ends_at=ends_at, is_last=is_last)
+                                                   waited_s=waited_s, ends_at=ends_at - ex.grace_s, is_last=is_last)
                 if wait_s is None:
                     raise failed
                 waited_s += wait_s
@@ -294,7 +294,8 @@ class Caller:
     def _instead(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
                  of: Attempt, n_made: int) -> Attempt | None:
         """An attempt in place of one that failed beside another: with somebody who was not asked. None: there is nobody."""
-        target = self._retrying.beside(ex, plan, failed, others, of=of.member, n_made=n_made, ends_at=ends_at)
+        target = self._retrying.beside(ex, plan, failed, others, of=of.member, n_made=n_made,
+                                        ends_at=ends_at - ex.grace_s)
         return self.begin(ex, plan, ends_at, target) if target is not None else None
 
     def begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:

@@ -179,7 +179,7 @@ class Race:
         member, hedging = target.member, self._hedging
         if not member.limited(self._ex.lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
             return "busy"
-        if self._ex.deadline.at - now < usual_s:
+        if self._ex.deadline.at - self._ex.grace_s - now < usual_s:
             return "deadline"
         if self._is_shedding is not None and self._is_shedding(now):
             return "shedding"
