@@ -79,7 +79,8 @@ def test_a_stream_read_to_its_end_keeps_the_connection(openai_client: openai.Ope
     assert first.peer == second.peer
 
 
-def test_a_clients_own_time_out_is_its_own(openai_client: openai.OpenAI, upstream: Upstream, model: str, marker: str) -> None:
+def test_a_clients_own_time_out_is_its_own(openai_client: openai.OpenAI, upstream: Upstream, model: str,
+                                           marker: str) -> None:
     """The exception that it has without a gateway, no 504 just before it; and the upstream is free soon after."""
     hasty = openai_client.with_options(timeout=0.7, max_retries=0)
     with pytest.raises(openai.APITimeoutError):

@@ -12,6 +12,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, Scripted, SimLoop, run
 from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.dialect import Misconfigured
 from tests.flow.dialects import ask
 from tests.flow.rig import Rig, chat, read
 from tests.flow.test_blame import NO_MODEL, Picky, says
@@ -230,6 +231,30 @@ def test_what_goes_on_from_nothing_is_not_looked_for(request_of: object) -> None
         with pytest.raises(UpstreamFailed):
             await rig.gateway.serve(request_of(), Arrival("req_1", loop.now()))
         assert [len(up.asked) for up in ups] == [1, 0]
+
+    run(main)
+
+
+NEVER_BETTER = [Misconfigured("up", Fault.MALFORMED, "compressed"), says(501),
+                Misconfigured("up", Fault.STATUS, "moved", upstream_status=307)]
+
+
+@pytest.mark.parametrize("error", NEVER_BETTER)
+def test_an_answer_that_cannot_get_better_is_asked_for_once(error: UpstreamFailed) -> None:
+    """Of each upstream: another one may do better; a second call to the same one would be paid for nothing."""
+    async def main(loop: SimLoop) -> None:
+        alone = Picky("a", loop, m=error)
+        rig = PickyRig(loop, alone, retry=SIX)
+        with pytest.raises(UpstreamFailed):
+            await rig.ask()
+        ups = Picky("a", loop, m=error), Picky("b", loop, m=error), Picky("c", loop)
+        assert await PickyRig(loop, *ups, retry=SIX).ask() == "c"
+        assert [len(up.asked) for up in (alone, *ups)] == [1] * 4
+        few = Picky("a", loop, m=error), Picky("b", loop, m=error), Picky("c", loop)
+        rig = PickyRig(loop, *few, retry=RetryConfig(max_attempts=2))
+        with pytest.raises(UpstreamFailed):  # each of them counts
+            await rig.ask()
+        assert [len(up.asked) for up in few] == [1, 1, 0]
 
     run(main)
 

@@ -210,6 +210,19 @@ def test_a_redirect_is_named() -> None:
     on_sockets(main)
 
 
+@pytest.mark.parametrize("answer", [
+    b"HTTP/1.1 204 No Content\r\n\r\n", plain("202 Accepted", b"{}"), plain("200 OK", b"<html>", "X: y"),
+    plain("501 Not Implemented", b"no")])
+def test_an_answer_of_another_kind_is_not_asked_for_twice(answer: bytes) -> None:
+    """Its server is set up so: it would be the same again, and paid for again."""
+
+    async def main() -> None:
+        async with bench() as it:
+            assert (await it.failure(answer)).is_for_operator
+
+    on_sockets(main)
+
+
 ERROR = {"error": {"message": f"bad key Bearer {KEY}", "type": "invalid_request_error", "code": None}}
 BODY = json.dumps(ERROR).encode()
 

@@ -88,6 +88,7 @@ class Fault(StrEnum):
 
 
 _CREDENTIALS = (401, 402, 403, 407)
+_UNSUPPORTED = (501, 505)  # by what the server is, not by how it is
 _TOO_MANY = 429
 
 
@@ -119,7 +120,7 @@ class UpstreamFailed(StayfastError):
     @property
     def is_for_operator(self) -> bool:
         """Whether only our operator can mend it (refused credentials): the same upstream again is no use, another may be."""
-        return self.upstream_status in _CREDENTIALS
+        return self.upstream_status in _CREDENTIALS or self.upstream_status in _UNSUPPORTED
 
     @property
     def is_refused(self) -> bool:

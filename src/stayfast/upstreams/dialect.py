@@ -143,8 +143,9 @@ class DialectUpstream:
         if status >= 400:
             failed = from_response(self.name, spoken, status, response.headers, body, now_wall=self._clock.wall())
         else:
-            failed = error_in(self.name, body) or UpstreamFailed(
-                self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for",
+            failed = error_in(self.name, body) or Misconfigured(
+                self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for" if status == 200
+                else f"upstream {self.name} answered {status}, which is no answer to what was asked",
                 upstream_status=status)
         return self._secrets.scrub(failed)
 

@@ -251,9 +251,9 @@ class Caller:
                         raise
                 except UpstreamFailed as its:
                     failed = its
-                    if its.is_refused:
+                    if its.is_for_operator or its.is_refused:
                         candidates.popleft()
-                        n_free += 1
+                        n_free += its.is_refused
                     else:
                         candidates.rotate(-1)
                 n_made = sum(not attempt.is_hedge for attempt in ex.attempts[n_before:]) - n_free
