@@ -32,7 +32,7 @@ def call(norm: Norm, became: Became, took_s: float | None = None, slow_s: float 
     """One that began at 100."""
     made = Call()
     made.norm, made.mark, made.n_beside, made.began_at, made.slow_at = norm, mark, n_beside, 100.0, 100.0 + slow_s
-    made.became, made.took_s, made.real = became, took_s, real
+    made.became, made.took_s, made.real, made.is_queued = became, took_s, real, False
     return made
 
 

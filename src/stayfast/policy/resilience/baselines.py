@@ -130,7 +130,7 @@ WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = Became
 class Call:
     """What is known of one call. Its owner makes it, and sets `became`, `took_s` and `real`."""
 
-    __slots__ = ("became", "began_at", "mark", "n_beside", "norm", "real", "slow_at", "took_s")
+    __slots__ = ("became", "began_at", "is_queued", "mark", "n_beside", "norm", "real", "slow_at", "took_s")
 
     norm: Norm
     mark: int  # the breaker's
@@ -140,6 +140,7 @@ class Call:
     became: Became
     took_s: float | None  # until its first token, or until it lost
     real: Norm | None  # of the prompt's real size, where that came to be known
+    is_queued: bool  # it was slow for our own load: no evidence against the upstream (policy/resilience/queueing.py)
 
     @property
     def is_slow(self) -> bool:
@@ -182,21 +183,23 @@ class Tally(NamedTuple):
     n_dropped: int  # failed or refused
     n_peak: int  # the most that ran when one of them began
     samples: list[tuple[float, int]]
-    n_slow: int  # of those with the mark
+    n_slow: int  # of those with the mark that did not queue behind others
     n_quick: int
 
 
 def of_mark(calls: Sequence[Call], mark: int) -> tuple[int, int]:
-    """How many calls of this mark that are about to be judged are slow, and how many are not; none of them changes."""
+    """How many calls of this mark that are about to be judged are slow, and how many are not; none of them changes. Those
+    that queued are neither.
+    """
     n_slow = n_quick = 0
     for call in calls:
         became = call.became
         if became is NOTHING or became is FAILED or became is REFUSED or call.slow_at == inf or call.mark != mark:
             continue
-        if became is LOST or call.is_slow:
-            n_slow += 1
-        else:
+        if became is not LOST and not call.is_slow:
             n_quick += 1
+        elif not call.is_queued:
+            n_slow += 1
     return n_slow, n_quick
 
 
@@ -217,10 +220,10 @@ def tally(calls: Sequence[Call], usual: Usual | None, mark: int, *, wants_second
         if call.slow_at < inf:
             known.append(call)
             if call.mark == mark:
-                if became is LOST or call.is_slow:
-                    n_slow += 1
-                else:
+                if became is not LOST and not call.is_slow:
                     n_quick += 1
+                elif not call.is_queued:
+                    n_slow += 1
     if wants_seconds:
         samples = [(inf if call.took_s is None else call.took_s, call.n_beside) for call in answered]
     else:

@@ -7,7 +7,7 @@ from stayfast.policy.resilience.baselines import ANSWERED, LOST, NOTHING, WAITIN
 from stayfast.upstreams.state.limiter import Limited
 from stayfast.upstreams.state.upstream_state import Health, Member, RunningCall
 
-_DROPPED = Outcome.DROPPED
+_DROPPED, _SUCCESS = Outcome.DROPPED, Outcome.SUCCESS
 LOST_IS_SLOW = 1.5  # times its usual time, after which a call is given up for a quicker one: few are, unless most are slow
 
 
@@ -28,7 +28,10 @@ class Place(RunningCall):
         self.began_at = began_at
         self.slow_at = slow_at
         self.became = WAITING
-        self.took_s = self.real = None
+        self.took_s = self.real = self.n_answered = None
+        self.n_running = member.n_in_flight + 1
+        self.n_answered_before = member.concurrency.n_answered
+        self.is_queued = False
         self._is_left = False
 
     @property
@@ -99,6 +102,8 @@ class Place(RunningCall):
             member.learned_nothing(now)
             if self.became is WAITING and now < self.slow_at:
                 self.became = NOTHING
+        elif outcome is _SUCCESS:
+            member.concurrency.ended(now - self.began_at)
         member.n_in_flight -= 1
         self.limited.left(now - self.began_at, has_answered=self.took_s is not None)
 

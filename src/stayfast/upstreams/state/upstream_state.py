@@ -15,6 +15,7 @@ from stayfast.core.events import BreakerChanged, Fanout, Sink
 from stayfast.policy.resilience.baselines import (
     FAILED,
     JUDGED,
+    LOST,
     REFUSED,
     UNKNOWN_JUDGED_AFTER_S,
     Call,
@@ -27,6 +28,7 @@ from stayfast.policy.resilience.baselines import (
 )
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.policy.resilience.limits import Limit, LimitConfig
+from stayfast.policy.resilience.queueing import Concurrency
 from stayfast.policy.resilience.retry_budget import Pool
 from stayfast.policy.resilience.stall import Flow
 from stayfast.policy.resilience.ttft import Predictor
@@ -161,17 +163,20 @@ N_REFUSED_ENOUGH = 2  # requests in a row, where one alone may be at fault for i
 class RunningCall(Call):
     """A call at an upstream, with what lets it run there and what is told of its end."""
 
-    __slots__ = ("health", "limited")
+    __slots__ = ("health", "limited", "n_answered", "n_answered_before", "n_running")
 
     health: Health
     limited: Limited
+    n_running: int  # calls at the upstream when it began, of all lanes and itself included
+    n_answered_before: int  # first tokens of the upstream
+    n_answered: int | None  # first tokens during its wait, its own included; None: it waits
 
 
 class Member:
     """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
-    __slots__ = ("_breaker_config", "_judged_after_s", "_limit_config", "_n_refused", "_pace", "_rng",
-                 "_sink", "_unjudged", "backlog", "extra", "flow", "has_news", "is_once", "is_proven", "lanes", "models",
+    __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unjudged", "backlog",
+                 "concurrency", "extra", "flow", "has_news", "is_once", "is_proven", "lanes", "models",
                  "n_in_flight", "own", "pending", "predictor", "quickest", "slow_factor", "upstream", "usual", "whole")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
@@ -179,6 +184,7 @@ class Member:
         limit, breaker = limit or LimitConfig(), breaker or BreakerConfig()
         self.upstream = upstream
         self.usual = Usual()
+        self.concurrency = Concurrency()
         self.lanes: dict[str, Limited] | None = None  # None: all share one limit
         self._limit_config = limit
         self.models: Models | None = None  # None: it is asked for one
@@ -200,7 +206,6 @@ class Member:
         self.own = Health(upstream.name, None, Breaker(breaker, self._rng), self._sink)  # of whatever it is asked for
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
         self._unjudged: Wheel[RunningCall] = Wheel()
-        self._judged_after_s = limit.bad_s if limit.mode == "aimd" else 0.0  # at the earliest
         self._n_refused = 0  # keys, in a row
 
     @property
@@ -316,8 +321,8 @@ class Member:
             call.norm.n_unknown += 1
             judged_at = now + UNKNOWN_JUDGED_AFTER_S
         self.pending[call] = None
-        unjudged = self._unjudged
-        unjudged.add(call, max(judged_at, now + self._judged_after_s) if self._judged_after_s else judged_at)
+        unjudged, limit = self._unjudged, self._limit_config
+        unjudged.add(call, max(judged_at, now + limit.bad_s) if limit.mode == "aimd" else judged_at)
         if now >= unjudged.next_at:
             self._judge(now)
 
@@ -337,8 +342,10 @@ class Member:
         self._n_refused = 0
         call.health.accepted()
         self.quickest.learn(ttft_s)
-        call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at)
         usual_s, ratio = usual.all.usual_s, norm.ratio(ttft_s)
+        self.concurrency.answered(call.n_running + self._n_elsewhere(), ttft_s, norm.usual_s)
+        call.n_answered = self.concurrency.n_answered - call.n_answered_before
+        call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at and not self._is_queued(call, now))
         self._pace.took(ratio * usual_s if ratio is not None else ttft_s, usual_s, now)
         call.health.tell()
 
@@ -347,7 +354,11 @@ class Member:
         usual_s = self.usual.all.usual_s
         self._pace.outlasted(ratio * usual_s, usual_s, now)
         if is_slow:
-            call.health.breaker.outlasted(call.mark, now)
+            call.n_answered = self.concurrency.n_answered - call.n_answered_before
+            if self._is_queued(call, now):
+                call.health.breaker.forgotten(call.mark)
+            else:
+                call.health.breaker.outlasted(call.mark, now)
             call.health.tell()
 
     def learned_nothing(self, now: float) -> None:
@@ -394,6 +405,8 @@ class Member:
     def _judge(self, now: float) -> None:
         """Learn from the calls of which it is known by now whether they were slow."""
         for at, calls in self._unjudged.due(now):
+            for call in calls:
+                call.is_queued = (call.became is LOST or call.is_slow) and self._is_queued(call, now)
             if self.models is not None:
                 self._judge_models(calls, now)
             n_slow = n_quick = 0
@@ -405,6 +418,21 @@ class Member:
         self.own.tell()
         for limited in self.all_limited:
             limited.call_up()
+
+    def _is_queued(self, call: RunningCall, now: float) -> bool:
+        """Whether a slow call was slow for our own load."""
+        n_here, n_answered = call.n_running, call.n_answered
+        if n_answered is None:
+            n_answered = self.concurrency.n_answered - call.n_answered_before
+        waited_s = call.took_s if call.took_s is not None else now - call.began_at
+        n_running = n_here + self._n_elsewhere()
+        return self.concurrency.explains(n_running, n_answered * n_running / n_here, waited_s, self.slow_factor)
+
+    def _n_elsewhere(self) -> int:
+        """Calls of other processes at this upstream, where that is known."""
+        if self.whole.common is None:
+            return 0
+        return sum(limited.common.n_elsewhere() for limited in self.all_limited if limited.common is not None)
 
     def _by_limit(self, calls: Sequence[RunningCall]) -> Iterable[tuple[Limited, Sequence[RunningCall]]]:
         """All of these, each with those that it let run."""

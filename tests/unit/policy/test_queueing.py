@@ -1,0 +1,44 @@
+"""policy/queueing: which slow calls are explained by our own load."""
+
+from stayfast.policy.resilience.queueing import N_GOOD, Concurrency
+
+
+def known(n_good: int, held_s: float = 1.0) -> Concurrency:
+    """An upstream at which so many run well, each for so long."""
+    concurrency = Concurrency()
+    for _ in range(20):
+        concurrency.answered(n_good, 0.1, 0.1)
+        concurrency.ended(held_s)
+    return concurrency
+
+
+def test_a_queue_that_moves_at_its_usual_pace_explains_a_wait() -> None:
+    """Four a second is the pace; a third of it is enough, as three times the usual time is what is slow."""
+    concurrency = known(4)
+    assert concurrency.explains(40, 14, 10.0, 3.0)
+    assert not concurrency.explains(40, 13, 10.0, 3.0)
+    assert not concurrency.explains(40, 0, 10.0, 3.0)
+
+
+def test_slow_at_ordinary_concurrency_is_never_explained() -> None:
+    """However many others were answered meanwhile."""
+    concurrency = known(4)
+    assert not concurrency.explains(4, 1000, 10.0, 3.0)
+    assert concurrency.explains(5, 1000, 10.0, 3.0)
+
+
+def test_nothing_is_explained_before_the_pace_is_known() -> None:
+    """No call has ended yet."""
+    concurrency = Concurrency()
+    concurrency.answered(1, 0.1, 0.1)
+    assert not concurrency.explains(40, 40, 1.0, 3.0)
+
+
+def test_what_went_well_once_is_forgotten() -> None:
+    """A peak of forty, then one at a time: in some hundred calls that is what is ordinary. Slow answers teach nothing."""
+    concurrency = known(40)
+    for _ in range(N_GOOD * 5):
+        concurrency.answered(1, 0.1, 0.1)
+    concurrency.answered(1000, 0.2, 0.1)
+    concurrency.answered(1000, 0.2, 0.0)
+    assert concurrency.explains(2, 1000, 1.0, 3.0)
