@@ -145,7 +145,7 @@ _ANSWERS: dict[Api, Json] = {
 
 
 def document(version: str) -> Json:
-    schemas, components = msgspec.json.schema_components([_describable(body) for body, _ in _BODIES.values()],
+    schemas, components = msgspec.json.schema_components([body for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
                                               _given("previous_response_id", "string")]
@@ -165,14 +165,6 @@ def document(version: str) -> Json:
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
     }
-
-
-def _describable(body: type) -> type:
-    """`body` without its raw fields: any JSON may stand there, and their default cannot be written down."""
-    fields = [field for field in msgspec.structs.fields(body) if field.type is not msgspec.Raw]
-    return msgspec.defstruct(body.__name__, [
-        (field.name, field.type) if field.required else (field.name, field.type, field.default) for field in fields
-    ], kw_only=True)
 
 
 def _given(name: str, kind: str | list[str]) -> Json:
