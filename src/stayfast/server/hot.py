@@ -26,6 +26,7 @@ from stayfast.http.server.response import (
 )
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
+from stayfast.server.auth import FailedKeys
 from stayfast.server.backend import Current
 from stayfast.server.inbound import (
     EVENTS,
@@ -80,7 +81,7 @@ Place = Callable[[Trace | None], Trace | None]  # from the caller's place in a t
 class Edge:
     """The running system, the cold application, and what answers are made of. One loop's."""
 
-    __slots__ = ("clock", "cold", "current", "date", "ids", "place", "sink", "tasks")
+    __slots__ = ("clock", "cold", "current", "date", "failed_keys", "ids", "place", "sink", "tasks")
 
     def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
                  place: Place | None) -> None:
@@ -91,6 +92,7 @@ class Edge:
         self.cold = cold
         self.place = place  # None: no tracing, and what the caller says of its trace is all there is to know
         self.ids = RequestIds(entropy)
+        self.failed_keys = FailedKeys()
         self.date = DateLine(clock)
 
     def request_id(self, inbound: Inbound) -> str:

@@ -32,7 +32,7 @@ _REFUSALS = {
     "413": "The body is too large.",
     "415": "The body does not say it is JSON.",
     "422": "The upstream refused the request; any other 4xx of its comes through with its own status as well.",
-    "429": "A quota is used up; see Retry-After.",
+    "429": "A quota is used up, or too many requests came without a valid key; see Retry-After.",
     "431": "The head is too large.",
 }
 _FAILURES = {
@@ -177,7 +177,7 @@ def _cold_paths() -> Json:
                    for path in sorted(HEALTH)}
     unready = {"503": "Not ready; the body says why."}
     paths["/readyz"] = {"get": _cold("readyz", "Whether the gateway can serve.", "Health", unready)}
-    refused = {status: _REFUSALS[status] for status in ("401", "403")}
+    refused = {status: _REFUSALS[status] for status in ("401", "403", "429")}
     paths["/v1/models"] = {"get": _cold("models", "The models that may be asked for.", "Models", refused)}
     paths["/v1/models/{model}"] = {
         "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
@@ -206,7 +206,8 @@ def _cold_paths() -> Json:
     paths[STATE] = {"get": _cold("state", "What this process knows of its upstreams, for admins.", "State", refused)}
     told: Json = {status: _error(said) for status, said in refused.items()}
     told["200"] = {"description": "OK", "content": {"text/plain": {}}}
-    paths["/metrics"] = {"get": {"operationId": "metrics", "summary": "Metrics for Prometheus.", "responses": told}}
+    summary = "Metrics for Prometheus, for admins unless the settings say otherwise."
+    paths["/metrics"] = {"get": {"operationId": "metrics", "summary": summary, "responses": told}}
     return paths
 
 
