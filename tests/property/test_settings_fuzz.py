@@ -49,7 +49,7 @@ def test_any_tree(tree: Any) -> None:
 
 
 @given(st.fixed_dictionaries({}, optional={
-    "server": st.fixed_dictionaries({}, optional={"port": SCALARS, "drain_s": SCALARS, "metrics_open": SCALARS}),
+    "server": st.fixed_dictionaries({}, optional={"port": SCALARS, "drain_s": SCALARS, "metrics_access": SCALARS}),
     "log": st.fixed_dictionaries({}, optional={"level": SCALARS, "requests": SCALARS}),
     "defaults": st.fixed_dictionaries({"timeouts": st.dictionaries(st.sampled_from(["total_s", "idle_s"]), SCALARS)}),
     "workers": SCALARS,

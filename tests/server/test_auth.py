@@ -1,11 +1,13 @@
 """Who may come in: keys, tenants, and what is open to everybody."""
 
 import json
+from typing import Literal
 
 import pytest
 import uvloop
 
-from stayfast.server.auth import digest, new_key
+from stayfast.core.events import KeysFailed, RequestRefused
+from stayfast.server.auth import FailedKeys, digest, new_key
 from stayfast.server.backend import Current
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.wire.json_input import MAX_DEPTH
@@ -50,22 +52,100 @@ def test_a_key_becomes_a_tenant(line: str, tenant: str | None) -> None:
     uvloop.run(main())
 
 
-@pytest.mark.parametrize(("path", "metrics_open", "status"), [
-    ("/livez", False, 200), ("/readyz", False, 200), ("/healthz", False, 200), ("/health", False, 200), ("/", False, 200),
-    ("/openapi.json", False, 200), ("/metrics", False, 401), ("/metrics", True, 200), ("/v1/models", False, 401),
-    ("/v1/models/m", False, 401), ("/nowhere", False, 401),
+MetricsAccess = Literal["admin", "key", "open"]
+
+
+@pytest.mark.parametrize(("path", "metrics_access", "status"), [
+    ("/livez", "admin", 200), ("/readyz", "admin", 200), ("/healthz", "admin", 200), ("/health", "admin", 200),
+    ("/", "admin", 200), ("/openapi.json", "admin", 200), ("/metrics", "admin", 401), ("/metrics", "key", 401),
+    ("/metrics", "open", 200), ("/v1/models", "open", 401), ("/v1/models/m", "open", 401), ("/nowhere", "open", 401),
 ])
-def test_what_is_open_without_a_key(path: str, *, metrics_open: bool, status: int) -> None:
+def test_what_is_open_without_a_key(path: str, metrics_access: MetricsAccess, status: int) -> None:
     """Health is for balancers; names, numbers and even what does not exist are for those with a key."""
 
     async def main() -> None:
-        config = ServerConfig(port=0, keys={"acme": KEPT}, metrics_open=metrics_open)
+        config = ServerConfig(port=0, keys={"acme": KEPT}, metrics_access=metrics_access)
         async with serving(FakeBackend(config)) as running:
             client = await running.connect()
             client.send(get(path))
             assert (await client.answer())[0] == status
 
     uvloop.run(main())
+
+
+_PAGES = ("/metrics", "/debug/state", "/admin/cache", f"/admin/cache/{'0' * 64}")
+
+
+@pytest.mark.parametrize(("metrics_access", "shown"), [("admin", ()), ("key", ("/metrics",)), ("open", ("/metrics",))])
+def test_figures_of_all_tenants_are_for_admins(metrics_access: MetricsAccess, shown: tuple[str, ...]) -> None:
+    """A client's key reads none of them, but for /metrics where the operator says so; an admin's reads all; without keys,
+    everybody does.
+    """
+
+    async def main() -> None:
+        config = ServerConfig(port=0, keys=GUARDED.keys, admins=("beta",),
+                              metrics_access=metrics_access)
+        async with serving(FakeBackend(config)) as running, serving() as without_keys:
+            client, other = await running.connect(), await without_keys.connect()
+            for path in _PAGES:
+                client.send(get(path, f"x-api-key: {KEY}") + get(path, f"x-api-key: {OTHER}"))
+                status, _, body = await client.answer()
+                assert status == (200 if path in shown else 403), path
+                assert status == 200 or json.loads(body)["error"]["code"] == "admins_only"
+                assert (await client.answer())[0] == 200
+                other.send(get(path))
+                assert (await other.answer())[0] == 200
+
+    uvloop.run(main())
+
+
+def test_requests_without_a_valid_key_are_slowed_down_and_valid_ones_are_not() -> None:
+    """After so many in a minute: 429 with Retry-After; one line for the log, however many they are; a valid key from the
+    same address, even on the same connection, is served.
+    """
+
+    async def main() -> None:
+        config = ServerConfig(port=0, keys={"acme": KEPT}, failed_keys_per_minute=3)
+        async with serving(FakeBackend(config)) as running:
+            client = await running.connect()
+            wrong, right = (post(CHAT, "/v1/chat/completions", f"x-api-key: {key}") for key in (OTHER, KEY))
+            for _ in range(3):
+                client.send(wrong + right)
+                assert [(await client.answer())[0] for _ in range(2)] == [401, 200]
+            for _ in range(4):
+                client.send(wrong)
+                status, headers, body = await client.answer()
+                assert (status, json.loads(body)["error"]["code"]) == (429, "too_many_failed_keys")
+                assert 1 <= int(headers["retry-after"]) <= 20
+                client.send(right)
+                assert (await client.answer())[0] == 200
+            assert [(fact.n, fact.address, fact.limit) for fact in running.sink.of(KeysFailed)] == [(1, "127.0.0.1", 3)]
+            assert [fact.code for fact in running.sink.of(RequestRefused)] == ["invalid_api_key"] * 3 + [
+                "too_many_failed_keys"] * 4
+
+    uvloop.run(main())
+
+
+def test_failures_are_counted_by_address_and_forgotten_with_time() -> None:
+    """Each address has its own; they come back evenly; an IPv6 customer's addresses count as one; memory is bounded."""
+    failed = FailedKeys()
+    one, other = ("10.0.0.1", 1), ("10.0.0.2", 1)
+    assert [failed.count(one, 2, 0.0) for _ in range(3)] == [0.0, 0.0, 30.0]
+    assert failed.count(other, 2, 0.0) == 0.0
+    assert failed.count(one, 2, 29.0) == pytest.approx(1.0)
+    assert failed.count(one, 2, 30.0) == 0.0
+    assert failed.count(("2001:db8::1", 1), 1, 0.0) == 0.0
+    assert failed.count(("2001:db8::ffff:1", 1), 1, 0.0) == 60.0
+    assert failed.count(("2001:db8:0:1::1", 1), 1, 0.0) == 0.0
+    assert failed.count(("::ffff:10.0.0.1", 1), 1, 30.0) > 0.0
+    assert failed.count(None, 1, 0.0) == 0.0
+    assert failed.due_report(100.0) == 4
+    assert failed.count(one, 1, 100.0) == 0.0
+    assert failed.count(one, 1, 100.0) == 60.0
+    assert (failed.due_report(159.0), failed.due_report(160.0), failed.due_report(161.0)) == (0, 1, 0)
+    for n in range(2 * FailedKeys.MAX_ADDRESSES):
+        failed.count((f"10.1.{n >> 8}.{n & 255}", 1), 1, 200.0)
+    assert repr(failed) == f"<FailedKeys: {FailedKeys.MAX_ADDRESSES} addresses>"
 
 
 def test_401_comes_in_the_dialect_of_the_path() -> None:

@@ -136,6 +136,23 @@ def test_an_sdk_that_waits_for_less_hears_of_us_sooner() -> None:
     uvloop.run(main())
 
 
+def test_no_client_sets_a_pace_of_comments_that_takes_all_time() -> None:
+    """A patience of a nanosecond gets a comment each 100 ms, not one each turn of the loop."""
+
+    async def main() -> None:
+        async def slow(request: Request) -> None:
+            await asyncio.sleep(0.45)
+
+        gateway = FakeGateway(lambda request: [b"data: a\n\n"], slow)
+        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=15), gateway)) as running:
+            client = await running.connect()
+            client.send(post(STREAM, "/v1/chat/completions", "x-stainless-read-timeout: 1e-9"))
+            body = await client.until(b"\r\n0\r\n\r\n")
+            assert 1 <= body.count(b": keep-alive") <= 5
+
+    uvloop.run(main())
+
+
 @pytest.mark.parametrize(("keepalive_s", "line"), [(0, "x: y"), (0.02, "x-stayfast-keepalive: off")])
 def test_comments_can_be_declined(keepalive_s: float, line: str) -> None:
     """By the operator, or by the client that wants a real status for a late error."""

@@ -41,7 +41,7 @@ def complaints(text: str, variables: dict[str, str] | None = None, *given: Overr
     ("server: 5", "server: must be a mapping"),
     ("server: {auth: of}", 'server.auth: must be one of auto, off, required, not "of", did you mean off?'),
     ("server: {auth: required}", "server.auth: is required, but keys is empty: add one (`stayfast key` makes one)"),
-    ("server: {metrics_open: yes}", 'server.metrics_open: must be true or false, not "yes"'),
+    ("log: {requests: yes}", 'log.requests: must be true or false, not "yes"'),
     ("server: {host: 0.0.0.0}", ("server.host: 0.0.0.0 can be reached from other machines, and there are no keys: "
                                  "add one to server.keys (`stayfast key` makes one), or say auth: off")),
     ("server: {keys: {bob: sk-raw-secret}}",

@@ -217,6 +217,14 @@ class RequestRefused(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None = None
 
 
+class KeysFailed(msgspec.Struct, frozen=True, gc=False):
+    """Requests without a valid key came faster than their address may send them. At most one a minute, for all addresses."""
+
+    n: int  # refused beyond the limit since the last of these
+    address: str  # that the newest came from; empty: a Unix socket
+    limit: int  # a minute
+
+
 class ConnectionOpened(msgspec.Struct, frozen=True, gc=False):
     """A new connection to an upstream: the cost that keep-alive saves. `handshake_s` spans TCP and TLS."""
 
@@ -330,7 +338,7 @@ class LoopLag(msgspec.Struct, frozen=True, gc=False):
 
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
         | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreAsked | StoreChanged
-        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed)
+        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed | KeysFailed)
 
 
 def stands(spent: float, budget: float) -> str:

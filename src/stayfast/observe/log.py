@@ -19,6 +19,7 @@ from stayfast.core.events import (
     Ejected,
     EngineState,
     Fact,
+    KeysFailed,
     PrefixFinding,
     ProbeFailed,
     RequestDone,
@@ -218,9 +219,16 @@ class LogSink:
         elif isinstance(fact, PrefixFinding):
             self.say("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
                      detail=fact.detail)
-        elif isinstance(fact, EngineState):
+        else:
+            self._say_of_process(fact)
+
+    def _say_of_process(self, fact: Fact) -> None:
+        if isinstance(fact, EngineState):
             self.say("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)
+        elif isinstance(fact, KeysFailed):
+            self.say("keys_failed", level="warning", n=fact.n, address=fact.address,
+                     detail=f"more than {fact.limit} requests a minute without a valid key from one address: answered 429")
 
     def say(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
         """A line about the gateway itself: starting, reloaded, stopped."""

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Coroutine
+from http import HTTPStatus
 from typing import Any
 
 from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.events import KeysFailed
 from stayfast.http.server.asgi import AsgiResponse, scope_of
 from stayfast.http.server.connection import Connection
 from stayfast.http.server.parser import HttpLimits
 from stayfast.server.hot import Edge, answer, total
 from stayfast.server.inbound import HOT, Inbound, body_deadline_s, check_media, check_name, says_more
-from stayfast.server.routes import OPEN, allowed, shutting_down, wrong_method
+from stayfast.server.routes import METRICS, OPEN, allowed, shutting_down, wrong_method
 
 _RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
 
@@ -48,10 +50,28 @@ class GatewayApp(Edge):
     def _authenticate(self, request: Inbound) -> None:
         """Set `tenant`, where the path is not open to everybody. Raises Rejected."""
         current = self.current
-        if request.path not in OPEN and not (request.path == "/metrics" and current.config.metrics_open):
+        if request.path in OPEN or (request.path == METRICS and current.config.metrics_access == "open"):
+            return
+        try:
             request.tenant = current.keys.tenant(request.fields)
-            if current.is_for_this_machine:
-                check_name(request.fields)
+        except Rejected as error:
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                self._count_failed_key(request)
+            raise
+        if current.is_for_this_machine:
+            check_name(request.fields)
+
+    def _count_failed_key(self, request: Inbound) -> None:
+        """Raises Rejected (429) in place of the 401 for an address that had too many."""
+        now, limit, peer = self.clock.now(), self.current.config.failed_keys_per_minute, request.peer()
+        wait_s = self.failed_keys.count(peer, limit, now)
+        if not wait_s:
+            return
+        n_refused = self.failed_keys.due_report(now)
+        if n_refused:
+            self.sink.emit(KeysFailed(n_refused, peer[0] if peer is not None else "", limit))
+        raise Rejected(f"Too many requests without a valid key from this address: {limit} a minute are answered. A valid "
+                       "key is served at once.", status=429, code="too_many_failed_keys", retry_after_s=wait_s)
 
     def handle(self, connection: Connection[Inbound], request: Inbound) -> Coroutine[Any, Any, None]:
         return (answer if request.api is not None else respond_cold)(self, connection, request)

@@ -7,6 +7,8 @@ and then compared in constant time; the look-up's timing tells about digests onl
 import base64
 import hashlib
 import hmac
+import ipaddress
+import math
 from collections.abc import Mapping
 
 from stayfast.core.errors import Rejected
@@ -14,6 +16,7 @@ from stayfast.server.config import ServerConfig
 
 MIN_KEY_CHARS = 16
 _MAX_KEY_BYTES = 1024
+REPORT_EVERY_S = 60.0
 _NOBODY = "0" * 64
 
 
@@ -57,6 +60,64 @@ class Keys:
         message = ("Incorrect API key provided." if is_any else
                    "No API key provided: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.")
         raise Rejected(message, status=401, code="invalid_api_key")
+
+
+class FailedKeys:
+    """Requests without a valid key, counted by client address: a token bucket each. One loop's.
+
+    Problem: a client that tries keys, or sends none, costs a look-up and a log line each time, and 401 slows nothing down.
+    Rule: of one address (IPv6: one /64) so many 401s a minute, then 429 with Retry-After. Only requests that fail are
+    counted and refused: a valid key from the same address, behind a NAT or a proxy, is served at all times, and on the same
+    connection, which a proxy may share among clients. When wrong: keys are too long to be guessed, so this bounds noise,
+    not chances; an attacker with more than `MAX_ADDRESSES` addresses is counted anew when it comes back to one.
+    """
+
+    __slots__ = ("_levels", "_n_refused", "_told_at")
+
+    MAX_ADDRESSES = 4096  # some 0.5 MB; who failed longest ago is forgotten first
+
+    def __init__(self) -> None:
+        self._levels: dict[str, tuple[float, float]] = {}  # failures left, and when; the newest failure last
+        self._n_refused = 0
+        self._told_at = -math.inf
+
+    def count(self, peer: tuple[str, int] | None, per_minute: int, now: float) -> float:
+        """Note a failure at `now` (monotonic seconds). Returns 0 within the limit, else seconds until another is in it."""
+        address = _block_of(peer)
+        left, at = self._levels.pop(address, (per_minute, now))
+        left = min(per_minute, left + (now - at) * per_minute / 60)
+        is_within = left >= 1
+        self._levels[address] = (left - 1 if is_within else left, now)
+        if len(self._levels) > self.MAX_ADDRESSES:
+            del self._levels[next(iter(self._levels))]
+        if is_within:
+            return 0.0
+        self._n_refused += 1
+        return (1 - left) * 60 / per_minute
+
+    def due_report(self, now: float) -> int:
+        """How many failures were beyond the limit since the last report: one a minute, 0 in between."""
+        if now - self._told_at < REPORT_EVERY_S:
+            return 0
+        n_refused, self._n_refused, self._told_at = self._n_refused, 0, now
+        return n_refused
+
+    def __repr__(self) -> str:
+        return f"<FailedKeys: {len(self._levels)} addresses>"
+
+
+def _block_of(peer: tuple[str, int] | None) -> str:
+    """The address, of IPv6 its /64, which one customer has; empty for a Unix socket."""
+    if peer is None:
+        return ""
+    host = peer[0]
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def _presented(fields: Mapping[bytes, bytes]) -> list[bytes]:

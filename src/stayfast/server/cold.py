@@ -19,6 +19,7 @@ from stayfast.server.openapi import document
 from stayfast.server.routes import (
     CACHE,
     MAX_LISTED,
+    METRICS,
     MODELS,
     REQUESTS,
     STATE,
@@ -62,11 +63,9 @@ class ColdApp:
         page = self._pages.get(path)
         if page is not None:
             status, media, body = page()
-        elif path == "/metrics":
-            status, (media, body) = HTTPStatus.OK, await self._current.backend.metrics()
         else:
             try:
-                status, media, body = _ok(await self._found(scope))
+                status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._found(scope))
             except Rejected as error:
                 status, media, body = _refused(error, scope)
         headers = [(b"content-type", media.encode()), (b"cache-control", b"no-store")]
@@ -76,7 +75,7 @@ class ColdApp:
     def _root(self) -> Page:
         return _ok(msgspec.json.encode({
             "name": "stayfast", "version": self._version, "openapi": "/openapi.json", "models": "/v1/models",
-            "health": ["/livez", "/readyz"], "metrics": "/metrics", "requests": REQUESTS,
+            "health": ["/livez", "/readyz"], "metrics": METRICS, "requests": REQUESTS,
         }))
 
     def _live(self) -> Page:
@@ -90,6 +89,14 @@ class ColdApp:
 
     def _openapi(self) -> Page:
         return _ok(msgspec.json.encode(document(self._version)))
+
+    async def _metrics(self, scope: Scope) -> Page:
+        """Raises Rejected (403) for a key that may not see figures of all tenants."""
+        if self._current.config.metrics_access == "admin" and self._sees(scope) is not None:
+            raise Rejected("This is for keys that server.admins names: add this one, or say who else may read it in "
+                           "server.metrics_access.", status=403, code="admins_only")
+        media, body = await self._current.backend.metrics()
+        return HTTPStatus.OK, media, body
 
     async def _found(self, scope: Scope) -> bytes:
         """Models and requests, all or one. Raises Rejected."""

@@ -53,8 +53,14 @@ class ServerConfig:
         pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)",
         is_secret=True)] = field(default_factory=dict, repr=False)
     admins: Annotated[tuple[str, ...], About(
-        "Names in `keys` that may see everybody's requests at /admin/requests; others see their own.")] = ()
-    metrics_open: Annotated[bool, About("Whether /metrics answers without a key.")] = False
+        "Names in `keys` that may see everybody's requests at /admin/requests, /metrics, /debug/state and the caches; "
+        "others see their own requests.")] = ()
+    metrics_access: Annotated[Literal["admin", "key", "open"], About(
+        "Who may read /metrics, which tells of all tenants and routes. admin: keys named in `admins`. key: any client's. "
+        "open: everybody, without a key. Where no keys are asked for it is open.")] = "admin"
+    failed_keys_per_minute: Annotated[int, About(
+        "Requests without a valid key from one address that are answered 401; beyond it 429, with `retry-after`. Valid keys "
+        "from there are served all the same. In each worker.", minimum=1, maximum=1_000_000)] = 30
 
     def __post_init__(self) -> None:
         check_bounds(self)

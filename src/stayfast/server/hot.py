@@ -26,6 +26,7 @@ from stayfast.http.server.response import (
 )
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
+from stayfast.server.auth import FailedKeys
 from stayfast.server.backend import Current
 from stayfast.server.inbound import (
     EVENTS,
@@ -47,6 +48,7 @@ from stayfast.wire.sse import comment
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that its multiples meet every 64-bit number before one comes again
 _MASK = (1 << 64) - 1
+_LEAST_KEEPALIVE_S = 0.1  # a header of the client's sets the pace, and 1e-9 would take all of the loop's time
 
 _OURS = frozenset(("x-request-id", "content-length", "connection"))
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
@@ -79,7 +81,7 @@ Place = Callable[[Trace | None], Trace | None]  # from the caller's place in a t
 class Edge:
     """The running system, the cold application, and what answers are made of. One loop's."""
 
-    __slots__ = ("clock", "cold", "current", "date", "ids", "place", "sink", "tasks")
+    __slots__ = ("clock", "cold", "current", "date", "failed_keys", "ids", "place", "sink", "tasks")
 
     def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
                  place: Place | None) -> None:
@@ -90,6 +92,7 @@ class Edge:
         self.cold = cold
         self.place = place  # None: no tracing, and what the caller says of its trace is all there is to know
         self.ids = RequestIds(entropy)
+        self.failed_keys = FailedKeys()
         self.date = DateLine(clock)
 
     def request_id(self, inbound: Inbound) -> str:
@@ -182,7 +185,7 @@ class Answer:
         keepalive_s = current.config.keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
             if arrival.silence_s is not None:  # its SDK gives up after so much silence
-                keepalive_s = min(keepalive_s, arrival.silence_s / 2)
+                keepalive_s = min(keepalive_s, max(_LEAST_KEEPALIVE_S, arrival.silence_s / 2))
             self._line.start_keepalive(self.comment, inbound.accepted_at + keepalive_s, keepalive_s)
         self._is_served = True
         reply = await current.backend.gateway.serve(request, arrival)

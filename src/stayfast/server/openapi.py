@@ -32,7 +32,7 @@ _REFUSALS = {
     "413": "The body is too large.",
     "415": "The body does not say it is JSON.",
     "422": "The upstream refused the request; any other 4xx of its comes through with its own status as well.",
-    "429": "A quota is used up; see Retry-After.",
+    "429": "A quota is used up, or too many requests came without a valid key; see Retry-After.",
     "431": "The head is too large.",
 }
 _FAILURES = {
@@ -145,7 +145,7 @@ _ANSWERS: dict[Api, Json] = {
 
 
 def document(version: str) -> Json:
-    schemas, components = msgspec.json.schema_components([_describable(body) for body, _ in _BODIES.values()],
+    schemas, components = msgspec.json.schema_components([body for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
                                               _given("previous_response_id", "string")]
@@ -167,14 +167,6 @@ def document(version: str) -> Json:
     }
 
 
-def _describable(body: type) -> type:
-    """`body` without its raw fields: any JSON may stand there, and their default cannot be written down."""
-    fields = [field for field in msgspec.structs.fields(body) if field.type is not msgspec.Raw]
-    return msgspec.defstruct(body.__name__, [
-        (field.name, field.type) if field.required else (field.name, field.type, field.default) for field in fields
-    ], kw_only=True)
-
-
 def _given(name: str, kind: str | list[str]) -> Json:
     """The demand that a field is there and not null."""
     return {"required": [name], "properties": {name: {"type": kind}}}
@@ -185,7 +177,7 @@ def _cold_paths() -> Json:
                    for path in sorted(HEALTH)}
     unready = {"503": "Not ready; the body says why."}
     paths["/readyz"] = {"get": _cold("readyz", "Whether the gateway can serve.", "Health", unready)}
-    refused = {status: _REFUSALS[status] for status in ("401", "403")}
+    refused = {status: _REFUSALS[status] for status in ("401", "403", "429")}
     paths["/v1/models"] = {"get": _cold("models", "The models that may be asked for.", "Models", refused)}
     paths["/v1/models/{model}"] = {
         "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
@@ -214,7 +206,8 @@ def _cold_paths() -> Json:
     paths[STATE] = {"get": _cold("state", "What this process knows of its upstreams, for admins.", "State", refused)}
     told: Json = {status: _error(said) for status, said in refused.items()}
     told["200"] = {"description": "OK", "content": {"text/plain": {}}}
-    paths["/metrics"] = {"get": {"operationId": "metrics", "summary": "Metrics for Prometheus.", "responses": told}}
+    summary = "Metrics for Prometheus, for admins unless the settings say otherwise."
+    paths["/metrics"] = {"get": {"operationId": "metrics", "summary": summary, "responses": told}}
     return paths
 
 

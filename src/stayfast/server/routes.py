@@ -9,9 +9,10 @@ HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
 OPEN = HEALTH | {"/", "/openapi.json"}
 REQUESTS = "/admin/requests"
 STATE = "/debug/state"
+METRICS = "/metrics"
 CACHE = "/admin/cache"
 MAX_LISTED = 1000  # of them, at a time
-_COLD = OPEN | MODELS | {"/metrics", REQUESTS, STATE, CACHE}
+_COLD = OPEN | MODELS | {METRICS, REQUESTS, STATE, CACHE}
 _READING = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 

@@ -149,6 +149,8 @@ def settings_of(record: Record) -> tuple[Setting, ...]:
 ANY: Final = "*"  # in a key of the table: any name, or any position in a list
 # Settings of earlier versions that are gone or renamed, by path: what the error says. Only unknown keys are looked up here.
 REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
+    ("server", "metrics_open"): "removed: server.metrics_access is in its place. For true write `metrics_access: open`; for "
+                                "false, name the scraper's key in server.admins, or let all in: `metrics_access: key`",
     ("server", "keep_warm_per_s"): "removed: the gateway no longer sends itself made-up requests. Delete this line",
 }
 

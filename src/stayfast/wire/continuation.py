@@ -30,7 +30,7 @@ from stayfast.core.conversation import Conversation
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Sight, Usage
 from stayfast.wire import sse
-from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, unsayable
+from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, object_in, unsayable
 from stayfast.wire.encode import conversation
 from stayfast.wire.transcode import WRONG_SHAPE, said_in_events, source_of, writer_of
 
@@ -44,6 +44,7 @@ _TEXT_EVENTS: Final = frozenset((
     "response.output_item.added", "response.content_part.added", "response.output_text.delta"))
 _TEXT_KINDS: Final = {"content_block": "text", "delta": "text_delta", "item": "message", "part": "output_text"}
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_INPUTS: Final = msgspec.json.Decoder(str | list[Raw])
 _ANY: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
 _TRUE, _FALSE = Raw(b"true"), Raw(b"false")
@@ -112,7 +113,9 @@ class Continuation:
             source.see(data, name)
             if source.ended:
                 raise CannotGoOn("over")
-            said = _ANY.decode(data)
+            said = object_in(data)
+            if not said:
+                raise CannotGoOn("blocks")
             check(said)
             deltas = source.deltas()
             places = [_place(event) for delta in deltas for event in self._writer.events(delta)]
@@ -250,7 +253,7 @@ def _append(body: dict[str, Any], api: Api, asked: Conversation, prefix: str) ->
     if api is Api.COMPLETIONS:
         body[_PROMPT] = asked.messages[0].text + prefix
     elif api is Api.RESPONSES:
-        said = _ANY.decode(body[_INPUT])
+        said = _INPUTS.decode(body[_INPUT])
         items = [{"role": "user", "content": said}] if isinstance(said, str) else said
         body[_INPUT] = [*items, message]
     else:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice
 from stayfast.core.errors import Rejected, UpstreamFailed
@@ -144,9 +144,12 @@ class Fold(Protocol):
 
 T = TypeVar("T")
 Name = Annotated[str, Meta(min_length=1)]
-Count = Annotated[int, Meta(ge=1)]
+MAX_NUMBER: Final = 2**53 - 1  # RFC 8259, 6: beyond it JSON numbers are not exact, and sums with floats may overflow
+Count = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+CountOrZero = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+Whole = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
-ABSENT: Final = Raw(b"")
 ANOTHER: Final = "another protocol"
 _ANY: Final = msgspec.json.Decoder()
 
@@ -158,8 +161,8 @@ class Unsayable(ValueError):
 class GenerationRequest(Struct, gc=False, kw_only=True):
     model: Name
     stream: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
 
 
 class NamedSchema(Struct, gc=False, kw_only=True):
@@ -211,10 +214,9 @@ def drop_none(fields: Mapping[str, Any]) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def is_given(raw: Raw, *, or_empty: bool = True) -> bool:
+def is_given(value: object, *, or_empty: bool = True) -> bool:
     """Whether a field that no other dialect can say was sent with a value. `or_empty`: an empty list is none."""
-    data = bytes(raw)
-    return data not in (b"", b"null") and not (or_empty and data == b"[]")
+    return value is not None and not (or_empty and value == [])
 
 
 def list_used(in_use: Mapping[str, bool]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
-from stayfast.wire.dialect import is_given, missing, required
+from stayfast.wire.dialect import MAX_NUMBER, is_given, missing, required
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
 
@@ -44,6 +44,8 @@ _STEPS: Final = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
 _NO_MARKS: Final = bytes(sorted(set(range(256)) - set(b'{}[]"')))
 _HALF_A_PAIR: Final = re.compile(rb"\\u(?:d[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..\\u)d[c-f])", re.IGNORECASE)
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
+_TOO_LARGE: Final = ("Number out of range", "Integer value out of range")  # for a float; for an int of 4300 digits and more
+_NUMBER_BOUNDS: Final = f"number out of range, expected one from {-MAX_NUMBER} to {MAX_NUMBER}"
 _MISSING: Final = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
@@ -125,7 +127,13 @@ def _wrong_type(said: str, at: str, expected: str) -> Rejected:
     path = path.lstrip(".")
     if what.startswith("Invalid value"):
         what = f"Unknown value, expected {expected}" if expected else "Unknown value"
+    elif what in _TOO_LARGE:
+        what = _NUMBER_BOUNDS
     return Rejected(f"{path or 'the body'}: {what[0].lower()}{what[1:]}", code="invalid_type", param=path or None)
+
+
+Age = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]  # seconds
+Life = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]  # seconds
 
 
 class CacheWord(Struct, gc=False, rename="kebab"):
@@ -133,8 +141,8 @@ class CacheWord(Struct, gc=False, rename="kebab"):
 
     no_store: bool | None = None
     no_cache: bool | None = None
-    ttl: Annotated[float, Meta(gt=0)] | None = None
-    s_maxage: Annotated[float, Meta(ge=0)] | None = None
+    ttl: Life | None = None
+    s_maxage: Age | None = None
     namespace: Annotated[str, Meta(max_length=256)] | None = None
     use_cache: bool | None = None  # whether a cache is wanted is its route's business
 
@@ -149,9 +157,9 @@ class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
     no_store: bool = False
     no_cache: bool = False
     only_if_cached: bool = False
-    max_age: Annotated[float, Meta(ge=0)] | None = None
+    max_age: Age | None = None
     tags: Annotated[list[Annotated[str, Meta(pattern=f"^(?:{TAG.pattern})$")]], Meta(max_length=MOST_TAGS)] = []
-    ttl: Annotated[float, Meta(gt=0)] | None = None
+    ttl: Life | None = None
     namespace: Annotated[str, Meta(max_length=256)] = ""
 
     def control(self) -> CacheControl:

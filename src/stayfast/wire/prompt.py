@@ -21,7 +21,6 @@ from msgspec import Raw, Struct
 
 from stayfast.core.conversation import RawObject
 from stayfast.core.types import Api
-from stayfast.wire.dialect import ABSENT
 
 LAID_OUT: Final = frozenset((Api.CHAT, Api.RESPONSES, Api.MESSAGES))
 TOOLS, SYSTEM, MESSAGES = range(3)
@@ -49,6 +48,7 @@ _MOVING: Final = (
 _PATTERNS: Final = tuple((word, re.compile(pattern)) for word, pattern in _MOVING)
 _OF_THE_HOUR: Final = re.compile(b"|".join(b"(?:%b)" % pattern for _, pattern in _MOVING[1:4]))
 _AROUND: Final = 48  # bytes to either side of a difference in which its kind is looked for
+ABSENT: Final = Raw(b"")
 
 
 class _Whose(Struct, gc=False):
@@ -81,6 +81,10 @@ class _Head(Struct, gc=False):
     defer_loading: Any = None
 
 
+class _Metadata(Struct, gc=False):
+    user_id: Raw = ABSENT
+
+
 class _Named(Struct, gc=False):
     name: Any = None
     type: Any = None
@@ -103,7 +107,8 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 _NAMED: Final = msgspec.json.Decoder(_Named)
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _LIST: Final = msgspec.json.Decoder(list[Raw])
-_ANY: Final = msgspec.json.Decoder()
+_TEXT: Final = msgspec.json.Decoder(str)
+_METADATA: Final = msgspec.json.Decoder(_Metadata)
 _encode: Final = msgspec.json.Encoder().encode
 _NOBODY: Final = _Whose()
 _NOTHING: Final = Asked(b"", b"", "")
@@ -123,8 +128,7 @@ def asked_by(body: bytes) -> Asked:
 
 
 def _previous(said: _Whose) -> str:
-    previous = _ANY.decode(said.previous_response_id) if said.previous_response_id is not ABSENT else None
-    return previous if isinstance(previous, str) else ""
+    return _text_in(said.previous_response_id)
 
 
 def _session(said: _Whose) -> bytes:
@@ -132,14 +136,28 @@ def _session(said: _Whose) -> bytes:
         if raw is not ABSENT and _is_said(raw):
             return bytes(raw)
     if said.metadata is not ABSENT:
-        metadata: Any = _ANY.decode(said.metadata)
-        user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
-        if isinstance(user_id, str) and user_id:
-            return user_id.encode(errors="surrogatepass")
+        user_id = _user_id_in(said.metadata)
+        if user_id:
+            return user_id.encode()
     for raw in (said.safety_identifier, said.user):
         if raw is not ABSENT and _is_said(raw):
             return bytes(raw)
     return b""
+
+
+def _text_in(raw: Raw) -> str:
+    """The value, where it is text. Fields that the request's own protocol does not have may hold anything."""
+    try:
+        return _TEXT.decode(raw) if raw is not ABSENT else ""
+    except msgspec.DecodeError:
+        return ""
+
+
+def _user_id_in(metadata: Raw) -> str:
+    try:
+        return _text_in(_METADATA.decode(metadata).user_id)
+    except msgspec.DecodeError:
+        return ""
 
 
 def _is_said(raw: Raw) -> bool:

@@ -22,6 +22,8 @@ from typing import Any, Final
 import msgspec
 
 from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.conversation import RawObject
+from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Usage
 
 Json = dict[str, Any]
@@ -121,6 +123,8 @@ _DIGITS: Final = b"0123456789"
 _WHERE_DIGITS: Final = bytes(ord("0") if byte in _DIGITS else ord(" ") for byte in range(256))
 TOKENS_A_MESSAGE = 4  # role and separators
 TOKENS_AN_IMAGE = 1600  # Anthropic's figure for a 1.15 megapixel picture
+_OBJECT: Final = msgspec.json.Decoder(RawObject)
+_ANY: Final = msgspec.json.Decoder()
 _PICTURES: Final = ("image", "image_url", "input_image")
 _UNREAD: Final = ("type", "role", "cache_control")
 
@@ -156,12 +160,23 @@ def may_be_over(body: bytes, most: int) -> bool:
 
 
 def input_tokens(request: Request) -> int:
-    """How many tokens an upstream may have to read, on the high side, tools and instructions included."""
-    body = msgspec.json.decode(request.body)
-    said = body.get(PROMPT_FIELDS[request.api])
+    """How many tokens an upstream may have to read, on the high side, tools and instructions included. Raises Rejected."""
+    body = _OBJECT.decode(request.body)
+    said = _read(body, PROMPT_FIELDS[request.api])
     n_messages = len(said) if isinstance(said, list) and said and isinstance(said[0], dict) else 0
-    declared = sum(text_tokens(msgspec.json.encode(body[name])) for name in _DECLARED if body.get(name))
-    return ceil(_sum([said, *[body.get(name) for name in _BESIDE]], text_tokens) + declared) + TOKENS_A_MESSAGE * n_messages
+    declared = sum(text_tokens(bytes(body[name])) for name in _DECLARED if name in body)
+    beside = [_read(body, name) for name in _BESIDE]
+    return ceil(_sum([said, *beside], text_tokens) + declared) + TOKENS_A_MESSAGE * n_messages
+
+
+def _read(body: RawObject, name: str) -> Any:
+    """A member of a request, parsed; None where it is absent. Raises Rejected where a field inside that is not known holds
+    what no parser takes: a number that no double holds, or half of a surrogate pair.
+    """
+    try:
+        return _ANY.decode(body[name]) if name in body else None
+    except msgspec.DecodeError as error:
+        raise Rejected(f"{name} cannot be read: {error}", code="invalid_json", param=name) from None
 
 
 def _sum(value: Any, tokens_of: Callable[[bytes], float]) -> float:
@@ -178,8 +193,8 @@ def _sum(value: Any, tokens_of: Callable[[bytes], float]) -> float:
 
 
 def count_tokens_answer(request: Request) -> bytes:
-    """The body of an answer to /v1/messages/count_tokens, marked as an estimate."""
-    body = msgspec.json.decode(request.body)
-    messages = body.get("messages", [])
-    n_tokens = estimate_tokens([messages, body.get("system"), body.get("tools")]) + TOKENS_A_MESSAGE * len(messages)
+    """The body of an answer to /v1/messages/count_tokens, marked as an estimate. Raises Rejected."""
+    body = _OBJECT.decode(request.body)
+    messages = _read(body, "messages") or []
+    n_tokens = estimate_tokens([messages, _read(body, "system"), _read(body, "tools")]) + TOKENS_A_MESSAGE * len(messages)
     return msgspec.json.encode({"input_tokens": n_tokens, "stayfast_estimated": True})

@@ -92,7 +92,7 @@ def test_an_unchanged_request_keeps_its_bytes(api: Api) -> None:
 
 def test_a_splice_changes_the_model_and_nothing_else() -> None:
     """Unknown fields and the spelling of every value survive a new model name."""
-    raw = (b'{"model":"route","seed":12345678901234567890123,"temperature":1.0e-3,"x":{"a" :[1.50, null]},'
+    raw = (b'{"model":"route","seed":9223372036854775807,"temperature":1.0e-3,"x":{"a" :[1.50, null, 12345678901234567890]},'
            b'"messages":[{"role":"user","content":"\\u00e9\\ud83d\\ude00"}]}')
     assert encode(decode(Api.CHAT, raw), Api.CHAT, "up", stream=False) == raw.replace(b'"route"', b'"up"')
 

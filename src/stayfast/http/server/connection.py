@@ -169,9 +169,6 @@ class HttpServer(Generic[R]):
         for connection in tuple(self.connections):
             connection.abort()
 
-    def check_head(self, request: R) -> StayfastError | None:
-        return self.app.check_head(request, is_draining=self.is_draining)
-
     def __repr__(self) -> str:
         state = "draining" if self.is_draining else "open"
         return f"<HttpServer {state}: {len(self.connections)} connections, {len(self.tasks)} requests>"
@@ -187,7 +184,7 @@ class Connection(asyncio.Protocol, Generic[R]):
     def __init__(self, server: HttpServer[R]) -> None:
         app = server.app
         self._server = server
-        self._parser = RequestParser(app.request_type, app.limits, server.clock, server.check_head)
+        self._parser = RequestParser(app.request_type, app.limits, server.clock, self._check_head)
         self._timer = LazyTimer(self._tick)
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
@@ -356,6 +353,11 @@ class Connection(asyncio.Protocol, Generic[R]):
             self.close()
 
     # Its own affairs.
+
+    def _check_head(self, request: R) -> StayfastError | None:
+        server = self._server
+        request.peer = self.peer
+        return server.app.check_head(request, is_draining=server.is_draining)
 
     def _cancel(self) -> None:
         task, self._task = self._task, None

@@ -27,6 +27,10 @@ _HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.
 _TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?", re.IGNORECASE)
 
 
+def _no_peer() -> None:
+    """Of a request that came by no connection."""
+
+
 class HttpRequest:
     """A request. The parser fills it, the head check may set what it stands for; nothing changes it afterwards.
 
@@ -38,11 +42,12 @@ class HttpRequest:
     LIST_HEADERS: ClassVar[frozenset[bytes]] = frozenset((b"connection",))
 
     __slots__ = ("accepted_at", "body", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive", "method", "path",
-                 "query", "raw_headers", "refusal")
+                 "peer", "query", "raw_headers", "refusal")
 
     def __init__(self, accepted_at: float) -> None:
         self.accepted_at = accepted_at  # monotonic seconds, when its first byte was read
         self.method = ""
+        self.peer: Callable[[], tuple[str, int] | None] = _no_peer  # the client's address, while its connection is there
         self.path = ""  # still quoted
         self.query = b""
         self.is_http_10 = False

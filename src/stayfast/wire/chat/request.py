@@ -1,7 +1,7 @@
 """The known fields of a chat, completions or embeddings request, and its way to the normal form and back.
 
-Unknown fields and part types pass unread. `Raw` fields are those that no other dialect can say: only whether they are there
-matters, and an empty Raw means absent. Dropped on the way in, as hints that change no meaning: `store`, `prediction`,
+Unknown fields and part types pass unread. Of fields that no other dialect can say, only their presence and their JSON type
+matter. Dropped on the way in, as hints that change no meaning: `store`, `prediction`,
 `logprobs: false`, prompt-cache marks, `name` of a message, `reasoning_content` of earlier turns (no provider but its own
 takes it back), and fields unknown here.
 """
@@ -9,7 +9,7 @@ takes it back), and fields unknown here.
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 from stayfast.core import conversation as normal
 from stayfast.core.errors import Rejected
@@ -18,6 +18,7 @@ from stayfast.wire import dialect
 from stayfast.wire.dialect import Json
 
 NChoices = Annotated[int, Meta(ge=1, le=128)]
+Seed = Annotated[int, Meta(ge=-2**63, le=2**63 - 1)]  # as OpenAI documents it
 
 
 class ImageUrl(Struct, gc=False):
@@ -30,23 +31,29 @@ class Part(Struct, gc=False):
     text: str | None = None
     image_url: ImageUrl | str | None = None
     refusal: str | None = None
+    input_audio: normal.RawObject | None = None
+    file: normal.RawObject | None = None
 
 
 Content = str | list[Part]
-Alike = Annotated[list[str | int | list[int]], Meta(extra_json_schema={  # no mixture: `decode` looks at that
+TokenId = dialect.CountOrZero
+Alike = Annotated[list[str | TokenId | list[TokenId]], Meta(extra_json_schema={  # no mixture: `decode` looks at that
     "anyOf": [{"items": {"type": kind}} for kind in ("string", "integer", "array")]})]
 
 
 class System(Struct, gc=False, tag_field="role", tag="system"):
     content: Content
+    name: str | None = None
 
 
 class Developer(Struct, gc=False, tag_field="role", tag="developer"):
     content: Content
+    name: str | None = None
 
 
 class User(Struct, gc=False, tag_field="role", tag="user"):
     content: Content
+    name: str | None = None
 
 
 class FunctionCall(Struct, gc=False):
@@ -66,6 +73,8 @@ class Assistant(Struct, gc=False, tag_field="role", tag="assistant"):
     tool_calls: list[ToolCall] | None = None
     reasoning_content: str | None = None
     function_call: FunctionCall | None = None
+    audio: normal.RawObject | None = None
+    name: str | None = None
 
 
 class ToolMessage(Struct, gc=False, tag_field="role", tag="tool"):
@@ -115,12 +124,12 @@ class StreamOptions(Struct, gc=False):
 class SampledRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     stream_options: StreamOptions | None = None
     n: NChoices | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
+    presence_penalty: dialect.Number | None = None
+    frequency_penalty: dialect.Number | None = None
+    seed: Seed | None = None
     stop: str | list[str] | None = None
     user: str | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, dialect.Number] | None = None
 
 
 class ChatRequest(SampledRequest, gc=False, kw_only=True):
@@ -141,23 +150,28 @@ class ChatRequest(SampledRequest, gc=False, kw_only=True):
     prompt_cache_key: str | None = None
     store: bool | None = None
     logprobs: bool | None = None
+    top_logprobs: dialect.Whole | None = None
     modalities: list[str] | None = None
-    top_k: int | None = None  # of self-hosted engines
-    audio: Raw = dialect.ABSENT
-    functions: Raw = dialect.ABSENT
-    function_call: Raw = dialect.ABSENT
-    web_search_options: Raw = dialect.ABSENT
+    top_k: dialect.Whole | None = None  # of self-hosted engines
+    audio: normal.RawObject | None = None
+    functions: list[normal.RawObject] | None = None
+    function_call: str | normal.RawObject | None = None
+    web_search_options: normal.RawObject | None = None
+    prediction: normal.RawObject | None = None
+    moderation: normal.RawObject | None = None
+    prompt_cache_options: normal.RawObject | None = None
+    prompt_cache_retention: str | None = None
 
 
 class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
     """`POST /v1/completions`. `prompt`: text, texts, tokens, or lists of tokens."""
 
     prompt: str | Alike
-    best_of: int | None = None
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    best_of: dialect.Whole | None = None
+    max_tokens: dialect.CountOrZero | None = None
     suffix: str | None = None
     echo: bool | None = None
-    logprobs: int | bool | None = None
+    logprobs: dialect.Whole | bool | None = None
 
 
 class EmbeddingsRequest(Struct, gc=False):

@@ -56,7 +56,6 @@ class ChatChunk(Struct, gc=False):
 
 
 _CHUNK: Final = msgspec.json.Decoder(ChatChunk)
-_ANY: Final = msgspec.json.Decoder()
 _REASONS: Final[dict[str, Reason]] = {
     "stop": "stop", "length": "length", "tool_calls": "tool_calls", "function_call": "tool_calls",
     "content_filter": "content_filter"}
@@ -114,7 +113,7 @@ class ChatSource(Source):
         """An error, the usage, the first of all chunks, or something that only its server understands."""
         sight = self.sight
         if chunk.error or name == b"error" or (not chunk.choices and chunk.usage is None):
-            said = _ANY.decode(data)
+            said = object_in(data) or {"error": chunk.error}
             if said.get("error") or name == b"error" or "error" in (said.get("object"), said.get("type")):
                 return self.fail(in_band(self._upstream, said))
         if chunk.usage is not None:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 from stayfast.core import conversation as normal
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import ABSENT, ANOTHER, Json, Name, drop_none, read_parts, required, unsayable
+from stayfast.wire.dialect import ANOTHER, CountOrZero, Json, Name, Number, Whole, drop_none, read_parts, required, unsayable
 
 
 class Source(Struct, gc=False):
@@ -36,6 +36,7 @@ class Block(Struct, gc=False):
     is_error: bool | None = None
     thinking: str | None = None
     signature: str | None = None
+    cache_control: normal.RawObject | None = None
 
 
 class User(Struct, gc=False, tag_field="role", tag="user"):
@@ -56,6 +57,7 @@ class ToolDef(Struct, gc=False):
     description: str | None = None
     input_schema: normal.RawObject | None = None
     strict: bool | None = None
+    cache_control: normal.RawObject | None = None
 
 
 class Choice(Struct, gc=False):
@@ -66,7 +68,7 @@ class Choice(Struct, gc=False):
 
 class ThinkingConfig(Struct, gc=False):
     type: str
-    budget_tokens: int | None = None
+    budget_tokens: CountOrZero | None = None
 
 
 class Format(Struct, gc=False):
@@ -93,21 +95,22 @@ class CountRequest(Struct, gc=False):
     tool_choice: Choice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
+    cache_control: normal.RawObject | None = None
 
 
 class MessagesRequest(CountRequest, gc=False, kw_only=True):
     """`POST /v1/messages`."""
 
-    max_tokens: Annotated[int, Meta(ge=0)]
+    max_tokens: CountOrZero
     stream: bool | None = None
     stop_sequences: list[str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Whole | None = None
     metadata: Metadata | None = None
     service_tier: str | None = None
-    container: Raw = ABSENT
-    mcp_servers: Raw = ABSENT
+    container: str | normal.RawObject | None = None
+    mcp_servers: list[normal.RawObject] | None = None
 
 
 MESSAGES = msgspec.json.Decoder(MessagesRequest)

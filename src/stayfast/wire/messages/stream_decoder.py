@@ -53,7 +53,6 @@ class MessagesEvent(Struct, gc=False):
 
 
 _EVENT: Final = msgspec.json.Decoder(MessagesEvent)
-_ANY: Final = msgspec.json.Decoder()
 _REASONS: Final[dict[str, Reason]] = {
     "end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop", "max_tokens": "length",
     "model_context_window_exceeded": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
@@ -96,7 +95,7 @@ class MessagesSource(Source):
             self.ended = True
             self.sight.is_complete = True
         elif kind == "error" or name == b"error":
-            self.fail(in_band(self._upstream, _ANY.decode(data)))
+            self.fail(in_band(self._upstream, object_in(data)))
         return 0
 
     def _see_message(self, event: MessagesEvent) -> None:

@@ -8,7 +8,7 @@ marks, and fields unknown here.
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 from stayfast.core import conversation as normal
 from stayfast.core.types import Api
@@ -68,7 +68,8 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     input: str | Annotated[list[Item], Meta(min_length=1)] | None = None
     instructions: str | None = None
     max_output_tokens: dialect.Count | None = None
-    top_logprobs: int | None = None
+    max_tool_calls: dialect.Whole | None = None
+    top_logprobs: dialect.Whole | None = None
     tools: list[ToolDef] | None = None
     tool_choice: str | Choice | None = None
     parallel_tool_calls: bool | None = None
@@ -83,9 +84,14 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     background: bool | None = None
     truncation: str | None = None
     previous_response_id: str | None = None
-    conversation: Raw = dialect.ABSENT
-    prompt: Raw = dialect.ABSENT
-    context_management: Raw = dialect.ABSENT
+    conversation: str | normal.RawObject | None = None
+    prompt: normal.RawObject | None = None
+    context_management: list[normal.RawObject] | None = None
+    include: list[str] | None = None
+    stream_options: normal.RawObject | None = None
+    moderation: normal.RawObject | None = None
+    prompt_cache_options: normal.RawObject | None = None
+    prompt_cache_retention: str | None = None
 
 
 RESPONSES = msgspec.json.Decoder(ResponsesRequest)

@@ -131,7 +131,6 @@ class ResponsesEvent(Struct, gc=False):
 
 
 _EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
-_ANY: Final = msgspec.json.Decoder()
 _THINKING: Final = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 _TEXT: Final = ("response.output_text.delta", "response.refusal.delta")
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
@@ -169,7 +168,7 @@ class ResponsesSource(Source):
         elif event.item is not None:
             self._so_far.see_item(event.item, event.output_index, is_done=event.type == "response.output_item.done")
         elif event.type == "error" or event.error or name == b"error":
-            self.fail(in_band(self._upstream, _ANY.decode(data)))
+            self.fail(in_band(self._upstream, object_in(data)))
         if self.sight.failure is None:
             self.sight.n_events += 1
         return 0
@@ -185,7 +184,7 @@ class ResponsesSource(Source):
         sight.usage = usage.from_openai(head.usage) or sight.usage
         sight.finish_reason = _reason(kind.removeprefix("response."), head.incomplete_details)
         if kind == "response.failed":
-            self.fail(in_band(self._upstream, {"error": _ANY.decode(data)["response"].get("error") or {}}))
+            self.fail(in_band(self._upstream, {"error": head.error or {}}))
         else:
             self.ended = True
             sight.is_complete = True
