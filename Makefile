@@ -42,9 +42,12 @@ check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_shape.py tests/test_imports.py tests/unit/test_settings_schema.py
 
-docs: $(STAMP) ## Write the generated pages of docs/reference anew
+docs: $(STAMP) ## Write the generated pages of docs/reference and the rules in deploy anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
+	$(BIN)/python -c 'import yaml; print(next(yaml.safe_load_all(open("deploy/kubernetes.yaml")))["data"]["stayfast.yaml"])' \
+		| OPENAI_API_KEY=none MY_APP_DIGEST=sha256:$$(printf '%064d' 0) \
+		$(BIN)/stayfast alerts --config /dev/stdin --out deploy/prometheus/stayfast.rules.yml
 
 pictures: $(STAMP) ## Draw docs/images/policy-*.svg anew, each policy off and on (ten minutes; ARGS="hedging --n 2000")
 	$(BIN)/python scripts/pictures/run.py $(ARGS)

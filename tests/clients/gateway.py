@@ -19,6 +19,7 @@ from tests.ports import free_port
 START_S = 20.0
 STOP_S = 10.0
 KEEPALIVE_S = 0.2
+BRIEF_S = 1.0  # what a request to a route `brief-<dialect>` has; then it ends by a template, or in part
 UPSTREAM_MODEL = "upstream-model"
 DIALECTS = ("chat", "responses", "messages")  # what the upstream behind the route `via-<dialect>` speaks
 
@@ -32,6 +33,10 @@ routes:
   via-chat: {{upstreams: [chat], model: {model}}}
   via-responses: {{upstreams: [responses], model: {model}}}
   via-messages: {{upstreams: [messages], model: {model}}}
+  brief-chat: &brief
+    {{upstreams: [chat], model: {model}, timeouts: {{total_s: {brief_s}}}, on_overrun: {{template: Later., partial: true}}}}
+  brief-responses: {{<<: *brief, upstreams: [responses]}}
+  brief-messages: {{<<: *brief, upstreams: [messages]}}
 defaults: {{retry: {{max_attempts: 1}}}}
 """
 
@@ -54,7 +59,8 @@ class Gateway:
 def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
     """A gateway in front of `upstream`, its files in `folder`; ended by SIGTERM, and waited for."""
     settings = folder / "stayfast.yaml"
-    settings.write_text(SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL, keepalive_s=KEEPALIVE_S))
+    settings.write_text(SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL, keepalive_s=KEEPALIVE_S,
+                                        brief_s=BRIEF_S))
     with started(settings, folder) as gateway:
         yield gateway
 

@@ -9,6 +9,7 @@ import yaml
 
 from stayfast.cli import EXIT_STATUSES, _parser
 from stayfast.lab.simulated.settings import KINDS
+from stayfast.observe.alerts.files import prometheus
 from stayfast.observe.log import _RequestLine
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import _FAREWELL_S
@@ -78,3 +79,11 @@ def test_the_image_runs_a_command_that_exists() -> None:
     _parser().parse_args(msgspec.json.decode(command, type=list[str]))
     for names in re.findall(r"^COPY ((?:[\w./]+ )+)\S+$", text, re.MULTILINE):
         assert [name for name in names.split() if not (ROOT / name).exists()] == []
+
+
+def test_the_shipped_rules_are_those_of_the_shipped_settings() -> None:
+    """What `stayfast alerts` prints for the manifest's settings; `make docs` writes it anew."""
+    text = next(yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")))["data"]["stayfast.yaml"]
+    settings = load(Source("manifest", text), variables_for(text), kinds=KINDS)
+    rules = prometheus({name: route.slo for name, route in settings.routes.items()}, settings.alerts)
+    assert (ROOT / "deploy" / "prometheus" / "stayfast.rules.yml").read_text(encoding="utf-8") == rules

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -10,13 +11,15 @@ from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastErro
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.lab.simulated import FaultRule, Gaps, Kind, Lengths, Mixture, ProviderConfig, Simulated
+from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
 from stayfast.wire.json_input import decode
 from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
-from tests.flow.rig import Rig, chat, read, said
+from tests.flow.rig import MODEL, Rig, chat, read, said
 from tests.flow.test_budget import Slow, with_slow
 
 EACH_WAY = [(api, stream) for api in DIALECTS for stream in (True, False)]
@@ -293,8 +296,62 @@ def test_nothing_partial_without_content() -> None:
     run(main)
 
 
-def test_half_a_json_document_is_no_partial_answer() -> None:
-    """An upstream that sends its whole answer at once has no part of it to give."""
+@pytest.mark.parametrize("api", DIALECTS)
+def test_a_part_of_a_whole_answer(api: Api) -> None:
+    """The upstream is asked for a stream, so that what has come of a whole answer when its time is up can be given."""
+
+    async def main(loop: SimLoop) -> None:
+        provider = halting(loop, 10)
+        rig = Rig(loop, upstreams=[provider], partial=True, timeouts=Timeouts(total_s=5, first_token_s=0.2, idle_s=1))
+        reply = await rig.serve(ask(api, stream=False))
+        answer = told(api, await read(reply), stream=False)
+        assert (answer.reason, answer.is_whole) == (LENGTH[api], True)
+        assert answer.text
+        assert (loop.now(), reply.degraded) == (5.0, "partial")  # neither limit of a stream is a whole answer's
+        (done,) = rig.sink.of(RequestDone)
+        assert (done.status, done.error, done.degraded, done.over_stage) == (200, None, "partial", Stage.CALL)
+        (attempt,) = rig.sink.of(AttemptDone)
+        assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
+        assert (rig.n_in_flight, provider.counts.n_running) == (0, 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", [Kind.HANG, Kind.IN_BAND])
+def test_the_longest_part_of_what_runs_side_by_side(kind: Kind) -> None:
+    """The first attempt has nothing or is gone; what has come of the second one is the answer, and nothing runs on."""
+
+    async def main(loop: SimLoop) -> None:
+        mute = Simulated("mute", ProviderConfig(ttft=Mixture(0.5), faults=(FaultRule(kind, after_chunks=1),)), loop)
+        spare = halting(loop, 10)
+        rig = Rig(loop, upstreams=[mute, spare], partial=True, in_turn=True, timeouts=Timeouts(total_s=5))
+        routes = rig.gateway.router.routes
+        assert isinstance(routes, dict)
+        hedging = Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig(max_attempts=1))
+        routes[MODEL] = replace(routes[MODEL], hedging=hedging)
+        reply = await rig.serve(ask(Api.CHAT, stream=False))
+        assert told(Api.CHAT, await read(reply), stream=False).text
+        assert (loop.now(), reply.degraded, reply.upstream) == (5.0, "partial", "halting")
+        assert rig.n_in_flight == 0
+        await asyncio.sleep(0)  # the second one's Task, which was cancelled
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+def test_what_may_not_be_put_together_has_no_part() -> None:
+    """Several choices are fetched whole: half a JSON document is no answer."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, upstreams=[halting(loop, 10)], partial=True, timeouts=Timeouts(total_s=5))
+        with pytest.raises(DeadlineExceeded):
+            await rig.serve(chat(stream=False, n=2))
+
+    run(main)
+
+
+def test_a_whole_answer_that_has_not_begun_has_no_part() -> None:
+    """Nothing came: there is nothing to give."""
 
     async def main(loop: SimLoop) -> None:
         slow = Simulated("slow", ProviderConfig(ttft=Mixture(60.0)), loop)

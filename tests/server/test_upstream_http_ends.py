@@ -41,10 +41,10 @@ class Bench:
         config = DialectConfig("openai", frozenset({api}), KEY, always_streams=always_streams)
         self.upstream = DialectUpstream("up", config, self.caller.client, SystemClock())
 
-    def open(self, client: Api = Api.CHAT, *, stream: bool = True) -> "asyncio.Task[Stream]":
+    def open(self, client: Api = Api.CHAT, *, stream: bool = True, wants_parts: bool = False) -> "asyncio.Task[Stream]":
         """Ask in a task."""
         now = time.monotonic()
-        call = Call(request(client, stream=stream), "m", "req_1", Deadline(now + 5), 5.0)
+        call = Call(request(client, stream=stream), "m", "req_1", Deadline(now + 5), 5.0, wants_parts=wants_parts)
         return asyncio.get_running_loop().create_task(self.upstream.open(call))
 
     async def failure(self, answer: bytes, *, stream: bool = True) -> UpstreamFailed:

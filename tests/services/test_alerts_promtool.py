@@ -15,7 +15,10 @@ import yaml
 from stayfast.observe.alerts.files import groups, prometheus, sloth
 from stayfast.observe.alerts.rule import Alert, AlertsConfig
 from stayfast.policy.slo import Latency, Slo
+from tests.docs.pages import ROOT
 from tests.services.tools import tool
+
+PROMETHEUS = ROOT / "deploy" / "prometheus"
 
 SLOS = {"chat": Slo(0.99, Latency(2.0, 0.95))}
 CONFIG = AlertsConfig()
@@ -251,3 +254,8 @@ def test_the_file_is_taken(tmp_path: Path, slos: dict[str, Slo]) -> None:
     (tmp_path / "rules.yml").write_text(prometheus(slos, CONFIG))
     promtool(tmp_path, "check", "rules", "rules.yml")
     assert yaml.safe_load(sloth(slos, CONFIG))["version"] == "prometheus/v1"
+
+
+def test_what_is_shipped_is_whole() -> None:
+    """Prometheus takes the files in deploy/ as a clone has them: the rules that they name are there."""
+    promtool(PROMETHEUS, "check", "config", "prometheus.yml")

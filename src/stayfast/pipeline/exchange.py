@@ -113,11 +113,17 @@ class Ledger:
         description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`. Where nothing is shared out,
         each may use all that is left, and only the first says how much that is.
         """
-        stages = self._done
-        if self.stage is not None:
-            stages = [*stages, StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s)]
         return ", ".join([_timing(stage, has_allowance=self.is_shared_out or number == 0)
-                          for number, stage in enumerate(stages)])
+                          for number, stage in enumerate(self._so_far())])
+
+    def spent_ms(self) -> dict[str, float]:
+        """What each stage took so far, in order; the running one counts to now."""
+        return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
+
+    def _so_far(self) -> list[StageDone]:
+        if self.stage is None:
+            return self._done
+        return [*self._done, StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s)]
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"

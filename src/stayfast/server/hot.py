@@ -40,11 +40,13 @@ from stayfast.server.inbound import (
     sdk_silence_s,
     urgency,
 )
+from stayfast.server.reported_stream import ReportedStream
 from stayfast.server.routes import allowed, dialect, label
 from stayfast.wire.client_headers import patience_s, rate_limit_lines
 from stayfast.wire.errors import render, render_event
 from stayfast.wire.json_input import decode
 from stayfast.wire.sse import comment
+from stayfast.wire.stream_report import add_report
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that its multiples meet every 64-bit number before one comes again
 _MASK = (1 << 64) - 1
@@ -245,12 +247,16 @@ class Answer:
         self._line.write(head + (frame(data) if self._is_chunked else data))
 
     async def _relay(self, reply: Reply) -> None:
-        line = self._line
+        line, sight, api = self._line, reply.sight, self._inbound.api or CHAT
         line_write, pull = line.write, reply.next
+        if is_reported := self._has_begun or reply.degraded is not None:
+            pull = ReportedStream(reply, api).next
         chunk = await pull()
         line.stop_keepalive()
         while chunk is not None:
             data = chunk.data
+            if sight.is_cut and not is_reported:
+                data = add_report(api, data, reply.report())
             if data:  # an empty chunk would end the body
                 if not self._has_begun:
                     self._begin(self._about(reply), data)

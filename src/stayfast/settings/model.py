@@ -74,7 +74,8 @@ class OnOverrun:
     template: Annotated[str, About(
         "The answer given when nothing else is left, before the first token. Marked by x-stayfast-degraded.")] = ""
     partial: Annotated[bool, About(
-        "An answer that has begun ends in its protocol, with the reason of a met length limit, instead of breaking off."
+        "An answer that has begun ends in its protocol, with the reason of a met length limit, instead of breaking off. "
+        "Whole answers are fetched as streams for it, where that changes nothing else."
     )] = False
 
 

@@ -42,6 +42,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     marker: Marker | None = None  # None: bodies go out as they are
     tenant: str | None = None
     events: EventsWish | None = None  # None: it wants plain chunks
+    wants_parts: bool = False  # of a whole answer the part that has come is of use: to be fetched as a stream, where it may
 
 
 class Stream(Protocol):

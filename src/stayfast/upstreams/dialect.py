@@ -1,5 +1,6 @@
 """A pooled HTTP client and a protocol make an upstream: OpenAI-compatible endpoints, Anthropic, the embedded engine."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
@@ -8,6 +9,7 @@ from stayfast.core.types import Api, Chunk, Sight
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.base import Call, Stream
+from stayfast.wire.assembled import can_assemble
 from stayfast.wire.continuation import going_on
 from stayfast.wire.encode import can_translate, encode
 from stayfast.wire.errors import Secrets, error_in, from_response
@@ -21,6 +23,8 @@ PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # what a request is transla
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 NOTHING = Chunk(b"")
+_STREAM_REFUSALS = (400, 403, 404, 422, 501)  # of which those whose body names the stream are meant
+MAX_WHOLE_ONLY = 1024  # models
 _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; no other word is quoted
 
 
@@ -55,6 +59,7 @@ class DialectUpstream:
         self._secrets = Secrets([config.key or "", *(value for _, value in config.headers)])
         self._templates = {(api, streams): self._template(api, streams=streams)
                            for api in PATHS for streams in (False, True)}
+        self._whole_only: set[tuple[Api, str]] = set()  # models whose whole answers are fetched whole
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
     def can_serve(self, api: Api) -> bool:
@@ -70,7 +75,34 @@ class DialectUpstream:
         if spoken is None:
             return Estimate(count_tokens_answer(request))
         streams = spoken.can_stream and (request.stream or self.always_streams)
-        body = encode(request, spoken, call.model, stream=streams, want_usage=self._config.asks_usage)
+        if (call.wants_parts and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
+                and can_assemble(request)):
+            return await self._open_assembled(call, spoken)
+        return await self._open(call, spoken, streams=streams, want_usage=self._config.asks_usage)
+
+    async def _open_assembled(self, call: Call, spoken: Api) -> Stream:
+        """A whole answer as a stream. Once that is refused, or loses its usage, the model's are fetched whole."""
+
+        def see_end(sight: Sight) -> None:
+            if sight.is_complete and sight.usage is None:
+                self._fetch_whole(spoken, call.model)
+
+        try:
+            return await self._open(call, spoken, streams=True, want_usage=True, on_end=see_end)
+        except UpstreamFailed as failed:
+            if failed.upstream_status not in _STREAM_REFUSALS or b"stream" not in failed.body:
+                raise
+        self._fetch_whole(spoken, call.model)
+        return await self._open(call, spoken, streams=False)
+
+    def _fetch_whole(self, spoken: Api, model: str) -> None:
+        if len(self._whole_only) < MAX_WHOLE_ONLY:
+            self._whole_only.add((spoken, model))
+
+    async def _open(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool = False,
+                    on_end: Callable[[Sight], None] | None = None) -> Stream:
+        request = call.request
+        body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
         if call.marker is not None:
             body = call.marker.write(body, spoken)
         if call.goes_on:
@@ -102,7 +134,7 @@ class DialectUpstream:
         except BaseException:
             response.close()
             raise
-        return HttpStream(response, translated, self._secrets)
+        return HttpStream(response, translated, self._secrets, on_end)
 
     def close(self) -> None:
         self._client.close()
@@ -185,14 +217,16 @@ class HttpStream:
     ends it: what the connection does after that is nothing that a client should wait for.
     """
 
-    __slots__ = ("_is_ended", "_response", "_secrets", "_transcoder", "sight")
+    __slots__ = ("_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "sight")
 
-    def __init__(self, response: Response, translated: Transcoder, secrets: Secrets) -> None:
+    def __init__(self, response: Response, translated: Transcoder, secrets: Secrets,
+                 on_end: Callable[[Sight], None] | None = None) -> None:
         self._response = response
         self._secrets = secrets
         self._transcoder = translated
         self.sight: Sight = translated.sight
         self._is_ended = False
+        self._on_end = on_end  # called when it is closed, with what was seen of it
 
     async def next(self) -> Chunk | None:
         """The next chunk, empty for a read without anything for the client (a sign of life); None after a whole answer."""
@@ -215,6 +249,8 @@ class HttpStream:
 
     def close(self) -> None:
         """Back to the pool when the answer is whole and its body ends with it, else closed at once."""
+        if self._on_end is not None:
+            self._on_end(self.sight)
         if self.sight.is_complete:
             self._response.release()
         else:

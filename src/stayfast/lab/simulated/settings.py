@@ -23,6 +23,7 @@ from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, A
 from stayfast.upstreams.base import Call, Stream, Upstream
 from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Scripted
+from stayfast.wire.assembled import can_assemble
 from stayfast.wire.errors import Secrets, error_in, from_response, malformed
 from stayfast.wire.transcode import transcoder
 
@@ -56,15 +57,16 @@ class Simulated:
             request = msgspec.structs.replace(request, body=call.marker.write(request.body, request.api))
         session = dict(call.headers).get("x-session-id")
         number = self.number_of(call) if self.number_of is not None else None
-        ask = ask_of(request, model=call.model, number=number, session=session, include_usage=True,
-                     has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
+        is_stream = request.stream or (call.wants_parts and can_assemble(request))
+        ask = ask_of(msgspec.structs.replace(request, stream=is_stream), model=call.model, number=number, session=session,
+                     include_usage=True, has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
         answering = self.provider.ask(ask)
         try:
             head = await answering.begin()
             if head.status != 200:
                 raise from_response(self.name, request.api, head.status, dict(head.headers), head.body or b"",
                                     now_wall=self._clock.wall())
-            if request.stream and head.body is not None:
+            if is_stream and head.body is not None:
                 raise error_in(self.name, head.body) or malformed(self.name, "a whole answer to a request for a stream")
         except Broke as broke:
             answering.close()
@@ -72,7 +74,7 @@ class Simulated:
         except BaseException:
             answering.close()
             raise
-        translated = transcoder(request.api, request, source_streams=request.stream, upstream=self.name,
+        translated = transcoder(request.api, request, source_streams=is_stream, upstream=self.name,
                                 hide_usage=not request.include_usage, created_at=int(self._clock.wall()))
         return HttpStream(_Body(self.name, head, answering), translated, _NO_SECRETS)
 

@@ -171,6 +171,20 @@ class Attempt:
             self.is_hedge, is_lost, turn.steps if turn is not None else ())
         self._sink.emit(self.done)
 
+    @property
+    def n_content(self) -> int:
+        """Content-bearing events that have come, also of a whole answer that is put together."""
+        return self.stream.sight.n_content if self.stream is not None else 0
+
+    def cut(self) -> Chunk | None:
+        """End it by our time-out, with what has come as the answer; None where nothing of it can be given."""
+        if self.stream is None or not self.n_content:
+            return None
+        lead = self.stream.cut()
+        if lead is not None:
+            self.end(DROPPED, Fault.TIMEOUT.value, is_failure=self.is_late)
+        return lead
+
     def fail(self, failed: UpstreamFailed) -> None:
         """Its upstream failed before the client had anything of it."""
         if failed.upstream_status == NOT_FOUND and not failed.is_model_missing:
@@ -231,10 +245,9 @@ async def until_whole(attempt: Attempt, stream: Stream, watch: Watch, idle_s: fl
     """The whole answer: as long as the client has nothing of it, the attempt can still be swapped."""
     has_begun = False
     while (chunk := await stream.next()) is not None and not chunk.data:
-        if chunk.n_content or has_begun:
+        if attempt.is_incremental and (chunk.n_content or has_begun):  # else one that is put together: timed as a whole
             now = clock.now()
-            if attempt.is_incremental:
-                watch.arm("idle_s", idle_s, now)
+            watch.arm("idle_s", idle_s, now)
             if not has_begun:
                 has_begun = True
                 attempt.first_content()

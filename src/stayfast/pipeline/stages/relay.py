@@ -9,6 +9,7 @@ from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
 from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange, Held, steps_timing
 from stayfast.pipeline.plan import Started
 from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.wire.stream_report import StreamReport
 
 SUCCESS, DROPPED, IGNORED = Outcome
 Settled = Callable[[Exchange, BaseException | None, Sight | None, Cadence | None, int], None]
@@ -60,8 +61,8 @@ class Reply:
 
     @property
     def degraded(self) -> str | None:
-        """What the route did instead of failing: fallback, template or partial."""
-        return self._ex.degraded
+        """What the route did instead of failing: fallback, stale, template or partial."""
+        return "partial" if self._stream.sight.is_cut else self._ex.degraded
 
     @property
     def cache(self) -> str | None:
@@ -79,6 +80,12 @@ class Reply:
         if turn is None:
             return self._ex.ledger.server_timing()
         return self._ex.ledger.server_timing() + steps_timing(turn().steps)
+
+    def report(self) -> StreamReport:
+        """What the head says of the answer, or would say, as of now."""
+        arrival, timings_ms = self._ex.arrival, self._ex.ledger.spent_ms()
+        timings_ms["total"] = round((self._clock.now() - arrival.accepted_at) * 1e3, 3)
+        return StreamReport(arrival.request_id, self.upstream, self.n_attempts, timings_ms, self.degraded, self.cache)
 
     async def next(self) -> Chunk | None:
         """The next bytes for the client; None after the last. Raises StayfastError for an answer that was broken off."""

@@ -24,7 +24,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, Started
 from stayfast.pipeline.prompt_cache.planner import Layout
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.stages.call.hedged_call import IsShedding, Race
+from stayfast.pipeline.stages.call.hedged_call import IsShedding, Race, longest_part
 from stayfast.pipeline.stages.call.retry import Retrying, awake, is_once
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
@@ -283,7 +283,8 @@ class Caller:
             except UpstreamFailed as failed:
                 if race.has_hedges:
                     race.replace(attempt, failed)
-                    started = await race.others(ex.terms.timeouts.first_token_s)
+                    started = await race.others(ex.terms.timeouts.first_token_s,
+                                                ends_partial=is_last and ex.terms.ends_partial)
                 if started is None:
                     raise
         finally:
@@ -310,7 +311,7 @@ class Caller:
         call = Call(request, model, arrival.request_id, deadline, ex.terms.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
                     layout.marker(upstream.name, model, price) if layout is not None else None,
-                    arrival.tenant, arrival.events)
+                    arrival.tenant, arrival.events, ex.terms.ends_partial and not request.stream)
         hedging = plan.route.hedging
         known = None
         if hedging.is_on:
@@ -338,7 +339,7 @@ class Caller:
         except asyncio.CancelledError as why:
             started = race.won() if race is not None else None
             if started is None:
-                return self._interrupted(ex, attempt, why, is_last=is_last)
+                return self._interrupted(ex, attempt, race, why, is_last=is_last)
             attempt.lose()
             return started
         except UpstreamFailed as failed:
@@ -354,20 +355,21 @@ class Caller:
             ex.watch.disarm()
         return Started(attempt, stream, lead)
 
-    def _interrupted(self, ex: Exchange, attempt: Attempt, why: asyncio.CancelledError, *, is_last: bool) -> Started:
+    def _interrupted(self, ex: Exchange, attempt: Attempt, race: Race | None, why: asyncio.CancelledError, *,
+                     is_last: bool) -> Started:
         """What a cancelled attempt comes to: by our time-out an error or a partial answer, else the cancellation."""
         verdict = ex.watch.verdict(Stage.CALL)
         if verdict is None:
             attempt.abandon()
             raise why
         is_over = verdict.limit in OF_THE_STAGE
-        if is_over and is_last and ex.terms.ends_partial and attempt.cadence.first_at is not None:
-            assert attempt.stream is not None
-            lead = attempt.stream.cut()
-            if lead is not None:
-                return Started(attempt, attempt.stream, lead)
+        part = None
+        if is_over and is_last and ex.terms.ends_partial and not ex.request.stream:
+            part = longest_part([attempt, *(race.running() if race is not None else ())])
         is_failure = not is_over or attempt.is_late  # or was it only a client without patience?
         attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=is_failure)
+        if part is not None:
+            return part
         if is_over:
             raise verdict from None
         raise _TimedOut(attempt.name, verdict) from None

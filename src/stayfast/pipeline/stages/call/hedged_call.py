@@ -7,7 +7,7 @@ that is answered in time more than an alarm at its timer.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from stayfast.core.clock import Clock
@@ -30,6 +30,17 @@ IsShedding = Callable[[float], bool]  # whether the gateway has more requests th
 WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
                               "slow": "it is slow as a whole", "budget": "the budget of hedges is spent",
                               "shedding": "requests wait for places, or are turned away"}
+
+
+def longest_part(attempts: Iterable[Attempt]) -> Started | None:
+    """What has come of the whole answer of which most has come, as the answer: when time is up. None: nothing can be given.
+    That attempt is ended.
+    """
+    for attempt in sorted(attempts, key=lambda attempt: attempt.n_content, reverse=True):
+        lead = attempt.cut()
+        if lead is not None and attempt.stream is not None:
+            return Started(attempt, attempt.stream, lead)
+    return None
 
 
 class Race:
@@ -87,8 +98,14 @@ class Race:
         """Called on CancelledError: the second attempt's answer, where that is what the cancellation stands for."""
         return self._winner if self._watch.was_interrupted() else None
 
-    async def others(self, first_token_s: float) -> Started | None:
-        """Wait for the attempts beside a failed first one; None when all fail. Raises DeadlineExceeded, CancelledError."""
+    def running(self) -> list[Attempt]:
+        """Those beside the first one that are not over."""
+        return [attempt for attempt, _ in self._beside if attempt.done is None]
+
+    async def others(self, first_token_s: float, *, ends_partial: bool = False) -> Started | None:
+        """Wait for the attempts beside a failed first one; None when all fail. `ends_partial`: where their time is up, what
+        has come of one is the answer. Raises DeadlineExceeded, CancelledError.
+        """
         if self._winner is not None:
             return self.won()
         watch = self._watch
@@ -104,7 +121,10 @@ class Race:
             if verdict is None:
                 raise
             if verdict.limit in OF_THE_STAGE:
-                raise verdict from None
+                part = longest_part(self.running()) if ends_partial and self._is_whole else None
+                if part is None:
+                    raise verdict from None
+                return part
         finally:
             watch.disarm()
         return None
@@ -118,7 +138,9 @@ class Race:
         for attempt, task in self._beside:
             if answer is None or answer.source is not attempt:
                 attempt.lose() if answer is not None else attempt.abandon()
-                task.cancel()
+            elif not answer.stream.sight.is_cut:
+                continue  # its task is over
+            task.cancel()
 
     def _ring(self, since: float) -> None:
         running, others = self._running, self._others
