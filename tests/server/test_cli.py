@@ -117,6 +117,17 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "nope.yaml: cannot be read: No such file or directory\n"
 
 
+def test_check_and_serve_point_out_an_upstream_that_nothing_leads_to(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no error: a route may be left out for a while."""
+    file = tmp_path / "s.yaml"
+    file.write_text("upstreams: {a: {kind: simulated}, spare: {kind: simulated}}\nroutes: {m: [a]}\n")
+    for command in (["check", str(file)], ["serve", "--check", "--config", str(file)]):
+        assert main(command) == 0
+        assert capsys.readouterr().err == (f"{file}: warning: upstreams.spare: no route leads to it: add it to the `upstreams` "
+                                           "of one, or leave it out\n")
+
+
 def test_init(capsys: pytest.CaptureFixture[str]) -> None:
     """It writes a file that `check` likes, overwrites nothing unasked, and says what it cannot do."""
     assert main(["init"]) == 0

@@ -87,7 +87,7 @@ def test_an_upstream_that_is_only_a_fallback_is_probed() -> None:
 
 
 @pytest.mark.parametrize(("route", "complaint"), [
-    ("deadline: 0", 'routes.m.deadline: must be a number more than 0 and at most 86400, not "0"'),
+    ("deadline: 0", 'routes.m.deadline: must be a number more than 0 and at most 86400, not 0'),
     ("budget: {adimt: 1}", "routes.m.budget.adimt: unknown setting, did you mean admit?"),
     ("budget: {model: 3 s}", 'routes.m.budget.model: must be seconds, or a share of the deadline like 20%, not "3 s"'),
     ("budget: {model: 0}",

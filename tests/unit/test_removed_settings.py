@@ -4,8 +4,9 @@ import pytest
 
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, SettingsError, Source, load
+from stayfast.settings.hints import ANY
 from stayfast.settings.problems import Path
-from stayfast.settings.validate import ANY, REMOVED_KEYS, explain_removed
+from stayfast.settings.validate import REMOVED_KEYS, explain_removed
 
 BASE = "upstreams: {a: {kind: simulated}}\nroutes: {m: [a]}\n"
 TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old"): "in a list", ("gone",): "a section"}

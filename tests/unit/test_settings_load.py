@@ -86,7 +86,7 @@ def test_whole_sections_are_inherited_too() -> None:
     ("${KEY:-none}", {"KEY": ""}, "none"),
     ("a-${A}-${B:-b}", {"A": "1"}, "a-1-b"),
     ("$${KEY}", {"KEY": "k1"}, "${KEY}"),
-    ("$KEY", {"KEY": "k1"}, "$KEY"),
+    ("a-$KEY", {"KEY": "k1"}, "a-$KEY"),
 ])
 def test_references(text: str, variables: dict[str, str], key: str) -> None:
     """Values come from the environment, with a default, in part, or not at all when escaped."""

@@ -25,6 +25,7 @@ from stayfast.settings import (
     SettingsError,
     Source,
     TurnUpstream,
+    advice,
     environment,
     find,
     load,
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
             say("\n".join(wrong))
             return EXIT_BAD_SETTINGS
         sys.stdout.write(_summary(settings) + "\n")
+    _advise(given.find(), settings)
+    if arguments.check:
         return 0
     if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and (
             given.find().name == BUILT_IN):
@@ -86,9 +89,15 @@ def check(arguments: argparse.Namespace) -> int:
         say("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
     sys.stdout.write(_summary(settings) + "\n")
+    _advise(source, settings)
     if why := missing(settings):
         say(why)
     return 0
+
+
+def _advise(source: Source, settings: Settings) -> None:
+    for one in advice(settings):
+        say(f"{source.name}: warning: {one}")
 
 
 def _summary(settings: Settings) -> str:

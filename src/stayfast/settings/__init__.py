@@ -1,7 +1,7 @@
 """F7: the only floor that reads files and the environment."""
 
 from stayfast.core.setting import Secret
-from stayfast.settings.checks import unusable, why_not_embedded
+from stayfast.settings.checks import advice, unusable, why_not_embedded
 from stayfast.settings.environment import environment, overrides
 from stayfast.settings.load import BUILT_IN, Source, find, load
 from stayfast.settings.model import Defaults, Log, Metrics, Route, Settings, Tracing
@@ -11,4 +11,4 @@ from stayfast.settings.yaml_nodes import Override
 
 __all__ = ["BUILT_IN", "AddedUpstream", "Defaults", "EmbeddedUpstream", "HttpUpstream", "Log", "Metrics", "Override",
            "Problem", "Route", "Secret", "Settings", "SettingsError", "Source", "Tracing", "TurnUpstream", "Upstream",
-           "environment", "find", "load", "overrides", "unusable", "why_not_embedded"]
+           "advice", "environment", "find", "load", "overrides", "unusable", "why_not_embedded"]

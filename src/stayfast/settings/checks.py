@@ -120,6 +120,9 @@ def _check_routes(settings: Settings, complain: Complain) -> None:
         if offline and offline not in others:
             message = f"there is no other route {quoted(offline)}{did_you_mean(offline, others)}"
             complain(("routes", name, "offline"), message)
+        if "*" in name and name != "*":
+            complain(("routes", name), 'is no pattern: no model has this very name. Name each model, or let the route "*" '
+                                       'take every name that no other route has')
 
 
 def _check_caches(settings: Settings, tree: Tree, complain: Complain) -> None:
@@ -135,6 +138,16 @@ def _check_caches(settings: Settings, tree: Tree, complain: Complain) -> None:
         if isinstance(its, RedisStoreSettings) and find_spec("redis") is None:
             complain(("stores", name, "kind"),
                      "redis needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
+
+
+def advice(settings: Settings) -> list[str]:
+    """What can be used and is probably not meant, a line each."""
+    reached = {name for route in settings.routes.values() for name in route.upstreams}
+    for route in settings.routes.values():
+        fallback = route.on_overrun.fallback
+        reached.update(name for tier in (fallback.tiers if fallback is not None else ()) for name in tier.upstreams)
+    return [f"{dotted(('upstreams', name))}: no route leads to it: add it to the `upstreams` of one, or leave it out"
+            for name in settings.upstreams if name not in reached]
 
 
 def unusable(settings: Settings) -> list[str]:

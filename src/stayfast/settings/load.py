@@ -17,6 +17,7 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.slo import Slo
 from stayfast.settings.checks import find_contradictions, find_unknown_upstreams, why_not_embedded
+from stayfast.settings.hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.problems import Place, Problem, SettingsError
 from stayfast.settings.upstreams import AddedUpstream
@@ -82,7 +83,7 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
         tree.put(override.path, override.text, override.source)
     if model is not None:
         _use_model(tree, model)
-    decoder = Decoder(variables, _bases(tree, variables), kinds)
+    decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
     settings = decoder.value(Record(Settings), tree, ())
     problems += decoder.problems
     problems += find_unknown_upstreams(tree, variables)

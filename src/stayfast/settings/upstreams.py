@@ -23,6 +23,7 @@ NATIVE_APIS: Mapping[str, frozenset[Api]] = {
     "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
     "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
 }
+_ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages/count_tokens", "/messages")
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = About("One token at start-up (and while it has never answered) tells whether it works; readiness waits for one "
               "such answer.")
@@ -82,6 +83,10 @@ class HttpUpstream:
     def __post_init__(self) -> None:
         check_bounds(self)
         url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
+        for endpoint in _ENDPOINTS:
+            if urlsplit(url).path.endswith(endpoint):
+                raise ValueError(f"base_url must stop before {endpoint}, which is added for each request: write what stands "
+                                 "before it")
         if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
             url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
         object.__setattr__(self, "base_url", url)

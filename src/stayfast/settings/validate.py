@@ -10,11 +10,12 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
 from math import isfinite
-from re import fullmatch
+from re import ASCII, fullmatch
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from stayfast.core.setting import About, Secret, declarations
+from stayfast.settings.hints import foreign_reference, key_hint, kind_hint, matching, number_hint
 from stayfast.settings.problems import Path, Place, Problem, did_you_mean, quoted
 from stayfast.settings.yaml_nodes import Entry, Listing, Mapping, Node, Scalar, expand, has_reference, place_of
 
@@ -146,7 +147,6 @@ def settings_of(record: Record) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-ANY: Final = "*"  # in a key of the table: any name, or any position in a list
 # Settings of earlier versions that are gone or renamed, by path: what the error says. Only unknown keys are looked up here.
 REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
     ("server", "metrics_open"): "removed: server.metrics_access is in its place. For true write `metrics_access: open`; for "
@@ -157,28 +157,28 @@ REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
 
 def explain_removed(path: Path, table: AnyMapping[tuple[str, ...], str] = REMOVED_KEYS) -> str | None:
     """The explanation of a removed key, None for a key that never was a setting."""
-    for pattern, explanation in table.items():
-        if len(pattern) == len(path) and all(step in (ANY, name) for step, name in zip(pattern, path, strict=True)):
-            return explanation
-    return None
+    return matching(path, table)
 
 
 BAD: Any = object()  # stands for a value that has been complained of
 _NO_BOUNDS = About("")
 _LONGEST_QUOTE = 60
+_MOST_SUGGESTED = 3
 
 
 class Decoder:
     """One pass over one tree. `bases` holds, by class, the record whose values stand in for those not given.
 
-    kinds: dataclasses that a file may name beside those that the declarations list (see `Variants`).
+    kinds: dataclasses that a file may name beside those that the declarations list (see `Variants`). hints: what to write
+    instead of unknown settings, by path (`settings.hints`).
     """
 
     def __init__(self, environment: AnyMapping[str, str], bases: AnyMapping[type, object] | None = None,
-                 kinds: Iterable[type[Any]] = ()) -> None:
+                 kinds: Iterable[type[Any]] = (), hints: AnyMapping[tuple[str, ...], str] = MappingProxyType({})) -> None:
         self._environment = environment
         self._kinds = tuple(kinds)
         self._bases = bases or {}
+        self._hints = hints
         self.problems: list[Problem] = []
 
     def value(self, shape: Shape, node: Node, path: Path, about: About = _NO_BOUNDS) -> Any:
@@ -213,22 +213,23 @@ class Decoder:
             text = expand(node.text, self._environment)
         except ValueError as error:
             return self._complain(node.place, path, str(error))
+        if shape == Plain("secret") and (foreign := foreign_reference(node.text)) is not None:
+            return self._complain(node.place, path, foreign)
         is_bare = node.is_plain or has_reference(node.text)
         try:
             return _converted(shape, text, is_bare, about)
         except ValueError as error:
             is_hidden = about.is_secret or shape == Plain("secret") or len(node.text) > _LONGEST_QUOTE
-            shown = "" if is_hidden else f", not {quoted(node.text)}"
+            shown = "" if is_hidden else f", not {_as_written(node)}"
             if has_reference(node.text):
                 shown += " (its value comes from the environment)"
-            hint = did_you_mean(text, shape.words) if isinstance(shape, Choice) else ""
-            return self._complain(node.place, path, f"must be {wanted}{shown}{error}{hint}")
+            return self._complain(node.place, path, f"must be {wanted}{shown}{error}{_hint(shape, text, path, about)}")
 
     def _table(self, item: Shape, node: Node, path: Path, about: About) -> Any:
         if isinstance(node, Scalar) and node.is_null:
             return MappingProxyType({})
         if not isinstance(node, Mapping):
-            return self._complain(node.place, path, "must be a mapping of names")
+            return self._complain(node.place, path, "must be a mapping of names, like {NAME: ...}")
         values = {}
         for name, entry in node.entries.items():
             if not fullmatch(r"[!-~]{1,200}", name):
@@ -251,14 +252,21 @@ class Decoder:
             node = Mapping(node.place, {shorthand: Entry(node.place, node)})
         if isinstance(node, Scalar) and node.is_null:
             node = Mapping(node.place)
-        if not isinstance(node, Mapping):
-            return self._complain(node.place, path, "must be a mapping")
         known = {setting.name: setting for setting in settings_of(Record(cls))}
+        if not isinstance(node, Mapping):
+            names = ", ".join(list(known)[:3]) + ", ..." * (len(known) > 3)
+            or_list = f"a list of {shorthand}, or " if shorthand is not None else ""
+            return self._complain(node.place, path, f"must be {or_list}a mapping ({names})")
         for name in node.entries.keys() - known.keys():
-            message = explain_removed((*path, name)) or f"unknown setting{did_you_mean(name, known)}"
-            self._complain(node.entries[name].place, (*path, name), message)
+            self._complain(node.entries[name].place, (*path, name), self._why_unknown((*path, name), known))
         values = {name: self._given(setting, node, path, self._bases.get(cls)) for name, setting in known.items()}
         return BAD if BAD in values.values() else self._built(cls, known, values, node, path)
+
+    def _why_unknown(self, path: Path, known: AnyMapping[str, Setting]) -> str:
+        if (removed := explain_removed(path)) is not None:
+            return removed
+        hint = key_hint(path, self._hints)
+        return f"unknown setting: {hint}" if hint is not None else f"unknown setting{_what_was_meant(str(path[-1]), known)}"
 
     def _given(self, setting: Setting, node: Mapping, path: Path, base: object) -> Any:
         entry = node.entries.get(setting.name)
@@ -290,6 +298,29 @@ class Decoder:
             if steps[0] not in known:
                 return self._complain(node.place, path, str(error))
             return self._complain(place_of(node, steps), (*path, *steps), what)
+
+
+def _what_was_meant(name: str, known: AnyMapping[str, Setting]) -> str:
+    """What may be added to `unknown setting`: where this name is further below, or one like it."""
+    below = [f"{its.name}.{name}" for its in known.values()
+             if isinstance(its.shape, Record) and any(inner.name == name for inner in settings_of(its.shape))]
+    if 0 < len(below) <= _MOST_SUGGESTED:
+        return f", did you mean {' or '.join(below)}?"
+    return did_you_mean(name, known)
+
+
+def _hint(shape: Plain | Choice, text: str, path: Path, about: About) -> str:
+    """What may be added to a complaint of a scalar."""
+    if isinstance(shape, Choice):
+        hint = kind_hint(path, text)
+        return did_you_mean(text, shape.words) if hint is None else f"; {hint}"
+    hint = number_hint(path, text, about.maximum) if shape.kind in ("integer", "number") else None
+    return "" if hint is None else f": {hint}"
+
+
+def _as_written(node: Scalar) -> str:
+    """A value as it stands in the file: a number without quotes, unless it has them there."""
+    return node.text if node.is_plain and fullmatch(r"[-+]?\.?\d[-+.\w]*", node.text, ASCII) else quoted(node.text)
 
 
 def wanted_words(shape: Shape, about: About = _NO_BOUNDS) -> str:
@@ -324,7 +355,7 @@ def _converted(shape: Plain | Choice, text: str, is_bare: bool, about: About) ->
             raise ValueError
         return text
     if not is_bare:
-        raise ValueError(": without quotes")
+        raise ValueError(": write it without quotes")
     return _number_or_flag(shape.kind, text, about)
 
 
