@@ -263,7 +263,7 @@ def test_one_that_fails_half_of_the_time_is_never_given_up() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [STUCK, WELL], timeouts=HANGS, breaker=BreakerConfig(window_s=1000))
         times_s = [await _took_s(rig) for _ in range(60)]
-        assert times_s.count(pytest.approx(0.1)) == 30
+        assert sum(took_s < 0.2 for took_s in times_s) == 30
         assert ("up0", "open") in states(rig)
 
     run(main)

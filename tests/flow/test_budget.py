@@ -248,8 +248,8 @@ def test_an_sdks_time_out_is_forestalled_only_where_something_is_given_instead(s
 
     async def main(loop: SimLoop) -> None:
         slow: Script = [Wait(0.5), Say("Half"), Wait(30), Say("x")]
-        rig = Rig(loop, [slow], [[Wait(0.1), Say("ok")]][:substitute.get("n_fallback", 0)] or [slow],
-                  timeouts=Timeouts(total_s=60), **substitute)
+        second: Script = [Wait(0.1), Say("ok")] if "n_fallback" in substitute else slow
+        rig = Rig(loop, [slow], [second], timeouts=Timeouts(total_s=60), **substitute)
         reply = await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=2.0))
         await read(reply)
         assert loop.now() == pytest.approx(1.9 * 0.7 + 0.1 if substitute.get("n_fallback") else 1.9)
@@ -270,7 +270,8 @@ def test_a_client_whose_sdk_gives_up_gets_its_own_time_out() -> None:
         began_at = loop.now()
         with pytest.raises(DeadlineExceeded):
             await rig.gateway.serve(chat(stream=False), Arrival("r", began_at, silence_s=0.7))
-        assert (loop.now() - began_at, rig.n_open, rig.n_in_flight) == (pytest.approx(1.7), 0, 0)
+        assert loop.now() - began_at == pytest.approx(1.7)
+        assert (rig.n_open, rig.n_in_flight) == (0, 0)
 
     run(main)
 
