@@ -8,6 +8,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.events import BreakerChanged, RequestDone
 from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, read
@@ -224,6 +225,20 @@ def test_a_template_need_not_wait_for_an_upstream_that_hangs() -> None:
         await asyncio.sleep(10)
         assert await ask(rig, 3) == ["up0"] * 3  # it is back, with the first good probe
         assert states(rig)[-1] == ("up0", "closed")
+
+    run(main)
+
+
+def test_who_waits_for_a_place_at_one_that_hangs_is_sent_away() -> None:
+    """As soon as it is known to hang: before, each had its turn, and waited in vain once more."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [STUCK], timeouts=Timeouts(total_s=60, first_token_s=8), template="Later, please.",
+                  limit=LimitConfig(mode="fixed", most=5))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_took_s(rig)) for _ in range(20)]
+        assert [task.result() for task in tasks] == [8.0] * 20
+        assert (rig.scripted[0].n_asked, rig.n_in_flight) == (5, 0)
 
     run(main)
 
