@@ -8,6 +8,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.events import BreakerChanged, RequestDone
 from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, read
@@ -228,6 +229,20 @@ def test_a_template_need_not_wait_for_an_upstream_that_hangs() -> None:
     run(main)
 
 
+def test_who_waits_for_a_place_at_one_that_hangs_is_sent_away() -> None:
+    """As soon as it is known to hang: before, each had its turn, and waited in vain once more."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [STUCK], timeouts=Timeouts(total_s=60, first_token_s=8), template="Later, please.",
+                  limit=LimitConfig(mode="fixed", most=5))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_took_s(rig)) for _ in range(20)]
+        assert [task.result() for task in tasks] == [8.0] * 20
+        assert (rig.scripted[0].n_asked, rig.n_in_flight) == (5, 0)
+
+    run(main)
+
+
 def test_without_a_template_it_is_an_error_at_once() -> None:
     """With when to come again; nothing was sent, so that even a stateful request may go to a fallback."""
 
@@ -263,7 +278,7 @@ def test_one_that_fails_half_of_the_time_is_never_given_up() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [STUCK, WELL], timeouts=HANGS, breaker=BreakerConfig(window_s=1000))
         times_s = [await _took_s(rig) for _ in range(60)]
-        assert times_s.count(pytest.approx(0.1)) == 30
+        assert sum(took_s < 0.2 for took_s in times_s) == 30
         assert ("up0", "open") in states(rig)
 
     run(main)

@@ -226,24 +226,18 @@ def test_official_sdks_take_degraded_answers_for_what_they_are() -> None:
 
 
 @pytest.mark.serial
-def test_the_sdks_own_time_out_is_heard_for_whole_answers() -> None:
-    """An SDK that would give up after 2 s gets its 504 before; the route's 30 s are nobody's any more."""
+def test_an_sdks_own_time_out_is_the_error_that_its_caller_sees() -> None:
+    """No 504 comes just before it, where the route has nothing to give instead; the route's 30 s are nobody's any more."""
 
-    def talk(port: int) -> openai.APIError:
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0, timeout=2.0) as client:
+    def talk(port: int) -> None:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0, timeout=1.0) as client:
             began_at = time.monotonic()
-            with pytest.raises((openai.APIStatusError, openai.APITimeoutError)) as failed:
+            with pytest.raises(openai.APITimeoutError):
                 client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
-            assert time.monotonic() - began_at >= 1.9
-        return failed.value
+            assert time.monotonic() - began_at < 5
 
     async def main() -> None:
         async with gateway("upstreams: [first], deadline: 30", first="hangs") as (port, _):
-            for _ in range(N_TRIES):
-                failed = await asyncio.to_thread(talk, port)
-                if isinstance(failed, openai.APIStatusError):
-                    break
-            assert isinstance(failed, openai.APIStatusError)
-            assert failed.status_code == 504
+            await asyncio.to_thread(talk, port)
 
     uvloop.run(main())

@@ -97,6 +97,7 @@ def test_a_retry_after_that_another_request_was_given_is_not_waited_for_either()
 
 @pytest.mark.parametrize(("scripts", "order"), [
     (([GONE], [GONE]), ["up0", "up1", "up2"]),  # both were tried: no back-off mends that
+    (([[Fail(Fault.TIMEOUT)]], [GONE]), ["up0", "up1", "up2"]),
     (([GONE], [DOWN, HELLO]), ["up0", "up1", "up1"]),  # a 500 may be over by then
 ])
 def test_a_fallback_waits_for_no_back_off_that_mends_nothing(scripts: tuple[list[Script], ...], order: list[str]) -> None:

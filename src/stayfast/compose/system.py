@@ -22,6 +22,7 @@ from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_ga
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.types import Api
+from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.observe.batch import Batch, Listener
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
@@ -256,7 +257,8 @@ def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink:
     if isinstance(its, TurnUpstream):
         return Served(name, find(its.turn), clock, sink, resume_s=its.resume_s, is_idempotent=its.idempotent,
                       ask_others=ask_others)
-    return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock)
+    return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,
+                         calls_tools=its.engine.model != TINY)
 
 
 def _http(name: str, its: HttpUpstream, sink: Sink, clock: Clock) -> Upstream:

@@ -19,6 +19,7 @@ from stayfast.wire.dialect import object_in
 Address = tuple[str, int]
 RESTART_TAKES_S = 1.0
 _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")
+_FREE_CHOICES = ("auto", "none", None)  # of tools: the model need not call one
 _MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # most requests need no closer look
 KNOCK_EVERY_S = 0.05
 
@@ -44,8 +45,10 @@ class LocalUpstream:
     kind = "embedded"
     always_streams = True
 
-    def __init__(self, name: str, door: Door, dial: Callable[[Address], Upstream], clock: Clock) -> None:
+    def __init__(self, name: str, door: Door, dial: Callable[[Address], Upstream], clock: Clock, *,
+                 calls_tools: bool = True) -> None:
         self.name = name
+        self._calls_tools = calls_tools  # False: its model's chat template knows no tools
         self._door = door
         self._dial = dial  # makes the upstream that speaks to an address
         self._clock = clock
@@ -63,6 +66,9 @@ class LocalUpstream:
         seen_at = path_of_media(call.request)
         if seen_at is not None:
             raise Rejected(f"{seen_at}: the embedded model reads text only.", code="unsupported_value", param=seen_at)
+        if not self._calls_tools and must_call_tool(call.request):
+            raise Rejected("tool_choice: this embedded model calls no tools, and cannot be made to; use auto or none, or "
+                           "another model.", code="unsupported_value", param="tool_choice")
         connect_by = Deadline(call.deadline.within(call.connect_s, self._clock.now()))
         if not self._door.is_ready:
             await self._wait(connect_by)
@@ -127,6 +133,18 @@ class _LocalStream:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def must_call_tool(request: Request) -> bool:
+    """Whether a request demands that a tool be called, in any of the protocols."""
+    if b'"tool_choice"' not in request.body:
+        return False
+    choice = object_in(request.body).get("tool_choice")
+    if isinstance(choice, dict):
+        kind = choice.get("type")
+        allowed = choice.get("allowed_tools")  # chat nests it, responses does not
+        choice = (allowed if isinstance(allowed, dict) else choice).get("mode") if kind == "allowed_tools" else kind
+    return choice not in _FREE_CHOICES
 
 
 def path_of_media(request: Request) -> str | None:

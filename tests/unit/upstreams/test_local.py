@@ -10,7 +10,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.upstreams.base import Call, Upstream
-from stayfast.upstreams.local import Address, Elsewhere, LocalUpstream, path_of_media
+from stayfast.upstreams.local import Address, Elsewhere, LocalUpstream, must_call_tool, path_of_media
 from tests.unit.http.client.fakes import SetClock
 
 URL = "data:image/png;base64,AAAA"
@@ -44,6 +44,38 @@ TEXT = {"type": "text", "text": 'an "image" or "file"'}
 def test_media_are_found_where_they_stand(request_: Request, path: str | None) -> None:
     """Pictures, sound and files, in messages and in what tools gave back; words about them are words."""
     assert path_of_media(request_) == path
+
+
+@pytest.mark.parametrize(("choice", "must"), [
+    (None, False), ("auto", False), ("none", False), ("required", True),
+    ({"type": "function", "function": {"name": "f"}}, True), ({"type": "function", "name": "f"}, True),
+    ({"type": "allowed_tools", "mode": "auto", "tools": []}, False),
+    ({"type": "allowed_tools", "mode": "required", "tools": []}, True),
+    ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}, True),
+    ({"type": "auto"}, False), ({"type": "none"}, False), ({"type": "any"}, True), ({"type": "tool", "name": "f"}, True)])
+def test_who_demands_a_call_of_a_tool(choice: object, must: bool) -> None:
+    """In the words of all three protocols; a prompt about it is a prompt."""
+    said = user({"type": "text", "text": '"tool_choice": "required"'})
+    assert must_call_tool(asked(Api.CHAT, messages=said, tool_choice=choice)) is must
+
+
+def test_a_call_of_a_tool_is_refused_where_the_model_knows_none() -> None:
+    """It would answer with words, as if nothing had been asked of it."""
+
+    def dial(address: Address) -> Upstream:
+        raise ConnectionRefusedError(address)
+
+    def open_at(*, calls_tools: bool) -> None:
+        upstream = LocalUpstream("tiny", Elsewhere("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock(),
+                                 calls_tools=calls_tools)
+        request = asked(Api.CHAT, messages=[], tools=[{}], tool_choice="required")
+        asyncio.run(upstream.open(Call(request, "m", "r", Deadline(5.0), 1.0)))
+
+    with pytest.raises(Rejected, match="use auto or none") as refused:
+        open_at(calls_tools=False)
+    assert (refused.value.status, refused.value.param) == (400, "tool_choice")
+    with pytest.raises(ConnectionRefusedError):
+        open_at(calls_tools=True)
 
 
 def test_a_picture_is_refused_by_name() -> None:

@@ -25,7 +25,7 @@ from stayfast.pipeline.plan import Plan, Started
 from stayfast.pipeline.prompt_cache.planner import Layout
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.hedged_call import IsShedding, Race, longest_part
-from stayfast.pipeline.stages.call.retry import Retrying, awake, is_once
+from stayfast.pipeline.stages.call.retry import LeftAlone, Retrying, awake, is_once
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.admission.price import price_of
@@ -237,9 +237,9 @@ class Caller:
         failed: UpstreamFailed | None = None
         try:
             while True:
-                target, layout = candidates[0], plan.prompt.layout
-                if must_wait(ex, target, layout):
-                    target = await make_room(ex, candidates, ends_at, self._clock, layout)
+                target = candidates[0]
+                if must_wait(ex, target, plan.prompt.layout):
+                    target = await self._wait_for_place(ex, plan, candidates, ends_at)
                 try:
                     return await self._attempt(ex, plan, target, targets, ends_at, n_made=n_made, is_last=is_last)
                 except Rejected:
@@ -265,6 +265,18 @@ class Caller:
                 await self._retrying.back_off(ex, wait_s)
         finally:
             failed = None  # it holds this frame, which would hold it
+
+    async def _wait_for_place(self, ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float) -> Target:
+        """See `make_room`. Who has come to hang in the meantime is left out. Raises LeftAlone where all have."""
+        while True:
+            target = await make_room(ex, candidates, ends_at, self._clock, plan.prompt.layout)
+            now = self._clock.now()
+            if awake(plan, (target,), now, ends_at - ex.grace_s):
+                return target
+            target.member.limited(ex.lane).call_up()  # whoever is next in line for the place
+            candidates.popleft()
+            if not candidates:
+                raise LeftAlone(plan, (target,), now)
 
     async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
                        n_made: int, is_last: bool) -> Started:

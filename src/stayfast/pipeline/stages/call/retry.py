@@ -17,6 +17,8 @@ from stayfast.policy.resilience.retry import patience_s, wait_before_next
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.state.upstream_state import Member
 
+NOT_MENDED = (Fault.CONNECT, Fault.TIMEOUT)  # by a back-off within one request
+
 
 class Retrying:
     """Task-safe: holds no state of a request."""
@@ -156,10 +158,10 @@ def _again(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, m
            target: Target, is_last: bool) -> tuple[float, Target | None]:
     """Whom to go back to, and what is left of its Retry-After, `most_s` at most: the one with the least. Where others are
     asked after these, only one that a back-off alone may mend: not one that asked to be left alone, is left alone for
-    failing, or takes no connection.
+    failing, takes no connection, or took all the time for its first token.
     """
     model, found, least_s = plan.prompt.request.model, None, inf
-    refuses = {attempt.member for attempt in ex.attempts if attempt.done is not None and attempt.done.fault == Fault.CONNECT}
+    lost = {attempt.member for attempt in ex.attempts if attempt.done is not None and attempt.done.fault in NOT_MENDED}
     for other in candidates:
         health = other.member.health(other.model or model)
         alone_s = max(0.0, health.alone_until - now)
@@ -167,7 +169,7 @@ def _again(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, m
             alone_s = max(alone_s, failed.retry_after_s)
         if alone_s > most_s or alone_s >= least_s or health.is_hanging(most_s, now):
             continue
-        if is_last or not (alone_s or health.breaker.share(now) == 0 or other.member in refuses):
+        if is_last or not (alone_s or health.breaker.share(now) == 0 or other.member in lost):
             found, least_s = other, alone_s
     return least_s, found
 
