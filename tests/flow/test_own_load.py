@@ -1,4 +1,4 @@
-"""Load is no failure: a queue of our own making at an engine lowers its limit, and opens no breaker."""
+"""Load is no failure, and a client that leaves no sample: neither opens a breaker; a queue of our own lowers the limit."""
 
 import asyncio
 from random import Random
@@ -6,16 +6,21 @@ from random import Random
 import msgspec
 import pytest
 
+from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.types import Api, Request
-from stayfast.lab.harness.virtual import MODEL, read, simulated, virtual_system
+from stayfast.lab.harness.processes import MODEL
+from stayfast.lab.harness.virtual import read, simulated, virtual_system
 from stayfast.lab.simulated import EngineModel, Mixture, ProviderConfig, Weather
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.breaker import State
-from stayfast.testing import SimLoop, run
+from stayfast.testing import Say, Script, SimLoop, Wait, run
 from stayfast.wire.json_input import decode
+from tests.flow.rig import Rig
 
 UPSTREAM = "engine"
 N_BURST = 40
+QUICK: Script = [Wait(0.1), Say("ok")]
+STUCK: Script = [Wait(1000), Say("late")]
 
 
 def chat(n_input: int, *, stream: bool) -> Request:
@@ -73,5 +78,100 @@ def test_a_brown_out_at_ordinary_concurrency_opens_it() -> None:
                 provider.set_regime(Weather.BROWNOUT)
             await read(await system.gateway.serve(chat(20, stream=True), Arrival("req_1", loop.now())))
         assert member.breaker.mark > 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("patience_s", [0.3, 2.0, 20.0])
+def test_clients_that_leave_teach_nothing(patience_s: float) -> None:
+    """Two hundred calls that wait beside each other, all cancelled at once: neither limit nor breaker nor norm moves."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[QUICK] * 40, *[STUCK] * 200, QUICK])
+        member = rig.registry["up0"]
+
+        async def ask() -> None:
+            await read(await rig.serve())
+
+        for _ in range(40):
+            await ask()
+        before = member.usual.all.usual_s
+        leaving = [loop.create_task(ask()) for _ in range(200)]
+        await asyncio.sleep(patience_s)
+        for task in leaving:
+            task.cancel()
+        await asyncio.wait(leaving)
+        for _ in range(3):
+            await ask()
+            await asyncio.sleep(1.0)
+        assert member.limit.value == 10_000
+        assert (member.breaker.state, member.breaker.mark) == (State.CLOSED, 0)
+        assert member.usual.all.usual_s == pytest.approx(before, rel=0.05)  # one of them began alone, and was slow
+
+    run(main)
+
+
+def test_clients_that_leave_one_by_one_do_not_hide_a_stuck_upstream() -> None:
+    """Each call was slow at ordinary concurrency before its client left: in a dozen the breaker is open."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [*[QUICK] * 40, *[STUCK] * 12])
+        for n in range(52):
+            task = loop.create_task(rig.serve())
+            await asyncio.sleep(2.0)
+            if n < 40:
+                await read(task.result())
+            else:
+                task.cancel()
+                await asyncio.wait([task])
+        assert rig.registry["up0"].breaker.state is State.OPEN
+
+    run(main)
+
+
+@pytest.mark.parametrize("total_s", [1.0, 2.0])
+def test_deadlines_that_pass_in_a_queue_of_our_making_open_no_breaker(total_s: float) -> None:
+    """Most of forty at once are too late at an engine that reads one prompt in 0.1 s: for the limit, that is a refusal."""
+
+    async def main(loop: SimLoop) -> None:
+        system = virtual_system(loop, {UPSTREAM: ProviderConfig(seed=1, engine=EngineModel(), ttft=Mixture(0.02),
+                                                               fills_max_tokens=True)}, 1)
+        member, n_late = system.registry[UPSTREAM], 0
+
+        async def ask(total_s: float | None = None) -> None:
+            nonlocal n_late
+            try:
+                await read(await system.gateway.serve(chat(2000, stream=True), Arrival("r", loop.now(), total_s=total_s)))
+            except DeadlineExceeded:
+                n_late += 1
+
+        for _ in range(60):
+            await ask()
+        await asyncio.gather(*[ask(total_s) for _ in range(N_BURST)])
+        assert n_late > 15
+        for _ in range(3):
+            await ask()
+            await asyncio.sleep(1.0)
+        assert (member.breaker.state, member.breaker.mark) == (State.CLOSED, 0), member
+        assert member.limit.value < 100
+
+    run(main)
+
+
+def test_the_deadline_of_an_answer_that_flows_is_not_its_upstreams_fault() -> None:
+    """Twenty long answers are cut in their middle by their own deadline: no failure. One that has stalled by then is."""
+
+    async def main(loop: SimLoop) -> None:
+        flowing: Script = [part for _ in range(100) for part in (Wait(0.1), Say("word "))]
+        rig = Rig(loop, [flowing])
+        for _ in range(20):
+            with pytest.raises(DeadlineExceeded):
+                await read(await rig.serve(total_s=3.05))
+        assert (rig.registry["up0"].breaker.state, rig.registry["up0"].n_failed_in_row) == (State.CLOSED, 0)
+        stalling = Rig(loop, [[*flowing[:20], Wait(100)]])
+        for _ in range(5):
+            with pytest.raises(DeadlineExceeded):
+                await read(await stalling.serve(total_s=3.05))
+        assert stalling.registry["up0"].breaker.state is State.OPEN
 
     run(main)

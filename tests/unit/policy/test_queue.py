@@ -159,3 +159,13 @@ def test_bounds() -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=r"^target_wait_s must be"):
         QueueConfig(max_wait_s=1.0, target_wait_s=2.0)
+
+
+def test_a_client_that_left_never_makes_the_wait_look_shorter() -> None:
+    """Its answer would have taken longer than it stayed."""
+    queue: Queue[str] = Queue(QueueConfig())
+    queue.served(2.0)
+    queue.served(0.1, has_left=True)
+    assert queue.service_s == 2.0
+    queue.served(12.0, has_left=True)
+    assert queue.service_s > 2.0

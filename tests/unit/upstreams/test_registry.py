@@ -30,14 +30,24 @@ def enter(of: Member, now: float) -> Place:
     return acquire_permit(of, of.usual.norm("m", 20, False), now)
 
 
-def test_who_leaves_before_it_is_slow_says_nothing() -> None:
-    """A storm of hang-ups after two seconds; after four, each was a slow call, whoever left."""
-    for left_after_s, state in ((2.0, State.CLOSED), (4.0, State.OPEN)):
+def test_clients_that_leave_are_no_sample() -> None:
+    """A storm of hang-ups, after two seconds or, when each was a slow call, after four."""
+    for left_after_s in (2.0, 4.0):
         made = member()
         places = [enter(made, 100.0) for _ in range(50)]
         for place in places:
             place.leave(Outcome.IGNORED, 100.0 + left_after_s)
         enter(made, 110.0)
+        assert (made.breaker.state, made.limit.value) == (State.CLOSED, 10_000)
+
+
+def test_who_leaves_a_slow_call_at_ordinary_concurrency_is_one() -> None:
+    """One after another: after two seconds nothing is known, after nine each was slow with nobody beside it."""
+    for left_after_s, state in ((2.0, State.CLOSED), (9.0, State.OPEN)):
+        made = member()
+        for number in range(12):
+            enter(made, 100.0 + 10 * number).leave(Outcome.IGNORED, 100.0 + 10 * number + left_after_s)
+        enter(made, 230.0)
         assert made.breaker.state is state
 
 

@@ -177,8 +177,11 @@ class Places:
         if why is not None:
             raise Refused(why, self._predicted_s(call.asked, waiting.share))
 
-    def give_back(self, share: Share, asked: Asked, tokens: float, took_s: float | None, now: float) -> None:
-        """A place is free again, after `took_s` (None: it was not used) and so many weighted tokens."""
+    def give_back(self, share: Share, asked: Asked, tokens: float, took_s: float | None, now: float, *,
+                  has_left: bool = False) -> None:
+        """A place is free again, after `took_s` (None: it was not used) and so many weighted tokens. `has_left`: its client
+        went before there was an answer.
+        """
         self.n_taken -= 1
         if self.common is not None:
             self.common.taken(self.n_taken)
@@ -190,7 +193,7 @@ class Places:
                 lanes.first_token(lane)
             lanes.leave(lane, now)
         if took_s is not None:
-            (self.queue if lane is None else lane.queue).served(took_s)
+            (self.queue if lane is None else lane.queue).served(took_s, has_left=has_left)
         if self._timer is not None and self.n_waiting:
             self._let_in(now)
 

@@ -129,7 +129,8 @@ class Attempt:
             taken: Usage | None = None) -> None:
         """Release the stream and the place, and say what came of it. Only the first call counts. A dropped attempt tells
         against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says that there is no room;
-        whatever else is no failure says nothing. `taken`: an estimate of what it used.
+        whatever else is no failure says nothing. A time-out in a queue of our own making is as a 429. `taken`: an estimate
+        of what it used.
         """
         if self.done is not None:
             return
@@ -140,9 +141,11 @@ class Attempt:
         now = self._clock.now()
         if is_lost:
             self._place.outlasted(now)
+        is_load = outcome is DROPPED and fault == Fault.TIMEOUT and self._place.is_own_load(now)
+        teaches = is_failure or is_load or upstream_status == TOO_MANY
+        is_failure = is_failure and not is_load
         if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
             self._aim.ended(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
-        teaches = is_failure or upstream_status == TOO_MANY
         self._place.leave(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.cadence
         cadence.end(now, is_whole=outcome is SUCCESS)

@@ -8,7 +8,8 @@ from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, Upstrea
 from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
 from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange, Held, steps_timing
 from stayfast.pipeline.plan import Started
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
+from stayfast.pipeline.timing.token_timings import STALL_AFTER_S, Cadence
 from stayfast.wire.stream_report import StreamReport
 
 SUCCESS, DROPPED, IGNORED = Outcome
@@ -103,7 +104,9 @@ class Reply:
             verdict = self._watch.verdict(Stage.RELAY)
             if verdict is None:
                 raise
-            return self._overrun(verdict, DROPPED, Fault.TIMEOUT.value)
+            is_flowing = self._clock.now() - self._cadence.last_at <= STALL_AFTER_S
+            is_ours = verdict.limit in OF_THE_STAGE and is_flowing  # the request's time is up: not its upstream's fault
+            return self._overrun(verdict, IGNORED if is_ours else DROPPED, Fault.TIMEOUT.value)
         except (DeadlineExceeded, UpstreamFailed) as failed:
             return self._failed(failed)
         self._watch.disarm()

@@ -101,8 +101,12 @@ class Queue(Generic[T]):
         self.n = 0
         self.service_s = 0.0  # about how long a place is taken; 0: nothing is known
 
-    def served(self, seconds: float) -> None:
-        """A place was given back after so long."""
+    def served(self, seconds: float, *, has_left: bool = False) -> None:
+        """A place was given back after so long. `has_left`: its client did not wait for an answer, which would have taken
+        longer: that never makes the mean less.
+        """
+        if has_left and seconds < self.service_s:
+            return
         self.service_s += (seconds - self.service_s) * (_LEARNS if self.service_s else 1.0)
 
     def push(self, waiting: Waiting[T]) -> Waiting[T] | None:

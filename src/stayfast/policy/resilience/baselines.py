@@ -23,8 +23,10 @@ then, whether it was answered long before or still is not:
 Calls that began together and were like each other are judged together, the unanswered ones as at least that slow. So the
 calls of any stretch of time are a fair draw from what the upstream does, however they came; nothing is weighed, and nothing
 is estimated. The instants are rounded up to eighths of a second, in which calls are judged in one go. Where nobody knows yet
-what is slow, a call counts a second after it began, and says only whether it was refused. A call that was given up says
-nothing, unless it was slow already, or had lost to a quicker one after so long that slow is the better guess (`LOST`).
+what is slow, a call counts a second after it began, and says only whether it was refused. A call whose client left before
+its first token and before it was judged says nothing, unless it was slow already at ordinary concurrency
+(policy/resilience/queueing.py); one that was given up for a quicker one, only where it lost after so long that slow is the
+better guess (`LOST`).
 
 Source: the long window of Netflix's Gradient2; the logarithm is ours: one answer of the tail moves a mean, not this. The
 landmark analysis of survival statistics (Anderson, Cain, Gelber, 1983), here with a landmark for each call.

@@ -45,10 +45,15 @@ class Concurrency:
         """A call ended with its whole answer."""
         self._held.learn(log_of(held_s))
 
+    def is_ordinary(self, n_running: int) -> bool:
+        """Whether calls beside which so many ran, themselves included, lately went well."""
+        return n_running <= self._n_good
+
     def explains(self, n_running: int, n_answered: float, waited_s: float, slow_factor: float) -> bool:
         """Whether a slow call only queued. `n_answered`: first tokens that came while it waited for `waited_s`."""
         held_s = self._held.usual_s
-        return held_s > 0 and n_running > self._n_good and n_answered * slow_factor >= self._n_good / held_s * waited_s
+        is_moving = held_s > 0 and n_answered * slow_factor >= self._n_good / held_s * waited_s
+        return is_moving and not self.is_ordinary(n_running)
 
     def __repr__(self) -> str:
         return f"<Concurrency: up to {self._n_good:.3g} went well>"

@@ -43,6 +43,10 @@ class Place(RunningCall):
         """Whether its first token has been waited for as long as for a slow one; yes where nobody knows how long that is."""
         return now >= self.slow_at or self.slow_at == inf
 
+    def is_own_load(self, now: float) -> bool:
+        """Whether its first token is late for our own load."""
+        return self.took_s is None and now >= self.slow_at and self._member.is_own_load(self, now)
+
     def answered(self, now: float, norm: Norm | None = None) -> None:
         """The first token came; `norm` is of the prompt's real size where that has come to be known."""
         if self.took_s is not None:
@@ -100,7 +104,7 @@ class Place(RunningCall):
         elif self.took_s is None:
             self.health.breaker.forgotten(self.mark)
             member.learned_nothing(now)
-            if self.became is WAITING and now < self.slow_at:
+            if self.became is WAITING and (now < self.slow_at or not member.is_ordinary(self)):
                 self.became = NOTHING
         elif outcome is _SUCCESS:
             member.concurrency.ended(now - self.began_at)

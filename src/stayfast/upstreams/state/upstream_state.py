@@ -345,7 +345,7 @@ class Member:
         usual_s, ratio = usual.all.usual_s, norm.ratio(ttft_s)
         self.concurrency.answered(call.n_running + self._n_elsewhere(), ttft_s, norm.usual_s)
         call.n_answered = self.concurrency.n_answered - call.n_answered_before
-        call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at and not self._is_queued(call, now))
+        call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at and not self.is_own_load(call, now))
         self._pace.took(ratio * usual_s if ratio is not None else ttft_s, usual_s, now)
         call.health.tell()
 
@@ -355,11 +355,15 @@ class Member:
         self._pace.outlasted(ratio * usual_s, usual_s, now)
         if is_slow:
             call.n_answered = self.concurrency.n_answered - call.n_answered_before
-            if self._is_queued(call, now):
+            if self.is_own_load(call, now):
                 call.health.breaker.forgotten(call.mark)
             else:
                 call.health.breaker.outlasted(call.mark, now)
             call.health.tell()
+
+    def is_ordinary(self, call: RunningCall) -> bool:
+        """Whether no more ran when it began than lately went well: if it is slow, that is not for its company."""
+        return self.concurrency.is_ordinary(call.n_running + self._n_elsewhere())
 
     def learned_nothing(self, now: float) -> None:
         """A call ended without a first token, by nobody's fault here."""
@@ -406,7 +410,7 @@ class Member:
         """Learn from the calls of which it is known by now whether they were slow."""
         for at, calls in self._unjudged.due(now):
             for call in calls:
-                call.is_queued = (call.became is LOST or call.is_slow) and self._is_queued(call, now)
+                call.is_queued = (call.became is LOST or call.is_slow) and self.is_own_load(call, now)
             if self.models is not None:
                 self._judge_models(calls, now)
             n_slow = n_quick = 0
@@ -419,7 +423,7 @@ class Member:
         for limited in self.all_limited:
             limited.call_up()
 
-    def _is_queued(self, call: RunningCall, now: float) -> bool:
+    def is_own_load(self, call: RunningCall, now: float) -> bool:
         """Whether a slow call was slow for our own load."""
         n_here, n_answered = call.n_running, call.n_answered
         if n_answered is None:

@@ -167,7 +167,7 @@ class _Admitted(msgspec.Struct):
     def leave(self) -> None:
         """Give the place back and charge what was used in place of what was reserved. Never awaits."""
         now, tenant = self.clock.now(), self.tenant
-        n_input, n_output, cost_usd, ttft_s, n_read = self._used()
+        n_input, n_output, cost_usd, ttft_s, n_read, has_left = self._used()
         is_used = bool(self.ex.attempts)  # refused before any upstream was asked, a request is no request
         used = (1.0, n_input + n_output, cost_usd) if is_used else NOTHING
         tenant.quota.reconcile(self.reserved, used, now)
@@ -177,11 +177,12 @@ class _Admitted(msgspec.Struct):
         if n_read is not None:
             tenant.learn_read(self.n_input, n_read)
         took_s = now - self.began_at if is_used else None
-        self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s, now)
+        self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s, now, has_left=has_left)
 
-    def _used(self) -> tuple[float, float, float, float | None, int | None]:
-        """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it. What none has
-        reported is estimated, but for the last. What lost a race was sent by our choice, and is not charged.
+    def _used(self) -> tuple[float, float, float, float | None, int | None, bool]:
+        """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it, whether the
+        client left before that token. What none has reported is estimated, but for the tokens read. What lost a race was
+        sent by our choice, and is not charged.
         """
         n_input = n_output = cost_usd = 0.0
         ttft_s, n_read, was_left = None, None, False
@@ -201,7 +202,7 @@ class _Admitted(msgspec.Struct):
             was_left = done.outcome is IGNORED and done.fault is None
         if n_read is None and (ttft_s is not None or was_left):
             n_input = self.n_input
-        return n_input, n_output, cost_usd, ttft_s, n_read
+        return n_input, n_output, cost_usd, ttft_s, n_read, was_left and ttft_s is None
 
 
 def _said(seconds: float) -> str:
