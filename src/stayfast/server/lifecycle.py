@@ -59,7 +59,7 @@ class Server:
         tasks = Tasks(host.on_error)
         self.edge = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, cold=cold,
                                place=host.place)
-        self.http: HttpServer[Inbound] = HttpServer(self.edge, host.clock, tasks)
+        self.http: HttpServer[Inbound] = HttpServer(self.edge, host.clock, tasks, host.sink)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
         """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""
