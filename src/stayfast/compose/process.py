@@ -74,7 +74,8 @@ class Process:
         tracing = self._observers.tracing
         return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, place=tracing.place if tracing is not None else None)
+                    on_reload=self._on_reload, place=tracing.place if tracing is not None else None,
+                    held=self._observers.held)
 
     async def stop(self) -> None:
         """End probes, turns and engines."""

@@ -37,6 +37,10 @@ class ServerConfig:
     # a proxy is one address, and keeps hundreds open: but only after requests, and those do not count
     max_silent_per_address: Annotated[int, About(
         "Most of these from one address (of IPv6: one /64); 0: any number.", minimum=0, maximum=1_000_000)] = 512
+    # as large as the largest whole answer that is read of an upstream
+    max_held_bytes: Annotated[int, About(
+        "Most bytes of whole answers that are held at a time, from the upstream's first to the client's last; 503 above it. "
+        "The first 64 KiB of each do not count.", minimum=_MIB, maximum=1024 * 1024 * _MIB)] = 256 * _MIB
     head_timeout_s: Annotated[float, About(
         "From a head's first byte to its last; 408 after it.", minimum=0.01, maximum=600)] = 10.0
     # from the request's first byte; a slow line has besides what the body takes at 16 KiB/s
