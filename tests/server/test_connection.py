@@ -218,9 +218,12 @@ def test_connections_above_the_limit_are_turned_away() -> None:
     """503 with Retry-After, and room again when one leaves."""
 
     async def main() -> None:
-        async with serving(FakeBackend(ServerConfig(port=0, max_connections=2))) as running:
+        gateway = FakeGateway(lambda request: [30.0])
+        async with serving(FakeBackend(ServerConfig(port=0, max_connections=2), gateway)) as running:
             clients = [await running.connect() for _ in range(2)]
-            await eventually(lambda: len(running.server.http.connections) == 2)
+            for client in clients:
+                client.send(post())
+            await eventually(lambda: len(gateway.replies) == 2)
             third = await running.connect()
             refused = await third.rest()
             assert refused.startswith(b"HTTP/1.1 503 ")

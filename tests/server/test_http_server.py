@@ -90,12 +90,14 @@ async def echoing() -> AsyncIterator[Running]:
     server: HttpServer[NamedRequest] = HttpServer(echo, SystemClock(), Tasks(errors.append))
     await server.listen("127.0.0.1", 0)
     running = Running(echo, server)
-    yield running
-    for client in running.clients:
-        client.reset()
-    server.stop_listening()
-    server.abort()
-    await server.tasks.wait(5)
+    try:
+        yield running
+    finally:
+        for client in running.clients:
+            client.reset()
+        server.stop_listening()
+        server.abort()
+        await server.tasks.wait(5)
     assert errors == []
 
 
@@ -150,19 +152,59 @@ def test_leaving_cancels_and_limits_hold() -> None:
     async def main() -> None:
         async with echoing() as running:
             echo, server = running.echo, running.server
-            leaving, silent, late = [await running.connect() for _ in range(3)]
-            leaving.send(post(b"", "/wait", "x-name: a"))
-            await eventually(lambda: len(server.tasks) == 1)
+            waiting = [await running.connect() for _ in range(3)]
+            for client in waiting:
+                client.send(post(b"", "/wait", "x-name: a"))
+            await eventually(lambda: len(server.tasks) == 3)
             crowd = await running.connect()
             assert (await crowd.answer())[0] == 503
-            leaving.leave()
-            await eventually(lambda: echo.n_cancelled == 1)
+            for client in waiting[:2]:
+                client.leave()
+            await eventually(lambda: echo.n_cancelled == 2)
+            silent, late = [await running.connect() for _ in range(2)]
             server.drain()
             late.send(get("/", "x-name: a"))
             status, headers, _ = await late.answer()
             assert (status, headers["connection"]) == (410, "close")
             assert await silent.rest() == b""
+            waiting[2].leave()
             await eventually(lambda: not server.connections)
+
+    uvloop.run(main())
+
+
+def test_a_new_connection_takes_the_place_of_one_without_a_request() -> None:
+    """Never of one with a request under way; of the silent ones the oldest goes first, then one that was answered."""
+
+    async def main() -> None:
+        async with echoing() as running:
+            busy, answered, silent = [await running.connect() for _ in range(3)]
+            busy.send(post(b"", "/wait", "x-name: a"))
+            answered.send(get("/", "x-name: a"))
+            assert (await answered.answer())[0] == 200
+            await eventually(lambda: len(running.server.tasks) == 1 and running.server.waiting.n_silent == 1)
+            for gone in (silent, answered):
+                newcomer = await running.connect()
+                newcomer.send(get("/", "x-name: a"))
+                assert (await newcomer.answer())[0] == 200
+                assert await gone.rest(2.0) == b""
+            assert len(running.server.tasks) == 1
+
+    uvloop.run(main())
+
+
+def test_a_refused_request_leaves_its_connection_silent() -> None:
+    """Without a key nobody earns a place that silence does not have."""
+
+    async def main() -> None:
+        async with echoing() as running:
+            client = await running.connect()
+            client.send(get("/"))
+            assert (await client.answer())[0] == 401
+            assert running.server.waiting.n_silent == 1
+            client.send(get("/", "x-name: a"))
+            assert (await client.answer())[0] == 200
+            assert running.server.waiting.n_silent == 0
 
     uvloop.run(main())
 

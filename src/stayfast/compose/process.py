@@ -17,6 +17,7 @@ from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
+from stayfast.http.descriptors import raise_descriptor_limit, share_of
 from stayfast.http.server.connection import Tasks
 from stayfast.server.backend import Current
 from stayfast.server.lifecycle import Host, run
@@ -73,7 +74,8 @@ class Process:
         tracing = self._observers.tracing
         return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, place=tracing.place if tracing is not None else None)
+                    on_reload=self._on_reload, place=tracing.place if tracing is not None else None,
+                    held=self._observers.held)
 
     async def stop(self) -> None:
         """End probes, turns and engines."""
@@ -185,6 +187,7 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
     worker = siblings.n
 
     async def main() -> int:
+        before, after = raise_descriptor_limit()
         observers = Observers(settings, SystemClock(), siblings)
         observers.writer.start()
         if observers.tracing is not None:
@@ -193,6 +196,8 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
         if siblings.others and observers.as_one is None:
             observers.log.say("limits_not_shared", level="warning", worker=worker)
         observers.log.say("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
+        observers.log.say("descriptor_limit", before=before, after=after, clients=min(share_of(after),
+                          settings.server.max_connections), worker=worker)
         try:
             current = await process.start(settings)
             gc.collect()

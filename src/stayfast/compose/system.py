@@ -21,6 +21,7 @@ from stayfast.compose.routes import errors, foresee, introduce, kept, models_ask
 from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_gauges, told, tracing, waiting
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
+from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
@@ -73,6 +74,7 @@ class Observers:
         self.recent = Recent(settings.recent)
         self.tracing = tracing(settings, self.log)
         self.sagging = Sagging(clock)
+        self.held = HeldBytes(settings.server.max_held_bytes)
         listeners: list[Listener | None] = [self.log, self.recent, self.metrics if settings.metrics.enabled else None,
                                             self.tracing, self.sagging]
         self.batch = Batch(*[listener for listener in listeners if listener is not None])
@@ -144,6 +146,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     After a reload, upstreams whose settings are those of the `old` system go on as they are: connections, counts, proof.
     """
     sink = observers.sink
+    observers.held.limit = settings.server.max_held_bytes
     registry = _registry(settings, observers, doors, clock, rng, old=old)
     settle = Settle(clock, sink)
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
@@ -196,7 +199,8 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Door
     sink, together = observers.sink, observers.together
     registry = Registry([
         old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
-        else Member(_upstream(name, its, doors, sink, clock, ask_others=together.turn), its.limit, its.breaker, rng, sink)
+        else Member(_upstream(name, its, doors, sink, clock, ask_others=together.turn, held=observers.held),
+                    its.limit, its.breaker, rng, sink)
         for name, its in settings.upstreams.items()])
     _settle_turns(settings, registry, together.turns)
     return registry
@@ -249,9 +253,9 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as
 
 
 def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock, *,
-              ask_others: AskOthers) -> Upstream:
+              ask_others: AskOthers, held: HeldBytes) -> Upstream:
     if isinstance(its, HttpUpstream):
-        return _http(name, its, sink, clock)
+        return _http(name, its, sink, clock, held)
     if isinstance(its, AddedUpstream):
         return its.make(name, clock)
     if isinstance(its, TurnUpstream):
@@ -261,14 +265,14 @@ def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink:
                          calls_tools=its.engine.model != TINY)
 
 
-def _http(name: str, its: HttpUpstream, sink: Sink, clock: Clock) -> Upstream:
+def _http(name: str, its: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes) -> Upstream:
     http = HttpConfig(its.base_url, max_connections=its.max_connections, http=its.http, keepalive_s=its.keepalive_s,
                       ca_file=its.ca_file, verify=its.verify)
     dialect = DialectConfig(
         its.kind, its.native_apis, its.key.reveal() if its.key is not None else None,
         tuple((header.lower(), value.reveal()) for header, value in its.headers.items()), asks_usage=its.asks_usage,
         sends_deadline=its.sends_deadline)
-    return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
+    return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 
 def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:

@@ -336,9 +336,26 @@ class LoopLag(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
+class DescriptorsExhausted(msgspec.Struct, frozen=True, gc=False):
+    """This process had no file descriptor for something: an incident of its own, and no upstream's."""
+
+    what: str  # connect, accept
+    limit: int
+    upstream: str | None = None  # the one that could not be called
+
+
+class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
+    """Client connections without a request were closed to make room for another."""
+
+    n: int
+    n_open: int
+    n_silent: int  # of those that are left
+
+
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
         | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreAsked | StoreChanged
-        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed | KeysFailed)
+        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
+        | DescriptorsExhausted)
 
 
 def stands(spent: float, budget: float) -> str:

@@ -3,6 +3,7 @@
 No prompt, answer or key is ever in a fact, so none can be in a line.
 """
 
+import math
 import os
 import select
 import threading
@@ -16,6 +17,8 @@ from stayfast.core.events import (
     AttemptDone,
     BreakerChanged,
     ConnectionReused,
+    ConnectionsClosed,
+    DescriptorsExhausted,
     Ejected,
     EngineState,
     Fact,
@@ -30,6 +33,7 @@ from stayfast.core.events import (
 )
 
 _OF_NO_LINE = (AttemptDone, ConnectionReused, StoreAsked)  # of those that every request brings
+ONCE_IN_S = 10.0  # for kinds of lines that an attacker, or one full table, could make thousands of a second
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
@@ -180,6 +184,7 @@ class LogSink:
         self._writer = writer
         self._clock = clock
         self._encoder = msgspec.json.Encoder()
+        self._crowded: dict[str, tuple[float, int]] = {}  # by event: when its last line was, and how many are not in one
 
     def configure(self, config: LogConfig) -> None:
         """Another level, or request lines on or off; the file stays."""
@@ -207,15 +212,13 @@ class LogSink:
         elif isinstance(fact, TurnFailed):
             self.say("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id, error=fact.error,
                      detail=fact.where)
-        elif isinstance(fact, BreakerChanged):
-            self.say("breaker", level="warning" if fact.state == "open" else "info", upstream=fact.upstream,
-                     state=fact.state, detail=fact.why)
+        elif isinstance(fact, BreakerChanged | StoreChanged):
+            event, about = ("breaker", {"upstream": fact.upstream}) if isinstance(fact, BreakerChanged) else (
+                "cache_store", {"store": fact.store})
+            self.say(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state, detail=fact.why)
         elif isinstance(fact, Ejected):
             self.say("ejected" if fact.is_out else "taken_back", level="warning" if fact.is_out else "info",
                      route=fact.route, upstream=fact.upstream, detail=fact.why)
-        elif isinstance(fact, StoreChanged):
-            self.say("cache_store", level="warning" if fact.state == "open" else "info", store=fact.store, state=fact.state,
-                     detail=fact.why)
         elif isinstance(fact, PrefixFinding):
             self.say("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
                      detail=fact.detail)
@@ -223,7 +226,9 @@ class LogSink:
             self._say_of_process(fact)
 
     def _say_of_process(self, fact: Fact) -> None:
-        if isinstance(fact, EngineState):
+        if isinstance(fact, DescriptorsExhausted | ConnectionsClosed):
+            self._say_crowded(fact)
+        elif isinstance(fact, EngineState):
             self.say("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)
         elif isinstance(fact, KeysFailed):
@@ -234,6 +239,25 @@ class LogSink:
         """A line about the gateway itself: starting, reloaded, stopped."""
         if SEVERITY[level] >= self._least:
             self._line({"ts": round(self._clock.wall(), 3), "event": event, "level": level, **fields})
+
+    def _say_crowded(self, fact: DescriptorsExhausted | ConnectionsClosed) -> None:
+        """A line at most every ONCE_IN_S; its `n` counts what happened since the one before."""
+        event, n = ("connections_closed", fact.n) if isinstance(fact, ConnectionsClosed) else ("descriptors_exhausted", 1)
+        now = self._clock.now()
+        last_at, n_before = self._crowded.get(event, (-math.inf, 0))
+        if now - last_at < ONCE_IN_S:
+            self._crowded[event] = last_at, n_before + n
+            return
+        self._crowded[event] = now, 0
+        if isinstance(fact, ConnectionsClosed):
+            self.say(event, level="warning", n=n_before + n, open=fact.n_open, silent=fact.n_silent,
+                     detail="client connections without a request were closed to make room (server.max_connections, "
+                     "max_silent_connections, max_silent_per_address)")
+            return
+        wanted_by = f"a connection to upstream {fact.upstream}" if fact.upstream is not None else "a client's connection"
+        self.say(event, level="error", n=n_before + n, what=fact.what, limit=fact.limit, upstream=fact.upstream,
+                 detail=f"no file descriptor was left for {wanted_by}: this process may have {fact.limit}; raise its "
+                 "limit (ulimit -n, LimitNOFILE=), or lower server.max_connections")
 
     def _line(self, line: object) -> None:
         self._writer.write(self._encoder.encode(line) + b"\n")

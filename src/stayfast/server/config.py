@@ -28,7 +28,19 @@ class ServerConfig:
         "Largest request line with headers; 431 above it.", minimum=1024, maximum=_MIB)] = 64 * 1024
     max_headers: Annotated[int, About("Most headers of a request; 431 above it.", minimum=8, maximum=1000)] = 100
     max_depth: Annotated[int, About("Deepest nesting of a JSON body; 400 above it.", minimum=8, maximum=MAX_DEPTH)] = 64
-    max_connections: Annotated[int, About("Most client connections at a time.", minimum=1, maximum=1_000_000)] = 10_000
+    max_connections: Annotated[int, About(
+        "Most client connections at a time; never more than half of the file descriptors.",
+        minimum=1, maximum=1_000_000)] = 10_000
+    max_silent_connections: Annotated[int, About(
+        "Most connections on which no request was accepted yet; above it the oldest are closed.",
+        minimum=1, maximum=1_000_000)] = 4096
+    # a proxy is one address, and keeps hundreds open: but only after requests, and those do not count
+    max_silent_per_address: Annotated[int, About(
+        "Most of these from one address (of IPv6: one /64); 0: any number.", minimum=0, maximum=1_000_000)] = 512
+    # as large as the largest whole answer that is read of an upstream
+    max_held_bytes: Annotated[int, About(
+        "Most bytes of whole answers that are held at a time, from the upstream's first to the client's last; 503 above it. "
+        "The first 64 KiB of each do not count.", minimum=_MIB, maximum=1024 * 1024 * _MIB)] = 256 * _MIB
     head_timeout_s: Annotated[float, About(
         "From a head's first byte to its last; 408 after it.", minimum=0.01, maximum=600)] = 10.0
     # from the request's first byte; a slow line has besides what the body takes at 16 KiB/s
@@ -82,8 +94,9 @@ class ServerConfig:
         """What of it concerns HTTP alone."""
         return HttpLimits(
             max_body_bytes=self.max_body_bytes, max_head_bytes=self.max_head_bytes, max_headers=self.max_headers,
-            max_connections=self.max_connections, head_timeout_s=self.head_timeout_s, body_timeout_s=self.body_timeout_s,
-            idle_timeout_s=self.idle_timeout_s, write_stall_s=self.write_stall_s,
+            max_connections=self.max_connections, max_silent_connections=self.max_silent_connections,
+            max_silent_per_address=self.max_silent_per_address, head_timeout_s=self.head_timeout_s,
+            body_timeout_s=self.body_timeout_s, idle_timeout_s=self.idle_timeout_s, write_stall_s=self.write_stall_s,
         )
 
 

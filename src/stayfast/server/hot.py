@@ -6,11 +6,13 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import RequestRefused, Sink, Trace
+from stayfast.core.held_bytes import HeldBytes, Holding
 from stayfast.core.types import Allowance, Api, Sight
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import Connection, Tasks
@@ -53,6 +55,9 @@ _MASK = (1 << 64) - 1
 _LEAST_KEEPALIVE_S = 0.1  # a header of the client's sets the pace, and 1e-9 would take all of the loop's time
 
 _OURS = frozenset(("x-request-id", "content-length", "connection"))
+LARGE_REQUEST_BYTES = 1024 * 1024  # decoded in a thread above it, one at a time; to decode less takes some 4 ms
+_DECODER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-requests")
+LARGE_BYTES = 128 * 1024  # above it a body is written by itself, and counted until its client has it
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _EVENTS_HEAD = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
                 b"x-accel-buffering: no\r\n")
@@ -83,16 +88,17 @@ Place = Callable[[Trace | None], Trace | None]  # from the caller's place in a t
 class Edge:
     """The running system, the cold application, and what answers are made of. One loop's."""
 
-    __slots__ = ("clock", "cold", "current", "date", "failed_keys", "ids", "place", "sink", "tasks")
+    __slots__ = ("clock", "cold", "current", "date", "failed_keys", "held", "ids", "place", "sink", "tasks")
 
     def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
-                 place: Place | None) -> None:
+                 place: Place | None, held: HeldBytes | None = None) -> None:
         self.current = current
         self.clock = clock
         self.sink = sink
         self.tasks = tasks
         self.cold = cold
         self.place = place  # None: no tracing, and what the caller says of its trace is all there is to know
+        self.held = held if held is not None else HeldBytes(current.config.max_held_bytes)
         self.ids = RequestIds(entropy)
         self.failed_keys = FailedKeys()
         self.date = DateLine(clock)
@@ -183,7 +189,11 @@ class Answer:
         else:
             arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant,
                               trace=None if place is None else place(None))
-        request = decode(inbound.api or CHAT, inbound.body, current.limits)
+        if len(inbound.body) > LARGE_REQUEST_BYTES:
+            request = await asyncio.get_running_loop().run_in_executor(
+                _DECODER, decode, inbound.api or CHAT, inbound.body, current.limits)
+        else:
+            request = decode(inbound.api or CHAT, inbound.body, current.limits)
         keepalive_s = current.config.keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
             if arrival.silence_s is not None:  # its SDK gives up after so much silence
@@ -287,5 +297,16 @@ class Answer:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         inbound, line = self._inbound, self._line
         connection = connection_line(inbound, keep_alive=line.will_stay(inbound))
-        line.write(b"%bcontent-length: %d\r\n%b%b%b\r\n%b" % (_JSON_HEAD, len(body), self._common, self._about(reply),
-                                                             connection, body))
+        head = b"%bcontent-length: %d\r\n%b%b%b\r\n" % (_JSON_HEAD, len(body), self._common, self._about(reply), connection)
+        if len(body) < LARGE_BYTES:
+            line.write(head + body)
+            return
+        holding = Holding(self._edge.held)
+        try:
+            holding.grow_to(len(body), may_refuse=False)  # its upstream's part of the account was closed with its last byte
+            line.write(head)
+            line.write(body)  # by itself: to join them is to copy it
+            del body, parts, head
+            await line.drained()
+        finally:
+            holding.release()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
+from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import HttpServer, Tasks
 from stayfast.server.app import GatewayApp
@@ -42,6 +43,7 @@ class Host:
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
     cold: AsgiApp | None = None  # in place of the built-in cold endpoints
     place: Place | None = None  # None: no tracing
+    held: HeldBytes | None = None  # of whole answers, in all of the process; None: they are not counted
 
 
 class Server:
@@ -58,8 +60,8 @@ class Server:
                                     is_draining=lambda: self.http.is_draining)
         tasks = Tasks(host.on_error)
         self.edge = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, cold=cold,
-                               place=host.place)
-        self.http: HttpServer[Inbound] = HttpServer(self.edge, host.clock, tasks)
+                               place=host.place, held=host.held)
+        self.http: HttpServer[Inbound] = HttpServer(self.edge, host.clock, tasks, host.sink)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
         """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""

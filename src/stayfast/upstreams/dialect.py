@@ -1,10 +1,18 @@
-"""A pooled HTTP client and a protocol make an upstream: OpenAI-compatible endpoints, Anthropic, the embedded engine."""
+"""A pooled HTTP client and a protocol make an upstream: OpenAI-compatible endpoints, Anthropic, the embedded engine.
 
+A large whole answer is read in a thread, one at a time. The parser holds the interpreter's lock while it runs, so that
+alone would change little: what helps is that the join does not, and that Python code runs for each member of a list, where
+the lock changes hands. When wrong: one text of 40 MB is one step of some 30 ms.
+"""
+
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.held_bytes import HeldBytes, Holding
 from stayfast.core.types import Api, Chunk, Sight
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
@@ -14,7 +22,7 @@ from stayfast.wire.continuation import going_on
 from stayfast.wire.encode import can_translate, encode
 from stayfast.wire.errors import Secrets, error_in, from_response
 from stayfast.wire.trace_context import headers_of
-from stayfast.wire.transcode import Transcoder, transcoder
+from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, transcoder
 from stayfast.wire.usage import count_tokens_answer
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
@@ -25,6 +33,8 @@ MAX_ERROR_BODY_BYTES = 64 * 1024
 NOTHING = Chunk(b"")
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # of which those whose body names the stream are meant
 MAX_WHOLE_ONLY = 1024  # models
+LARGE_BYTES = 256 * 1024  # of a whole answer: to read less takes under a millisecond
+_READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would take turns, and the loop a third
 _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; no other word is quoted
 
 
@@ -48,8 +58,11 @@ class DialectConfig:
 class DialectUpstream:
     """One HTTP endpoint. Task-safe."""
 
-    def __init__(self, name: str, config: DialectConfig, client: HttpClient, clock: Clock) -> None:
+    def __init__(self, name: str, config: DialectConfig, client: HttpClient, clock: Clock,
+                 held: HeldBytes | None = None) -> None:
+        """`held`: the process's account of whole answers; None: they are not counted."""
         self.name = name
+        self._held = held if held is not None else HeldBytes(MAX_ANSWER_BYTES)
         self.kind = config.kind
         self.always_streams = config.always_streams
         self._config = config
@@ -134,7 +147,7 @@ class DialectUpstream:
         except BaseException:
             response.close()
             raise
-        return HttpStream(response, translated, self._secrets, on_end)
+        return HttpStream(response, translated, self._secrets, Holding(self._held), on_end)
 
     def close(self) -> None:
         self._client.close()
@@ -217,13 +230,14 @@ class HttpStream:
     ends it: what the connection does after that is nothing that a client should wait for.
     """
 
-    __slots__ = ("_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "sight")
+    __slots__ = ("_holding", "_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "sight")
 
-    def __init__(self, response: Response, translated: Transcoder, secrets: Secrets,
+    def __init__(self, response: Response, translated: Transcoder, secrets: Secrets, holding: Holding | None = None,
                  on_end: Callable[[Sight], None] | None = None) -> None:
         self._response = response
         self._secrets = secrets
         self._transcoder = translated
+        self._holding = holding
         self.sight: Sight = translated.sight
         self._is_ended = False
         self._on_end = on_end  # called when it is closed, with what was seen of it
@@ -232,11 +246,17 @@ class HttpStream:
         """The next chunk, empty for a read without anything for the client (a sign of life); None after a whole answer."""
         failure = self.sight.failure
         if failure is None and not self._is_ended:
-            if not self._transcoder.has_ended and (data := await self._response.read()):
-                chunk = self._transcoder.feed(data)
+            translated = self._transcoder
+            if not translated.has_ended and (data := await self._response.read()):
+                chunk = translated.feed(data)
+                if translated.n_held and self._holding is not None:
+                    self._holding.grow_to(translated.n_held)
                 return NOTHING if chunk is None else chunk
             self._is_ended = True
-            chunk = self._transcoder.finish()
+            if translated.n_held > LARGE_BYTES:
+                chunk = await asyncio.get_running_loop().run_in_executor(_READER, translated.finish)
+            else:
+                chunk = translated.finish()
             if chunk is not None:
                 return chunk
             failure = self.sight.failure
@@ -251,6 +271,8 @@ class HttpStream:
         """Back to the pool when the answer is whole and its body ends with it, else closed at once."""
         if self._on_end is not None:
             self._on_end(self.sight)
+        if self._holding is not None:
+            self._holding.release()
         if self.sight.is_complete:
             self._response.release()
         else:

@@ -26,8 +26,17 @@ from stayfast.wire.responses.stream_decoder import ResponsesFold, ResponsesSourc
 from stayfast.wire.responses.stream_encoder import ResponsesWriter
 
 
+class Embedding(Struct, gc=False):
+    """One member of the list. That Python code runs for each is what lets the loop's thread run while another decodes."""
+
+    embedding: Raw = Raw(b"")
+
+    def __post_init__(self) -> None:
+        """Nothing to check: see above."""
+
+
 class Embeddings(Struct, gc=False):
-    data: list[Raw] | None = None
+    data: list[Embedding] | None = None
     usage: Any = None
     error: Any = None
 
@@ -87,6 +96,12 @@ class Transcoder(Protocol):
     def has_ended(self) -> bool:
         """The protocol's own end was seen: call `finish`, whatever else the body may hold."""
 
+    @property
+    def n_held(self) -> int:
+        """Bytes of an answer that is collected before its client gets any of it; 0 for others. `finish` takes a time in
+        proportion to it, may run in another thread, and lets others run between the members of a large list.
+        """
+
     def feed(self, data: bytes) -> Chunk | None:
         """Take what was read, split anywhere; returns what the client gets now. Failures show in `sight.failure`."""
 
@@ -105,6 +120,8 @@ class _Events(ABC):
         self._source = source
         self._upstream = upstream
         self._splitter = sse.Splitter()
+
+    n_held = 0
 
     @property
     def has_ended(self) -> bool:
@@ -312,11 +329,11 @@ class Collection(_Events):
     def __init__(self, source: Source, sight: Sight, upstream: str, fold: Fold | Rewrite) -> None:
         super().__init__(source, sight, upstream)
         self._fold = fold
-        self._n_bytes = 0
+        self.n_held = 0
 
     def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
-        self._n_bytes += len(data)
-        if self._n_bytes > MAX_ANSWER_BYTES:
+        self.n_held += len(data)
+        if self.n_held > MAX_ANSWER_BYTES:
             self._source.fail(malformed(self._upstream, "an answer without end"))
             return 0
         n_content = self._source.see(data, name)
@@ -360,17 +377,20 @@ class Whole:
         self.sight = sight
         self._source = source
         self._upstream = upstream
-        self._body = bytearray()
+        self._parts: list[bytes] = []
+        self.n_held = 0
 
     def feed(self, data: bytes) -> Chunk | None:
         if self.sight.failure is None:
-            self._body += data
-            if len(self._body) > MAX_ANSWER_BYTES:
+            self._parts.append(data)
+            self.n_held += len(data)
+            if self.n_held > MAX_ANSWER_BYTES:
                 self._source.fail(malformed(self._upstream, "an answer without end"))
         return None
 
     def finish(self) -> Chunk | None:
-        body = bytes(self._body)
+        body = b"".join(self._parts)  # which lets other threads run, where it is large
+        self._parts = []
         if self.sight.failure is None:
             if body.strip():
                 self._source.see_whole(body)

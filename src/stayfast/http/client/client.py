@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
-from stayfast.core.events import ConnectionOpened, ConnectionReused, Sink
+from stayfast.core.events import ConnectionOpened, ConnectionReused, DescriptorsExhausted, Sink
 from stayfast.http.client.dial import DialedConnection, Dialer, Origin, Resolver
 from stayfast.http.client.h1 import H1Connection
 from stayfast.http.client.pool import Connection, Pool
 from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, WholeResponse
+from stayfast.http.descriptors import descriptor_limit
 
 __all__ = ["HttpClient", "HttpConfig", "Response"]
 
@@ -134,8 +135,8 @@ class HttpClient:
         meanwhile: called once the request is written, and again should it be sent again: what can be done while its peer
         works costs nobody time. What it raises, this raises.
         Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED; Shed when no place on a
-        connection came free by connect_by, which is the gateway's own limit. Cancelled, it has closed its socket (h2:
-        reset its stream) before the cancellation leaves it.
+        connection came free by connect_by, or this process has no descriptor for a new one: limits of the gateway's own.
+        Cancelled, it has closed its socket (h2: reset its stream) before the cancellation leaves it.
         """
         request = EncodedRequest(template, headers, body)
         is_fresh = False
@@ -210,8 +211,10 @@ class HttpClient:
         try:
             dialed = await self._dialer.open()
             connection = self._adopt(dialed)
-        except BaseException:
+        except BaseException as error:
             self._pool.dial_failed()
+            if isinstance(error, Shed):
+                self._sink.emit(DescriptorsExhausted("connect", descriptor_limit(), self.name))
             raise
         self._pool.dialed(connection)
         if dialed.connect_protocol.early:

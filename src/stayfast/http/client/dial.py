@@ -22,7 +22,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
+from stayfast.http.descriptors import are_exhausted, exhausted, is_exhaustion
 
 STALE_FOR_S = 600.0
 RETRY_AFTER_S = 1.0  # a failed refresh is tried again no sooner
@@ -177,12 +178,14 @@ class Dialer:
         self._context: ResumingContext | None = None
 
     async def open(self) -> DialedConnection:
-        """Connect. Raises UpstreamFailed CONNECT; cancelled, it leaves no socket behind."""
+        """Connect. Raises UpstreamFailed CONNECT, and Shed where this process has no descriptor for it; cancelled, it leaves
+        no socket behind.
+        """
         context = await self._trust() if self._origin.protocols else None
         try:
             addresses = await self._resolver.addresses()
         except OSError as error:
-            raise self._failure(f"cannot be resolved: {error.strerror or type(error).__name__}") from error
+            raise self._unreachable("cannot be resolved", error) from error
         began_at = self._clock.now()
         transport, connect_protocol = await self._reach(addresses)
         try:
@@ -193,7 +196,7 @@ class Dialer:
                 raise self._failure("closed the connection at once")
         except OSError as error:  # a connection already reset takes no options on some systems
             transport.abort()
-            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}") from error
+            raise self._unreachable("cannot be reached", error) from error
         except BaseException:
             transport.abort()
             raise
@@ -211,6 +214,8 @@ class Dialer:
             try:
                 context = await asyncio.get_running_loop().run_in_executor(None, build)
             except OSError as error:
+                if is_exhaustion(error):
+                    raise self._exhausted() from error
                 raise UpstreamFailed(origin.upstream, Fault.CONNECT, f"the ca_file of upstream {origin.upstream} cannot be "
                                      f"used: {error.strerror or 'no certificate in it'}") from error
             if self._context is None:  # two may have built one, and sessions belong to one
@@ -223,8 +228,10 @@ class Dialer:
         try:
             return await (self._race(first, second) if second else self._try_each(first))
         except OSError as error:
-            self._resolver.forget()
-            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}") from error
+            failure = self._unreachable("cannot be reached", error)
+            if isinstance(failure, UpstreamFailed):
+                self._resolver.forget()
+            raise failure from error
 
     async def _try_each(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
@@ -283,6 +290,15 @@ class Dialer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // KEEPALIVE_PROBES))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+    def _unreachable(self, what: str, error: OSError) -> StayfastError:
+        """Whose failure it is: this process's own where it has no descriptor left, else the upstream's."""
+        if is_exhaustion(error) or (isinstance(error, socket.gaierror) and are_exhausted()):
+            return self._exhausted()
+        return self._failure(f"{what}: {error.strerror or type(error).__name__}")
+
+    def _exhausted(self) -> StayfastError:
+        return exhausted(f"to connect to upstream {self._origin.upstream}")
 
     def _failure(self, what: str) -> UpstreamFailed:
         return UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")

@@ -14,8 +14,11 @@ from typing import Any, Generic, Protocol, cast
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
+from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
+from stayfast.http.descriptors import descriptor_limit, exhausted, reserve_of, share_of
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
+from stayfast.http.server.waiting import WaitingConnections, address_of
 
 
 class LazyTimer:
@@ -126,13 +129,18 @@ class App(Protocol[R]):
 class HttpServer(Generic[R]):
     """A listener and its connections. One loop's; make it inside the loop."""
 
-    __slots__ = ("_listener", "app", "clock", "connections", "is_draining", "is_empty", "tasks")
+    __slots__ = ("_descriptor_limit", "_listener", "_sink", "app", "clock", "connections", "is_draining", "is_empty",
+                 "tasks", "waiting")
 
-    def __init__(self, app: App[R], clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, app: App[R], clock: Clock, tasks: Tasks, sink: Sink | None = None) -> None:
+        """`sink` gets what is to be known of connections that were closed or refused for want of room."""
         self.app = app
         self.clock = clock
         self.tasks = tasks
         self.connections: set[Connection[R]] = set()
+        self.waiting: WaitingConnections[Connection[R]] = WaitingConnections()
+        self._sink = sink
+        self._descriptor_limit = descriptor_limit()
         self.is_draining = False
         self.is_empty = asyncio.Event()  # the last connection has gone; to be cleared before it is awaited
         self._listener: asyncio.Server | None = None
@@ -152,8 +160,32 @@ class HttpServer(Generic[R]):
     def connect(self) -> "Connection[R]":
         return Connection(self)
 
+    def enter(self, connection: "Connection[R]", transport: asyncio.Transport, now: float) -> StayfastError | None:
+        """Take a new connection in, closing others without a request where that makes room; why it is refused, or None."""
+        limits, waiting, limit = self.app.limits, self.waiting, self._descriptor_limit
+        address = address_of(transport.get_extra_info("peername"))
+        most = min(limits.max_connections, share_of(limit))
+        n_closed = 0
+        sock = transport.get_extra_info("socket")
+        is_short = sock is not None and sock.fileno() >= limit - reserve_of(limit)  # the system gives the lowest free number
+        if is_short or len(self.connections) >= most:
+            has_room = waiting.close_oldest()
+            n_closed = int(has_room)
+            if is_short and self._sink is not None:
+                self._sink.emit(DescriptorsExhausted("accept", limit))
+            if not has_room:
+                return exhausted("for another connection") if is_short else Shed(
+                    "Too many connections.", code="too_many_connections", retry_after_s=1.0)
+        self.connections.add(connection)
+        waiting.opened(connection, address, now)
+        n_closed += waiting.close_surplus(address, limits.max_silent_connections, limits.max_silent_per_address, now)
+        if n_closed and self._sink is not None:
+            self._sink.emit(ConnectionsClosed(n_closed, len(self.connections), waiting.n_silent))
+        return None
+
     def leave(self, connection: "Connection[R]") -> None:
         self.connections.discard(connection)
+        self.waiting.requested(connection)
         if not self.connections:
             self.is_empty.set()
 
@@ -209,15 +241,16 @@ class Connection(asyncio.Protocol, Generic[R]):
         self.write: Callable[[bytes], None] = self._transport.write
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
         server = self._server
-        limits = server.app.limits
-        self._idle_since = server.clock.now()
-        if len(server.connections) >= limits.max_connections:
-            request = server.app.request_type(self._idle_since)
-            request.is_broken = True
-            self._refuse(request, Shed("Too many connections.", code="too_many_connections", retry_after_s=1.0))
-        else:
-            server.connections.add(self)
-            self._timer.set_by(self._idle_since + limits.idle_timeout_s)
+        self._idle_since = now = server.clock.now()
+        refusal = server.enter(self, self._transport, now)
+        if refusal is None:
+            self._timer.set_by(now + server.app.limits.idle_timeout_s)
+            return
+        request = server.app.request_type(now)
+        request.is_broken = True
+        self._refuse(request, refusal)
+        if refusal.code == "descriptors_exhausted":
+            self.close()  # a descriptor that lingers is what there is none of
 
     def data_received(self, data: bytes) -> None:
         if self._is_lingering or self._is_lost:
@@ -314,6 +347,8 @@ class Connection(asyncio.Protocol, Generic[R]):
             self._timer.set_by(parser.due_at())
         else:
             self._timer.set_by(now + server.app.limits.idle_timeout_s)
+            if not parser.ready:
+                server.waiting.answered(self)
         if parser.ready or parser.owes_continue:
             self._advance()
 
@@ -357,7 +392,10 @@ class Connection(asyncio.Protocol, Generic[R]):
     def _check_head(self, request: R) -> StayfastError | None:
         server = self._server
         request.peer = self.peer
-        return server.app.check_head(request, is_draining=server.is_draining)
+        refusal = server.app.check_head(request, is_draining=server.is_draining)
+        if refusal is None:
+            server.waiting.requested(self)
+        return refusal
 
     def _cancel(self) -> None:
         task, self._task = self._task, None

@@ -136,6 +136,8 @@ class HttpLimits:
     max_head_bytes: int = 64 * 1024  # request line and headers, 431 above it
     max_headers: int = 100
     max_connections: int = 10_000
+    max_silent_connections: int = 4096  # on which no request was accepted yet; the oldest are closed above it
+    max_silent_per_address: int = 512  # of them from one address; 0: any number
     max_pipelined: int = MAX_PIPELINED  # requests ready on one connection; the one after it is the last
     read_ahead_bytes: int = READ_AHEAD_BYTES  # taken in while a request is answered; above it the connection takes no more
     head_timeout_s: float = 10.0

@@ -196,6 +196,8 @@ class ChatSource(Source):
     def see_whole(self, body: bytes) -> None:
         self.ended = True
         self._whole = body
+        if len(body) > LARGE_BYTES and self._see_large(body):
+            return None
         said = object_in(body)
         if said.get("error"):
             return self.fail(in_band(self._upstream, said))
@@ -209,6 +211,18 @@ class ChatSource(Source):
                        _optional_text(choices[0].get("finish_reason")) if choices else None)
         return None
 
+    def _see_large(self, body: bytes) -> bool:
+        """Read the answer without its texts; whether that was enough."""
+        try:
+            said = _LARGE.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if said.error or not said.choices or not all(
+                choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in said.choices):
+            return False
+        self._complete(usage.from_openai(said.usage), _optional_text(said.id), _optional_text(said.choices[0].finish_reason))
+        return True
+
     def whole(self) -> list[Delta]:
         """The first choice of the whole answer just seen."""
         said = object_in(self._whole)
@@ -219,6 +233,36 @@ class ChatSource(Source):
         self._read(msgspec.convert(choice.get("message") or {"content": choice.get("text")}, ChunkDelta), found)
         found.append(Finish(_REASONS.get(str(choice.get("finish_reason")), "stop")))
         return found
+
+
+LARGE_BYTES: Final = 256 * 1024  # above it the texts of a whole answer are skipped, not decoded
+
+
+class LargeMessage(msgspec.Struct, gc=False):
+    """A message of which nothing is read."""
+
+
+class LargeChoice(msgspec.Struct, gc=False):
+    """A choice without its text, which only has to be there."""
+
+    message: LargeMessage | None = None
+    text: msgspec.Raw = msgspec.Raw(b"")
+    finish_reason: Any = None
+
+    def __post_init__(self) -> None:
+        """Nothing to check: that Python code runs lets the loop's thread run while another decodes."""
+
+
+class LargeChat(msgspec.Struct, gc=False):
+    """What is read of a large whole answer that goes to its client as it is."""
+
+    choices: list[LargeChoice] | None = None
+    usage: Any = None
+    id: Any = None
+    error: Any = None
+
+
+_LARGE: Final = msgspec.json.Decoder(LargeChat)
 
 
 def _has_content(choice: ChunkChoice) -> bool:

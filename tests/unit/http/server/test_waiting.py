@@ -1,0 +1,78 @@
+"""Which client connections without a request go, and when."""
+
+from stayfast.http.server.waiting import GRACE_S, WaitingConnections, address_of
+
+
+class Client:
+    """A connection that notes its end."""
+
+    def __init__(self) -> None:
+        self.end = ""
+
+    def abort(self) -> None:
+        self.end = "aborted"
+
+    def close(self) -> None:
+        self.end = "closed"
+
+
+def opened(waiting: WaitingConnections[Client], n: int, address: str, now: float) -> list[Client]:
+    """So many new connections from one address."""
+    clients = [Client() for _ in range(n)]
+    for client in clients:
+        waiting.opened(client, address, now)
+    return clients
+
+
+def test_the_oldest_of_one_address_go_and_no_others() -> None:
+    """Those above its own cap, however few there are in all."""
+    waiting: WaitingConnections[Client] = WaitingConnections()
+    others, crowd = opened(waiting, 3, "a", 0.0), opened(waiting, 5, "b", 0.0)
+    assert waiting.close_surplus("b", 100, 2, GRACE_S) == 3
+    assert [client.end for client in crowd] == ["aborted"] * 3 + ["", ""]
+    assert not any(client.end for client in others)
+    assert waiting.close_surplus("a", 100, 0, GRACE_S) == 0  # 0: any number
+
+
+def test_the_oldest_of_all_go_above_the_cap_in_all() -> None:
+    """Whatever their addresses; a connection without one counts here alone."""
+    waiting: WaitingConnections[Client] = WaitingConnections()
+    first, nameless = opened(waiting, 1, "a", 0.0), Client()
+    waiting.opened(nameless, None, 0.0)
+    last = opened(waiting, 2, "b", 0.0)
+    assert waiting.close_surplus(None, 2, 1, GRACE_S) == 2
+    assert [client.end for client in (*first, nameless, *last)] == ["aborted", "aborted", "", ""]
+
+
+def test_a_burst_of_honest_clients_is_left_alone() -> None:
+    """A thousand connect in one turn of the loop, and their first bytes are not read yet: none is older than the grace."""
+    waiting: WaitingConnections[Client] = WaitingConnections()
+    burst = opened(waiting, 1000, "a", 5.0)
+    assert waiting.close_surplus("a", 10, 10, 5.0 + GRACE_S / 2) == 0
+    for client in burst:
+        waiting.requested(client)
+    assert waiting.n_silent == 0
+    assert waiting.close_surplus("a", 10, 10, 99.0) == 0
+    assert not waiting._by_address
+
+
+def test_where_every_place_is_taken_silence_goes_before_idleness() -> None:
+    """The silent one at once, one between two requests once all of its answer is sent; one at work never."""
+    waiting: WaitingConnections[Client] = WaitingConnections()
+    idle, silent, busy = opened(waiting, 3, "a", 0.0)
+    for client in (idle, busy):
+        waiting.requested(client)
+    waiting.answered(idle)
+    waiting.answered(silent)  # after a refusal
+    assert [waiting.close_oldest() for _ in range(3)] == [True, True, False]
+    assert [client.end for client in (silent, idle, busy)] == ["aborted", "closed", ""]
+
+
+def test_what_counts_as_one_address() -> None:
+    """IPv4 as it is, mapped or not; of IPv6 the network that one host has; a Unix socket has none."""
+    assert address_of(("10.0.0.7", 1)) == address_of(("::ffff:10.0.0.7", 2, 0, 0)) == "10.0.0.7"
+    assert address_of(("2001:db8::1", 1, 0, 0)) == address_of(("2001:db8::ffff", 1, 0, 0))
+    assert address_of(("2001:db8::1", 1, 0, 0)) != address_of(("2001:db8:0:1::1", 1, 0, 0))
+    assert address_of(("fe80::1%eth0", 1, 0, 2)) == address_of(("fe80::2", 1, 0, 3))
+    assert address_of("") is None
+    assert address_of(None) is None
