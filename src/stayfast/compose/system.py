@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from stayfast.compose.aggregate import Together, Turns
@@ -45,6 +46,7 @@ from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms
 from stayfast.policy.admission.lanes import LANES
+from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Upstream as UpstreamSettings
@@ -57,6 +59,7 @@ from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Member, Registry
 from stayfast.workers.channels import Siblings
+from stayfast.workers.shared_memory import common_words
 from stayfast.workers.sync import AsOne, as_one
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
@@ -78,6 +81,7 @@ class Observers:
         self.sink: Sink = self.batch
         self.together = Together(self.metrics, self.recent, self.batch.flush, siblings or Siblings())
         self.as_one = as_one(siblings, clock)
+        self.owners = ResponseOwners(partial(common_words, siblings.folder if siblings is not None else None))
 
     def _lost(self) -> list[tuple[str, int]]:
         """What was thrown away for want of a reader."""
@@ -144,7 +148,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     """
     sink = observers.sink
     registry = _registry(settings, observers, doors, clock, rng, old=old)
-    settle = Settle(clock, sink)
+    settle = Settle(clock, sink, observers.owners)
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
     admit = _admit(settings, old, clock, rng, observers.as_one)
     call = caller(clock, rng, sink, admit.is_shedding if isinstance(admit, Admission) else None)
@@ -152,7 +156,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     kept_in = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
     before = old.gateway.router.routes if old is not None else {}
     router = Router(routes(settings, registry, before, kept_in, clock=clock, sink=sink),
-                    Terms(settings.defaults.timeouts), clock, rng)
+                    Terms(settings.defaults.timeouts), clock, rng, observers.owners)
     introduce(registry, router.routes, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
