@@ -31,12 +31,14 @@ from stayfast.observe.metrics.counters import CONTENT_TYPE
 from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.recent import Recent
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
+from stayfast.pipeline.exchange import Start
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Terms
 from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
 from stayfast.pipeline.refresh import Behind
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
-from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
+from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswers
+from stayfast.pipeline.stages.cache.lookup import Cache, ExactCache, NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.call.midstream_failover import Guarded, Sagging, flows_of
 from stayfast.pipeline.stages.context import AsSent, LaidOut
@@ -152,7 +154,6 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
     admit = _admit(settings, old, clock, rng, observers.as_one)
     call = caller(clock, rng, sink, admit.is_shedding if isinstance(admit, Admission) else None)
-    has_cache = any(route.cache.mode != "off" for route in settings.routes.values())
     kept_in = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
     before = old.gateway.router.routes if old is not None else {}
     router = Router(routes(settings, registry, before, kept_in, clock=clock, sink=sink),
@@ -166,10 +167,10 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     admits, context = sized(admit, settings, router, alarms), (
         LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent())
     behind = Behind(alarms, admits, context, router, sink)
-    shared = old.gateway.cache.calls if old is not None and isinstance(old.gateway.cache, ExactCache) else None
+    cache = _cache(settings, old.gateway.cache if old is not None else NoCache(), call.start, behind, (clock, sink))
     gateway = Gateway(
         alarms=alarms, admit=admits, context=context, router=router,
-        cache=ExactCache(call.start, clock, sink, behind.ask, shared) if has_cache else NoCache(),
+        cache=cache,
         caller=call, template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
     begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)
     if observers.tracing is not None:
@@ -191,6 +192,19 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
     return System(settings, gateway, registry, prober, observers.together, kept_in, embedding=embeds,
                   warmer=warmer(gateway.router.routes, registry, clock, sink))
+
+
+def _cache(settings: Settings, before: Cache, make_call: Start, behind: Behind, tools: tuple[Clock, Sink]) -> Cache:
+    """Where answers are found. Calls that run, and keys that were seen, outlive a reload."""
+    answers = before.answers if isinstance(before, Idempotent) else IdempotentAnswers(settings.idempotency)
+    inner = before.inner if isinstance(before, Idempotent) else before
+    if any(route.cache.mode != "off" for route in settings.routes.values()):
+        calls = inner.calls if isinstance(inner, ExactCache) else None
+        inner = ExactCache(make_call, *tools, behind.ask, calls)
+    else:
+        inner = NoCache()
+    answers.config = settings.idempotency
+    return Idempotent(inner, make_call, *tools, answers) if settings.idempotency.keep_s else inner
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,
