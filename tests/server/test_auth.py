@@ -148,6 +148,27 @@ def test_failures_are_counted_by_address_and_forgotten_with_time() -> None:
     assert repr(failed) == f"<FailedKeys: {FailedKeys.MAX_ADDRESSES} addresses>"
 
 
+def test_an_idempotency_key_goes_on_as_its_tenants_own() -> None:
+    """The provider's account is one for all tenants: the same word of two must not be one key there. A tenant's own is the
+    same each time; where there are no tenants it goes on as it came.
+    """
+
+    async def main() -> None:
+        async with serving(FakeBackend(GUARDED)) as running, serving() as without_keys:
+            client, other = await running.connect(), await without_keys.connect()
+            for key in (KEY, KEY, OTHER):
+                client.send(post(CHAT, "/v1/chat/completions", f"x-api-key: {key}", "idempotency-key: order-7"))
+                await client.answer()
+            acme, again, beta = (dict(arrival.headers)["idempotency-key"] for _, arrival in running.backend.gateway.seen)
+            assert acme == again != beta
+            assert all("order-7" not in key and len(key) == 35 for key in (acme, beta))
+            other.send(post(CHAT, "/v1/chat/completions", "idempotency-key: order-7"))
+            await other.answer()
+            assert dict(without_keys.backend.gateway.seen[0][1].headers) == {"idempotency-key": "order-7"}
+
+    uvloop.run(main())
+
+
 def test_401_comes_in_the_dialect_of_the_path() -> None:
     """Anthropic's clients read Anthropic's errors."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from stayfast.compose.aggregate import Together, Turns
@@ -32,12 +33,14 @@ from stayfast.observe.metrics.counters import CONTENT_TYPE
 from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.recent import Recent
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
+from stayfast.pipeline.exchange import Start
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Terms
 from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
 from stayfast.pipeline.refresh import Behind
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
-from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
+from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswers
+from stayfast.pipeline.stages.cache.lookup import Cache, ExactCache, NoCache
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.call.midstream_failover import Guarded, Sagging, flows_of
 from stayfast.pipeline.stages.context import AsSent, LaidOut
@@ -47,6 +50,7 @@ from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
 from stayfast.pipeline.timing.timeouts import Alarms
 from stayfast.policy.admission.lanes import LANES
+from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream
 from stayfast.settings import Upstream as UpstreamSettings
@@ -59,6 +63,7 @@ from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.local import Address, Door, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Member, Registry
 from stayfast.workers.channels import Siblings
+from stayfast.workers.shared_memory import common_words
 from stayfast.workers.sync import AsOne, as_one
 
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
@@ -81,6 +86,7 @@ class Observers:
         self.sink: Sink = self.batch
         self.together = Together(self.metrics, self.recent, self.batch.flush, siblings or Siblings())
         self.as_one = as_one(siblings, clock)
+        self.owners = ResponseOwners(partial(common_words, siblings.folder if siblings is not None else None))
 
     def _lost(self) -> list[tuple[str, int]]:
         """What was thrown away for want of a reader."""
@@ -148,15 +154,14 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     sink = observers.sink
     observers.held.limit = settings.server.max_held_bytes
     registry = _registry(settings, observers, doors, clock, rng, old=old)
-    settle = Settle(clock, sink)
+    settle = Settle(clock, sink, observers.owners)
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
     admit = _admit(settings, old, clock, rng, observers.as_one)
     call = caller(clock, rng, sink, admit.is_shedding if isinstance(admit, Admission) else None)
-    has_cache = any(route.cache.mode != "off" for route in settings.routes.values())
     kept_in = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
     before = old.gateway.router.routes if old is not None else {}
     router = Router(routes(settings, registry, before, kept_in, clock=clock, sink=sink),
-                    Terms(settings.defaults.timeouts), clock, rng)
+                    Terms(settings.defaults.timeouts), clock, rng, observers.owners)
     introduce(registry, router.routes, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
@@ -166,10 +171,10 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     admits, context = sized(admit, settings, router, alarms), (
         LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent())
     behind = Behind(alarms, admits, context, router, sink)
-    shared = old.gateway.cache.calls if old is not None and isinstance(old.gateway.cache, ExactCache) else None
+    cache = _cache(settings, old.gateway.cache if old is not None else NoCache(), call.start, behind, (clock, sink))
     gateway = Gateway(
         alarms=alarms, admit=admits, context=context, router=router,
-        cache=ExactCache(call.start, clock, sink, behind.ask, shared) if has_cache else NoCache(),
+        cache=cache,
         caller=call, template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
     begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)
     if observers.tracing is not None:
@@ -191,6 +196,19 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
     return System(settings, gateway, registry, prober, observers.together, kept_in, embedding=embeds,
                   warmer=warmer(gateway.router.routes, registry, clock, sink))
+
+
+def _cache(settings: Settings, before: Cache, make_call: Start, behind: Behind, tools: tuple[Clock, Sink]) -> Cache:
+    """Where answers are found. Calls that run, and keys that were seen, outlive a reload."""
+    answers = before.answers if isinstance(before, Idempotent) else IdempotentAnswers(settings.idempotency)
+    inner = before.inner if isinstance(before, Idempotent) else before
+    if any(route.cache.mode != "off" for route in settings.routes.values()):
+        calls = inner.calls if isinstance(inner, ExactCache) else None
+        inner = ExactCache(make_call, *tools, behind.ask, calls)
+    else:
+        inner = NoCache()
+    answers.config = settings.idempotency
+    return Idempotent(inner, make_call, *tools, answers) if settings.idempotency.keep_s else inner
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,

@@ -103,6 +103,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
     patience_s: float | None = None  # how long the client will wait, where its body says so
     cache: CacheControl | None = None  # what its body says of remembered answers
+    previous_response_id: str | None = None  # responses: the stored one that it goes on from
     is_stored: bool = False  # by its provider's default: nothing that follows stands on it yet, but twice is once too often
 
 

@@ -183,7 +183,8 @@ class Answer:
         fields = inbound.fields
         if says_more(fields):
             trace = caller_trace(fields) if place is None else place(caller_trace(fields))
-            arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant, forwarded(fields, trace),
+            tenant = inbound.tenant
+            arrival = Arrival(self._request_id, inbound.accepted_at, tenant, forwarded(fields, trace, tenant),
                               patience_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields),
                               events_wish(fields) if EVENTS in fields else None)
         else:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from hashlib import blake2b
 
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
 from stayfast.core.events import Trace
@@ -28,6 +29,7 @@ _LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of tracep
     b"anthropic-beta", b"tracestate", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"cache-control", b"x-cache-tags"))
 _FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count", b"x-session-id")
+_IDEMPOTENCY = b"idempotency-key"
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")
 _FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # nobody here has a span: the caller's stays the parent
 _PRIORITY = b"x-stayfast-priority"
@@ -200,10 +202,12 @@ def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
     return caller_of(parent.decode("latin-1"), fields.get(b"tracestate", b"").decode("latin-1"))
 
 
-def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None) -> tuple[tuple[str, str], ...]:
+def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None, tenant: str | None = None
+              ) -> tuple[tuple[str, str], ...]:
     """The headers that go on to an upstream; nothing secret is among them. Raises Rejected for one that is not ASCII.
 
-    With a span of our own in `trace`, each attempt's own `traceparent` takes the place of the caller's.
+    With a span of our own in `trace`, each attempt's own `traceparent` takes the place of the caller's. A tenant's
+    `idempotency-key` goes on as a hash of both: the provider's account is one for all tenants, and so are its keys.
     """
     found = []
     for name in _FORWARDED if trace is not None and trace.span_id else _FORWARDED_UNTRACED:
@@ -214,5 +218,12 @@ def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None) -> tuple[t
                     continue
                 raise Rejected(f"The header {name.decode()} holds bytes that are not ASCII.", code="bad_header",
                                param=name.decode())
+            if name == _IDEMPOTENCY and tenant is not None:
+                value = _scoped(value, tenant)
             found.append((name.decode(), value.decode()))
     return tuple(found)
+
+
+def _scoped(key: bytes, tenant: str) -> bytes:
+    """The same for the same key of the same tenant, at every worker and after every restart."""
+    return b"sf-" + blake2b(key, digest_size=16, key=tenant.encode()).hexdigest().encode()

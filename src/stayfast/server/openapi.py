@@ -29,9 +29,11 @@ _REFUSALS = {
     "403": "A web page of another site asked, or the host header does not name this machine.",
     "404": "There is no such model.",
     "408": "The request did not arrive in time.",
+    "409": "A request with this idempotency-key is under way, and its answer cannot be shared.",
     "413": "The body is too large.",
     "415": "The body does not say it is JSON.",
-    "422": "The upstream refused the request; any other 4xx of its comes through with its own status as well.",
+    "422": "The upstream refused the request, or this idempotency-key came with another body; any other 4xx of the "
+           "upstream comes through with its own status as well.",
     "429": "A quota is used up, or too many requests came without a valid key; see Retry-After.",
     "431": "The head is too large.",
 }

@@ -14,6 +14,7 @@ from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, Tena
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.budget import PART, BudgetConfig, share_out
 from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -223,6 +224,8 @@ class Settings:
     tenants: Annotated[Mapping[str, TenantConfig], About(
         'On what terms, by the names in server.keys. "*" stands for every other tenant, each on its own.')] = field(
         default_factory=nothing)
+    idempotency: Annotated[IdempotencyConfig, About(
+        "Requests that are sent again under the same `idempotency-key`.")] = field(default_factory=IdempotencyConfig)
     log: Annotated[Log, About("What is logged.")] = field(default_factory=Log)
     metrics: Annotated[Metrics, About("What is measured.")] = field(default_factory=Metrics)
     tracing: Annotated[Tracing, About("What is traced, and where to.")] = field(default_factory=Tracing)

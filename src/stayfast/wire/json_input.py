@@ -252,7 +252,7 @@ def _responses(body: bytes) -> Request:
     is_stateful = (said.store is True or said.background is True or said.previous_response_id is not None
                    or is_given(said.conversation, or_empty=False))
     return Request(Api.RESPONSES, said.model, said.stream is True, body, max_output_tokens=said.max_output_tokens,
-                   is_stateful=is_stateful, is_stored=said.store is None)
+                   is_stateful=is_stateful, previous_response_id=said.previous_response_id, is_stored=said.store is None)
 
 
 def _messages(body: bytes) -> Request:

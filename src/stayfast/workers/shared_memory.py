@@ -15,9 +15,13 @@ from hashlib import blake2b
 from pathlib import Path
 from struct import unpack
 
+from stayfast.policy.admission.response_owners import N_CELLS as N_OWNERS
+from stayfast.policy.admission.response_owners import Words, own_words
+
 N_CELLS = 65536
 _BYTES = 8
 _NAME = "board"
+_OWNERS = "owners"
 
 
 class BoardFull(Exception):
@@ -25,13 +29,25 @@ class BoardFull(Exception):
 
 
 def prepare(folder: Path) -> None:
-    """Make the file; called once, before any worker starts. Without it (no space) each worker goes on by itself."""
-    path = folder / _NAME
+    """Make the files; called once, before any worker starts. Without it (no space) each worker goes on by itself."""
+    for name, n_bytes in ((_NAME, 2 * N_CELLS * _BYTES), (_OWNERS, N_OWNERS * _BYTES)):
+        path = folder / name
+        try:
+            path.write_bytes(bytes(n_bytes))
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+
+
+def common_words(folder: Path | None) -> Words:
+    """Where the workers of one parent note whose a response is; this process's own where they share no memory."""
+    if folder is None:
+        return own_words()
     try:
-        path.write_bytes(bytes(2 * N_CELLS * _BYTES))
-    except OSError:
-        with suppress(OSError):
-            path.unlink()
+        with (folder / _OWNERS).open("r+b") as file:
+            return memoryview(mmap.mmap(file.fileno(), N_OWNERS * _BYTES)).cast("Q")
+    except (OSError, ValueError):
+        return own_words()
 
 
 class Board:

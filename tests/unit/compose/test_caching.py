@@ -12,7 +12,8 @@ from stayfast.core.types import Api, Usage
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.pipeline.cache.route_cache import MAX_SAID, Caching
-from stayfast.pipeline.stages.cache.lookup import ExactCache, NoCache
+from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswers
+from stayfast.pipeline.stages.cache.lookup import Cache, ExactCache, NoCache
 from stayfast.settings import Source, load
 from stayfast.stores.base import Kept
 from stayfast.testing import SimLoop
@@ -36,6 +37,12 @@ def system(text: str, old: System | None = None) -> System:
     built = build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
     loop.close()
     return built
+
+
+def stages_of(built: System) -> tuple[IdempotentAnswers, Cache]:
+    """The keys of repeats, and what looks for answers behind them."""
+    assert isinstance(built.gateway.cache, Idempotent)
+    return built.gateway.cache.answers, built.gateway.cache.inner
 
 
 def cache_of(built: System) -> Caching | None:
@@ -94,9 +101,11 @@ def test_by_other_rules_what_is_kept_goes_on(rule: str, store: str) -> None:
     assert its.config != was.config
     assert (its.store, its.renewing) == (was.store, was.renewing)
     assert its.store is was.store
-    assert isinstance(before.gateway.cache, ExactCache)
-    assert isinstance(after.gateway.cache, ExactCache)
-    assert after.gateway.cache.calls is before.gateway.cache.calls
+    answers, inner = stages_of(before)
+    assert isinstance(inner, ExactCache)
+    answers_after, inner_after = stages_of(after)
+    assert isinstance(inner_after, ExactCache)
+    assert (inner_after.calls is inner.calls, answers_after is answers) == (True, True)
     assert its.keep_s == its.config.keep_s
     assert cache_of(system(text, after)) is not None
 
@@ -129,10 +138,12 @@ def test_what_is_said_of_tenants_is_bounded_and_each_one_s_own() -> None:
 
 
 def test_a_gateway_without_caches_has_no_stage_for_them() -> None:
-    """Off is the null object."""
-    assert isinstance(system(TEXT).gateway.cache, ExactCache)
+    """Off is the null object; where repeats are not recognised either, it is all that there is."""
+    assert isinstance(stages_of(system(TEXT))[1], ExactCache)
     off = system(TEXT.replace("mode: exact", '"mode": "off"'))
-    assert isinstance(off.gateway.cache, NoCache)
+    assert isinstance(stages_of(off)[1], NoCache)
+    without = system(TEXT.replace("mode: exact", '"mode": "off"') + "idempotency: {keep_s: 0}\n")
+    assert isinstance(without.gateway.cache, NoCache)
     assert cache_of(off) is None
     assert system(TEXT).gateway.router.routes["plain"].terms.cache is None
 

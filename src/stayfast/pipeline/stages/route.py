@@ -10,6 +10,7 @@ from stayfast.pipeline.attempts.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, Prompt, Route, Terms, able
 from stayfast.pipeline.routing.selector import Aim, Picking, Target, session_of
+from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.policy.resilience.breaker import State
 from stayfast.policy.routing.load_balancing import Load, in_turn, order
 
@@ -20,10 +21,13 @@ _CLOSED = State.CLOSED
 class Router:
     """The routes of one set of settings. Task-safe: holds no state of its own."""
 
-    __slots__ = ("_clock", "_default", "_rng", "_routes")
+    __slots__ = ("_clock", "_default", "_owners", "_rng", "_routes")
 
-    def __init__(self, routes: Mapping[str, Route], default: Terms, clock: Clock, rng: Random) -> None:
+    def __init__(self, routes: Mapping[str, Route], default: Terms, clock: Clock, rng: Random,
+                 owners: ResponseOwners | None = None) -> None:
+        """owners: None: any tenant may go on from any response."""
         self._clock = clock
+        self._owners = owners
         self._routes = dict(routes)
         self._default = default
         self._rng = rng
@@ -43,8 +47,11 @@ class Router:
         return route.terms if route is not None else self._default
 
     def plan(self, ex: Exchange, prompt: Prompt) -> Plan:
-        """Candidates for this request. Raises Rejected: no such route (404), or none of its upstreams speaks the API."""
+        """Candidates for this request. Raises Rejected: no such route (404), none of its upstreams speaks the API, or the
+        response that it goes on from is another tenant's.
+        """
         request = ex.request
+        self._check_owner(request.previous_response_id, ex.arrival.tenant)
         route = self._routes.get(request.model) or self._routes.get(ANY_MODEL)
         if route is None:
             raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists what does.",
@@ -78,6 +85,13 @@ class Router:
                 tiers = [*tiers[n_alone:], *tiers[:n_alone]]
                 ex.degraded = "fallback"
         return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim)
+
+    def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
+        if response_id is None or tenant is None or self._owners is None:
+            return
+        if self._owners.is_anothers(response_id, tenant):
+            raise Rejected("The previous response was not found.", code="previous_response_not_found",
+                           param="previous_response_id")
 
     def _picked(self, picking: Picking, ex: Exchange, request: Request,
                 those: tuple[Target, ...]) -> tuple[tuple[Target, ...], Aim]:

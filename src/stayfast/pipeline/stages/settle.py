@@ -5,21 +5,24 @@ import asyncio
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone, Sink
-from stayfast.core.types import SETTLE, Sight
+from stayfast.core.types import SETTLE, Api, Sight
 from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.policy.admission.response_owners import ResponseOwners
 
+RESPONSES_API = Api.RESPONSES
 CLIENT_LEFT = 499  # nginx's number for it; logged only
 
 
 class Settle:
     """Emits one RequestDone a request. Task-safe."""
 
-    __slots__ = ("_clock", "_sink")
+    __slots__ = ("_clock", "_owners", "_sink")
 
-    def __init__(self, clock: Clock, sink: Sink) -> None:
+    def __init__(self, clock: Clock, sink: Sink, owners: ResponseOwners | None = None) -> None:
         self._clock = clock
+        self._owners = owners
         self._sink = sink
 
     def done(self, ex: Exchange, why: BaseException | None, sight: Sight | None = None,
@@ -39,6 +42,9 @@ class Settle:
             why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = sight.usage if sight is not None else None
+        if (self._owners is not None and sight is not None and sight.response_id is not None and arrival.tenant is not None
+                and request.api is RESPONSES_API):
+            self._owners.note(sight.response_id, arrival.tenant)
         finish = sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None
         self._sink.emit(RequestDone(
             request_id=arrival.request_id,

@@ -21,10 +21,10 @@ When wrong: a maker of little patience makes the others begin again, once.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
+from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.types import CALL, RELAY, Chunk, Outcome, Sight
 from stayfast.pipeline.exchange import Exchange, Start
 from stayfast.pipeline.plan import Plan, Started
@@ -36,6 +36,7 @@ from stayfast.stores.base import Kept, Store
 SUCCESS, DROPPED, IGNORED = Outcome
 AHEAD_BYTES = 256 * 1024
 MAX_BYTES = 8 * 1024 * 1024  # streamed, 30,000 tokens
+N_CALLS = 2  # calls of others whose failure is waited for, before it is one's own
 
 CallKey = tuple[bytes, bool, bool]  # the question's key; streamed; with usage at its end
 StoreResult = Callable[["SharedCall", bytes | None], Awaitable[None]]
@@ -346,6 +347,44 @@ class Subscriber:
 
     def abandon(self) -> None:
         self._call.leave(self)
+
+
+async def join_calls(ex: Exchange, calls: Mapping[CallKey, SharedCall], key: CallKey, clock: Clock) -> Started | None:
+    """What the calls of others bring; None where there is none, or they failed and another one may not. Raises what they
+    failed with where there is no use in making another.
+    """
+    n_left = N_CALLS
+    while (call := calls.get(key)) is not None:
+        started = await _join(ex, call, clock, is_last=n_left == 1)
+        if started is not None:
+            return started
+        if type(call.failure) is not DeadlineExceeded:
+            n_left -= 1
+    return None
+
+
+async def _join(ex: Exchange, call: SharedCall, clock: Clock, *, is_last: bool) -> Started | None:
+    """What the call of somebody else brings; None where it failed and another one may not."""
+    ex.enter(CALL)
+    try:
+        return await call.join(ex)
+    except StayfastError as failed:
+        if type(call.failure) is DeadlineExceeded:  # of its leader's time, which says nothing of the upstream
+            if ex.watch.is_over(clock.now()):
+                raise ex.watch.exceeded(CALL) from None
+            ex.notes.append("the time of the request that made the call for the same was over")
+            return None
+        if is_last or call.failure is None or not _may_differ(failed):
+            raise
+        ex.notes.append("the call of another request for the same failed")
+        return None
+
+
+def _may_differ(failed: StayfastError) -> bool:
+    """Whether the same request may fare better a second time."""
+    if isinstance(failed, UpstreamFailed):
+        return not failed.is_clients_fault
+    return not isinstance(failed, Rejected)
 
 
 def _abandoned() -> StayfastError:

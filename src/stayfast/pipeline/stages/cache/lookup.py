@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError, UpstreamFailed
+from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk
+from stayfast.core.types import FROM_CACHE, CacheControl, Chunk
 from stayfast.pipeline.cache.route_cache import Cached, Caching
 from stayfast.pipeline.cache.semantic import Asking, Likeness, Semantic
 from stayfast.pipeline.exchange import Exchange, Start
 from stayfast.pipeline.plan import Plan, Started, StoredStream
-from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall, start_across_processes
+from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall, join_calls, start_across_processes
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.cache.freshness import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
@@ -26,16 +26,15 @@ from stayfast.wire.replay import in_events, keepable
 
 MAX_RENEWING = 64  # answers of one route that are made again at the same time
 Renew = Callable[[Exchange, Start], Coroutine[Any, Any, None]]
-N_CALLS = 2  # calls of others whose failure is waited for, before it is one's own
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's, after which a look-up in other words is a miss
 MISS, COALESCED = Cached("miss"), Cached("coalesced")
-_SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
+SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
 
 
 class Cache(Protocol):
     """Finds a whole answer that may be served again."""
 
-    async def find(self, ex: Exchange) -> Started | None:
+    def find(self, ex: Exchange) -> Awaitable[Started | None]:
         """A whole answer, ready to be relayed in the client's dialect, or None."""
 
 
@@ -195,33 +194,13 @@ class ExactCache:
 
     async def _joined(self, ex: Exchange, key: CallKey) -> Started | None:
         """What the calls of others bring; None where there is none, or they failed and another one may not."""
-        n_left = N_CALLS
-        while (call := self.calls.get(key)) is not None:
-            started = await self._join(ex, call, is_last=n_left == 1)
-            if started is not None:
-                return started
-            if type(call.failure) is not DeadlineExceeded:
-                n_left -= 1
-        return None
-
-    async def _join(self, ex: Exchange, call: SharedCall, *, is_last: bool) -> Started | None:
-        """What the call of somebody else brings; None where it failed and another one may not."""
-        ex.enter(CALL)
         try:
-            started = await call.join(ex)
-        except StayfastError as failed:
-            if type(call.failure) is DeadlineExceeded:  # of its leader's time, which says nothing of the upstream
-                if ex.watch.is_over(self._clock.now()):
-                    ex.cached = COALESCED
-                    raise ex.watch.exceeded(CALL) from None
-                ex.notes.append("the time of the request that made the call for the same was over")
-                return None
-            if is_last or call.failure is None or not _may_differ(failed):
-                ex.cached = COALESCED
-                raise
-            ex.notes.append("the call of another request for the same failed")
-            return None
-        ex.cached = COALESCED
+            started = await join_calls(ex, self.calls, key, self._clock)
+        except StayfastError:
+            ex.cached = COALESCED
+            raise
+        if started is not None:
+            ex.cached = COALESCED
         return started
 
     def _call(self, caching: Caching, key: CallKey, control: CacheControl | None, ex: Exchange, plan: Plan, *,
@@ -315,7 +294,7 @@ def _passed_by(ex: Exchange, control: CacheControl | None, *, why: str) -> None:
 
 def _who(ex: Exchange, caching: Caching, control: CacheControl | None) -> bytes:
     """What decides an answer and does not stand in the body, where this request may say some of it."""
-    words = [f"{name}: {value}" for name, value in ex.arrival.headers if name not in _SAY_NOTHING]  # asked of an upstream
+    words = [f"{name}: {value}" for name, value in ex.arrival.headers if name not in SAY_NOTHING]  # asked of an upstream
     if control is not None and control.namespace:
         words.append(f"namespace: {control.namespace}")
     tenant, api = ex.arrival.tenant, ex.request.api
@@ -343,10 +322,3 @@ def _refuse_others(control: CacheControl) -> None:
     if control.only_if_cached:
         raise Shed("No answer to this request is kept, and only-if-cached asks for no other.", reason="only_if_cached",
                    status=504, code="not_cached", is_final=True)
-
-
-def _may_differ(failed: StayfastError) -> bool:
-    """Whether the same request may fare better a second time."""
-    if isinstance(failed, UpstreamFailed):
-        return not failed.is_clients_fault
-    return not isinstance(failed, Rejected)

@@ -1,0 +1,211 @@
+"""Repeats of a request by its `idempotency-key`: they share a call, or get the answer again (`policy.cache.idempotency`)."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from hashlib import blake2b
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.errors import Rejected
+from stayfast.core.events import Sink
+from stayfast.core.types import FROM_CACHE, Chunk, Sight, Usage
+from stayfast.pipeline.exchange import Exchange, Ledger, Start
+from stayfast.pipeline.plan import Plan, Started, StoredStream
+from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall, join_calls
+from stayfast.pipeline.stages.cache.lookup import SAY_NOTHING, Cache
+from stayfast.pipeline.tasks import Tasks
+from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.policy.cache.idempotency import MAX_ANSWER_BYTES, MAX_KEYS, IdempotencyConfig
+
+HEADER = "idempotency-key"
+_MARK_BYTES = 16
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What a client was given, byte for byte."""
+
+    data: bytes
+    answered_at: float  # monotonic seconds
+    usage: Usage | None
+    finish_reason: str | None
+
+
+class Seen(msgspec.Struct):
+    """One key of one client."""
+
+    body: bytes  # a hash of it
+    first: Ledger  # of the request that made the call, or is about to
+    answer: Answer | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.answer is None and self.first.stage is not None
+
+
+class IdempotentAnswers:
+    """The keys that were seen, the oldest first, and the calls that repeats may join. One loop's; bounded."""
+
+    __slots__ = ("_n_bytes", "_seen", "calls", "config")
+
+    def __init__(self, config: IdempotencyConfig) -> None:
+        self.config = config
+        self.calls: dict[CallKey, SharedCall] = {}
+        self._seen: dict[bytes, Seen] = {}
+        self._n_bytes = 0
+
+    def get(self, key: bytes, now: float) -> Seen | None:
+        """What is known of a key; nothing once its answer is too old."""
+        seen = self._seen.get(key)
+        if seen is not None and seen.answer is not None and now - seen.answer.answered_at > self.config.keep_s:
+            self._drop(key)
+            return None
+        return seen
+
+    def begin(self, key: bytes, body: bytes, first: Ledger) -> None:
+        """A request with this key is about to be served."""
+        self._drop(key)
+        self._seen[key] = Seen(body, first)
+        self._shrink()
+
+    def keep(self, key: bytes, answer: Answer) -> None:
+        """It was answered."""
+        seen = self._seen.get(key)
+        if seen is not None and len(answer.data) <= min(MAX_ANSWER_BYTES, self.config.max_bytes):
+            self._drop(key)
+            seen.answer = answer
+            self._seen[key] = seen
+            self._n_bytes += len(answer.data)
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while len(self._seen) > MAX_KEYS or self._n_bytes > self.config.max_bytes:
+            self._drop(next(iter(self._seen)))
+
+    def _drop(self, key: bytes) -> None:
+        seen = self._seen.pop(key, None)
+        if seen is not None and seen.answer is not None:
+            self._n_bytes -= len(seen.answer.data)
+
+    def __repr__(self) -> str:
+        return f"<IdempotentAnswers: {len(self._seen)} keys, {self._n_bytes} bytes, {len(self.calls)} calls>"
+
+
+class Idempotent:
+    """Finds the answer to an earlier request with the same key, then looks where `inner` does. Task-safe."""
+
+    __slots__ = ("_clock", "_make_call", "_sink", "_tasks", "answers", "inner")
+
+    def __init__(self, inner: Cache, make_call: Start, clock: Clock, sink: Sink, answers: IdempotentAnswers) -> None:
+        self.inner = inner
+        self.answers = answers
+        self._make_call = make_call
+        self._clock = clock
+        self._sink = sink
+        self._tasks = Tasks()
+
+    def find(self, ex: Exchange) -> Awaitable[Started | None]:
+        """Raises Rejected for a key that came with another body (422), or whose request runs and cannot be shared (409)."""
+        arrival, control = ex.arrival, ex.request.cache or ex.arrival.cache
+        if arrival.headers and arrival.events is None and not (control is not None and control.no_store):
+            for name, value in arrival.headers:
+                if name == HEADER and value:
+                    return self._find(ex, value)
+        return self.inner.find(ex)
+
+    async def _find(self, ex: Exchange, word: str) -> Started | None:
+        tenant, request, answers = ex.arrival.tenant, ex.request, self.answers
+        key = _mark(word.encode(), (tenant or "").encode())
+        calls, headers = answers.calls, [pair for pair in ex.arrival.headers if pair[0] not in SAY_NOTHING]
+        body = _mark(request.body, f"{request.api.value} {headers}".encode())
+        call_key = (key, False, False)  # the body says whether it is streamed, and repeats have the same
+        seen = answers.get(key, self._clock.now())
+        if seen is not None and seen.body != body and (seen.answer or seen.is_running or call_key in calls):
+            raise Rejected(f"This {HEADER} came with another body: send each request under a key of its own.", status=422,
+                           code="idempotency_key_reused", param=HEADER)
+        if seen is not None and seen.answer is not None:
+            return self._given(ex, seen.answer)
+        if call_key in calls:
+            started = await join_calls(ex, calls, call_key, self._clock)
+            if started is not None:
+                ex.notes.append(f"shared the call of an earlier request with the same {HEADER}")
+                return started
+            seen = answers.get(key, self._clock.now())
+        is_running = seen is not None and seen.is_running
+        if not is_running:
+            answers.begin(key, body, ex.ledger)
+        started = await self.inner.find(ex)
+        if started is None and is_running:
+            raise Rejected(f"A request with this {HEADER} is under way, and its answer cannot be shared. Please try again "
+                           "when it is over.", status=409, code="idempotency_key_in_use", param=HEADER)
+        if started is None:
+            ex.share = partial(self._noted, key, ex.share) if ex.share is not None else partial(self._call, call_key)
+        return started
+
+    def _given(self, ex: Exchange, answer: Answer) -> Started:
+        age_s = self._clock.now() - answer.answered_at
+        ex.notes.append(f"given the answer to an earlier request with the same {HEADER}, {age_s:.0f} s ago")
+        ex.upstream = FROM_CACHE
+        cadence = Cadence(ex.route or "", FROM_CACHE, self._sink)
+        cadence.begin(self._clock.now())
+        stored = StoredStream(FROM_CACHE, cadence, answer.usage, answer.finish_reason)
+        return Started(stored, stored, Chunk(answer.data, 1))
+
+    def _call(self, key: CallKey, ex: Exchange, plan: Plan) -> Awaitable[Started]:
+        """Make the call, for this request and for its repeats."""
+        call = SharedCall(key, self.answers.calls, ex, self._clock)
+        return call.start(ex, plan, self._make_call, self._keep_shared, self._tasks)
+
+    async def _keep_shared(self, call: SharedCall, data: bytes | None) -> None:
+        if data is not None:
+            self._keep(call.key[0], data, call.started.stream.sight)
+
+    async def _noted(self, key: bytes, share: Start, ex: Exchange, plan: Plan) -> Started:
+        """The call of a route's cache, which repeats join there, as all do who ask the same."""
+        started = await share(ex, plan)
+        if ex.degraded is not None:
+            return started
+        return Started(started.source, _NotedStream(started, partial(self._keep, key)), started.lead)
+
+    def _keep(self, key: bytes, data: bytes, sight: Sight) -> None:
+        if sight.is_complete and not sight.is_cut and sight.failure is None:
+            self.answers.keep(key, Answer(data, self._clock.now(), sight.usage, sight.finish_reason))
+
+    def __repr__(self) -> str:
+        return f"<Idempotent: {self.answers!r}>"
+
+
+class _NotedStream:
+    """A stream whose bytes are kept when it has come to its end. One task reads it."""
+
+    __slots__ = ("_keep", "_n_bytes", "_parts", "_stream")
+
+    def __init__(self, started: Started, keep: Callable[[bytes, Sight], None]) -> None:
+        self._stream = started.stream
+        self._keep = keep
+        self._parts = [started.lead.data]
+        self._n_bytes = len(started.lead.data)
+
+    @property
+    def sight(self) -> Sight:
+        return self._stream.sight
+
+    async def next(self) -> Chunk | None:
+        chunk = await self._stream.next()
+        if chunk is None:
+            if self._n_bytes <= MAX_ANSWER_BYTES:
+                self._keep(b"".join(self._parts), self.sight)
+        elif self._n_bytes <= MAX_ANSWER_BYTES:
+            self._parts.append(chunk.data)
+            self._n_bytes += len(chunk.data)
+        return chunk
+
+    def cut(self) -> Chunk | None:
+        return self._stream.cut()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _mark(data: bytes, scope: bytes) -> bytes:
+    return blake2b(data, digest_size=_MARK_BYTES, key=blake2b(scope, digest_size=_MARK_BYTES).digest()).digest()

@@ -1,0 +1,210 @@
+"""Requests with one `idempotency-key` are one request, in virtual time."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.types import CacheControl, Request
+from stayfast.pipeline.exchange import Arrival, Exchange
+from stayfast.pipeline.stages.cache.idempotency import Answer, Idempotent, IdempotentAnswers
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
+from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from tests.flow.cache_rig import CacheRig
+from tests.flow.rig import Rig, chat, read, said
+
+HELLO: Script = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
+OTHER: Script = [Wait(0.25), Say("other")]
+
+
+class KeyRig(Rig):
+    """A gateway that recognises repeats. `inner`: what its cache stage was."""
+
+    def __init__(self, loop: SimLoop, *scripts: Script, config: IdempotencyConfig | None = None) -> None:
+        super().__init__(loop, scripts)
+        self.answers = IdempotentAnswers(config or IdempotencyConfig())
+        self.gateway = replace(self.gateway, cache=Idempotent(
+            self.gateway.cache, self.gateway.caller.start, loop, self.sink, self.answers))
+
+    async def ask(self, request: Request | None = None, key: str = "k", tenant: str | None = "acme",
+                  control: CacheControl | None = None, more: tuple[tuple[str, str], ...] = ()) -> Reply:
+        """Serve one request with this key."""
+        arrival = Arrival("r", self.loop.now(), tenant, (("idempotency-key", key), *more), cache=control)
+        return await self.gateway.serve(request or chat(), arrival)
+
+    async def text(self, request: Request | None = None, key: str = "k", tenant: str | None = "acme",
+                   control: CacheControl | None = None, more: tuple[tuple[str, str], ...] = ()) -> str:
+        """What it says."""
+        return said(await read(await self.ask(request, key, tenant, control, more)))
+
+    @property
+    def n_asked(self) -> int:
+        """Calls of the upstream."""
+        return self.scripted[0].n_asked
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_repeats_share_a_call_and_then_its_answer(*, stream: bool) -> None:
+    """Two at once and one after them: one call, three times the same bytes; after `keep_s`, and under another key or another
+    client's, it is a new call.
+    """
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO, OTHER)
+        request = chat(stream=stream)
+
+        async def body(key: str = "k", tenant: str = "acme") -> bytes:
+            return await read(await rig.ask(request, key, tenant))
+
+        first, second = await asyncio.gather(body(), body())
+        began_at = loop.now()
+        third = await body()
+        assert first == second == third
+        assert loop.now() == began_at  # it needed no upstream
+        assert rig.n_asked == 1
+        await body(key="k2")
+        await body(tenant="beta")
+        assert rig.n_asked == 3
+        await asyncio.sleep(rig.answers.config.keep_s + 1)
+        assert await body() != b""
+        assert rig.n_asked == 4
+        await asyncio.sleep(0.1)
+        assert (rig.n_in_flight, rig.n_open, len(rig.answers.calls)) == (0, 0, 0)
+
+    run(main)
+
+
+def test_a_key_with_another_body_is_refused() -> None:
+    """While the first runs and as long as its answer is kept: 422, and no call is made. So is another `anthropic-beta`; an
+    SDK's count of its tries, and its trace, are not the request.
+    """
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+        reply = await rig.ask()
+        for _ in range(2):
+            for other in (chat(temperature=0.5), chat(stream=False)):
+                with pytest.raises(Rejected) as refused:
+                    await rig.ask(other)
+                assert (refused.value.status, refused.value.code, refused.value.param) == (
+                    422, "idempotency_key_reused", "idempotency-key")
+            with pytest.raises(Rejected):
+                await rig.ask(more=(("anthropic-beta", "b"),))
+            await read(reply)
+        assert await rig.text(more=(("x-stainless-retry-count", "1"), ("traceparent", "t"))) == "Hello"
+        assert rig.n_asked == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("failing", [[Fail(status=500)], [Say("a"), Fail()]])
+def test_a_failed_request_may_be_sent_again(failing: Script) -> None:
+    """Errors are not kept, whenever they came; and another body may come under the key."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, failing, HELLO, OTHER)
+        with pytest.raises(StayfastError):
+            await rig.text()
+        assert await rig.text() == "Hello"
+        again = KeyRig(loop, failing, OTHER)
+        with pytest.raises(StayfastError):
+            await again.text()
+        assert await again.text(chat(temperature=0.5)) == "other"
+
+    run(main)
+
+
+def test_a_client_that_left_may_come_back() -> None:
+    """Nobody waited any more, so its call was ended; the repeat makes a new one."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+        task = asyncio.create_task(rig.text())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (rig.n_in_flight, rig.n_open) == (0, 0)
+        assert await rig.text() == "Hello"
+        assert rig.n_asked == 2
+
+    run(main)
+
+
+def test_what_runs_and_cannot_be_shared_is_409() -> None:
+    """The first is still about to make its call."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+
+        class Slow:
+            async def find(self, ex: Exchange) -> None:
+                await asyncio.sleep(1.0)
+
+        rig.gateway = replace(rig.gateway, cache=Idempotent(Slow(), rig.gateway.caller.start, loop, rig.sink, rig.answers))
+        first = asyncio.create_task(rig.text())
+        await asyncio.sleep(0.5)
+        with pytest.raises(Rejected) as refused:
+            await rig.ask()
+        assert (refused.value.status, refused.value.code) == (409, "idempotency_key_in_use")
+        assert await first == "Hello"
+        assert await rig.text() == "Hello"
+        assert rig.n_asked == 1
+
+    run(main)
+
+
+def test_who_wants_nothing_stored_has_nothing_stored() -> None:
+    """`no-store` holds here as well."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO, OTHER)
+        assert [await rig.text(control=CacheControl(no_store=True)) for _ in range(2)] == ["Hello", "other"]
+
+    run(main)
+
+
+def test_routes_with_a_cache_do_both() -> None:
+    """A repeat gets its own first answer, even where its route keeps none of them; other requests are the cache's."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER)
+        inner, answers = rig.gateway.cache, IdempotentAnswers(IdempotencyConfig())
+        rig.gateway = replace(rig.gateway, cache=Idempotent(inner, rig.gateway.caller.start, loop, rig.sink, answers))
+
+        async def text(key: str, control: CacheControl | None = None) -> str:
+            arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", key),), cache=control)
+            return said(await read(await rig.gateway.serve(chat(), arrival)))
+
+        assert list(await asyncio.gather(text("a"), text("b"), text("a"))) == ["Hello"] * 3
+        assert await text("c") == "Hello"
+        fresh = CacheControl(no_cache=True)
+        assert [await text("d", fresh) for _ in range(3)] == ["other"] * 3
+        assert rig.scripted[0].n_asked == 2
+        assert (rig.n_in_flight, rig.n_open) == (0, 0)
+
+    run(main)
+
+
+def test_memory_is_bounded() -> None:
+    """By bytes of answers and by keys: the oldest go first, and an answer that is too long is not kept."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+        ledger = (await rig.ask())._ex.ledger
+        answers = IdempotentAnswers(IdempotencyConfig(max_bytes=10_000))
+        for n in range(2 * MAX_KEYS):
+            answers.begin(b"%d" % n, b"", ledger)
+            answers.keep(b"%d" % n, Answer(bytes(1000), 0.0, None, None))
+        assert repr(answers) == "<IdempotentAnswers: 10 keys, 10000 bytes, 0 calls>"
+        for n in range(2 * MAX_KEYS):
+            answers.begin(b"x%d" % n, b"", ledger)
+        assert repr(answers) == f"<IdempotentAnswers: {MAX_KEYS} keys, 0 bytes, 0 calls>"
+        answers.begin(b"y", b"", ledger)
+        answers.keep(b"y", Answer(bytes(10_001), 0.0, None, None))
+        seen = answers.get(b"y", 0.0)
+        assert seen is not None
+        assert seen.answer is None
+
+    run(main)

@@ -1,0 +1,84 @@
+"""Stored responses belong to the tenant that made them."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from stayfast.core.errors import Rejected
+from stayfast.core.types import Api
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.stages.relay import Relay
+from stayfast.pipeline.stages.route import Router
+from stayfast.pipeline.stages.settle import Settle
+from stayfast.policy.admission.response_owners import N_CELLS, ResponseOwners
+from stayfast.testing import Say, SimLoop, run
+from stayfast.wire.json_input import decode
+from stayfast.workers.shared_memory import common_words, prepare
+from tests.flow.rig import MODEL, Rig, read
+
+
+def rig_with(owners: ResponseOwners, loop: SimLoop) -> Rig:
+    """A gateway that notes who was answered with which response."""
+    rig = Rig(loop, [[Say("a")]])
+    settle = Settle(loop, rig.sink, owners)
+    rig.gateway = replace(rig.gateway, settle=settle, relay=Relay(loop, settle.done),
+                          router=Router(rig.router.routes, Terms(), loop, Random(7), owners))
+    return rig
+
+
+async def ask(rig: Rig, tenant: str | None, previous: str | None = None) -> str:
+    """One whole response, as this tenant; its id, as the client sees it."""
+    request = decode(Api.RESPONSES, msgspec.json.encode({"model": MODEL, "input": "hi", "previous_response_id": previous}))
+    answer = await read(await rig.gateway.serve(request, Arrival("r", rig.loop.now(), tenant)))
+    return str(msgspec.json.decode(answer)["id"])
+
+
+def test_no_tenant_goes_on_from_anothers_response() -> None:
+    """The one that made it may; another is told what a provider says of an id that it does not know, and nothing is sent."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = rig_with(ResponseOwners(), loop)
+        made = await ask(rig, "acme")
+        await ask(rig, "acme", made)
+        n_asked = rig.scripted[0].n_asked
+        with pytest.raises(Rejected) as refused:
+            await ask(rig, "beta", made)
+        assert (refused.value.status, refused.value.code, refused.value.param) == (
+            400, "previous_response_not_found", "previous_response_id")
+        assert rig.scripted[0].n_asked == n_asked
+        await ask(rig, None, made)  # without keys there are no tenants
+        await ask(rig, "beta", "resp_of_before_the_start")
+
+    run(main)
+
+
+def test_workers_know_of_each_others_responses(tmp_path: Path) -> None:
+    """What one worker notes, all see; without memory to share each has its own."""
+    prepare(tmp_path)
+    one, other = (ResponseOwners(lambda: common_words(tmp_path)) for _ in range(2))
+    one.note("resp_1", "acme")
+    assert (other.is_anothers("resp_1", "beta"), other.is_anothers("resp_1", "acme")) == (True, False)
+    for alone in (ResponseOwners(lambda: common_words(None)), ResponseOwners(lambda: common_words(tmp_path / "none"))):
+        assert not alone.is_anothers("resp_1", "beta")
+
+
+def test_a_response_that_two_tenants_were_given_is_open_to_any() -> None:
+    """Where tenants share a cache, both may go on from the answer that both have."""
+    owners = ResponseOwners()
+    for tenant in ("acme", "acme", "beta"):
+        owners.note("resp_1", tenant)
+    assert not any(owners.is_anothers("resp_1", tenant) for tenant in ("acme", "beta", "gamma"))
+
+
+def test_memory_is_bounded_and_no_id_is_taken_for_another() -> None:
+    """With far more ids than cells, the newest are known, and an id that was never noted belongs to nobody."""
+    owners = ResponseOwners()
+    for n in range(N_CELLS + N_CELLS // 2):
+        owners.note(f"resp_{n}", "acme")
+    newest = range(N_CELLS + N_CELLS // 2 - 1000, N_CELLS + N_CELLS // 2)
+    assert sum(owners.is_anothers(f"resp_{n}", "beta") for n in newest) > 990
+    assert not any(owners.is_anothers(f"other_{n}", "beta") for n in range(100_000))
