@@ -13,6 +13,7 @@ on, so it is set where both create the TLS object (`ResumingContext.wrap_bio`).
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -165,6 +166,14 @@ class DialedConnection:
         return self.tls.selected_alpn_protocol() if self.tls is not None else None
 
 
+class Unreachable(OSError):
+    """No address could be reached. `tried`: each address and what the system said of it."""
+
+    def __init__(self, last: OSError, tried: Sequence[str]) -> None:
+        super().__init__(last.errno, last.strerror or type(last).__name__)
+        self.tried = ", ".join(tried)
+
+
 class Dialer:
     """Opens connections to one origin. Used on one event loop only."""
 
@@ -182,7 +191,8 @@ class Dialer:
         try:
             addresses = await self._resolver.addresses()
         except OSError as error:
-            raise self._failure(f"cannot be resolved: {error.strerror or type(error).__name__}") from error
+            raise self._failure(f"cannot be resolved: {error.strerror or type(error).__name__}",
+                                f"{self._origin.host}: {_number(error)}") from error
         began_at = self._clock.now()
         transport, connect_protocol = await self._reach(addresses)
         try:
@@ -193,7 +203,8 @@ class Dialer:
                 raise self._failure("closed the connection at once")
         except OSError as error:  # a connection already reset takes no options on some systems
             transport.abort()
-            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}") from error
+            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}",
+                                f"{self.where}: {_number(error)}") from error
         except BaseException:
             transport.abort()
             raise
@@ -224,17 +235,19 @@ class Dialer:
             return await (self._race(first, second) if second else self._try_each(first))
         except OSError as error:
             self._resolver.forget()
-            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}") from error
+            tried = error.tried if isinstance(error, Unreachable) else f"{self.where}: {_number(error)}"
+            raise self._failure(f"cannot be reached: {error.strerror or type(error).__name__}", tried) from error
 
     async def _try_each(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
-        failure = OSError("no address")
+        failure, tried = OSError("no address"), list[str]()
         for family, ip in addresses:
             try:
                 return await loop.create_connection(ConnectProtocol, ip, self._origin.port, family=family)
             except OSError as error:
                 failure = error
-        raise failure
+                tried.append(f"{f'[{ip}]' if ':' in ip else ip}:{self._origin.port}: {_number(error)}")
+        raise Unreachable(failure, tried)
 
     async def _race(self, first: Sequence[Address], second: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
@@ -268,7 +281,8 @@ class Dialer:
         except ssl.SSLError as error:
             raise self._failure(f"refused TLS: {error.reason or 'handshake failed'}") from error
         except OSError as error:
-            raise self._failure(f"failed in the TLS handshake: {error.strerror or type(error).__name__}") from error
+            raise self._failure(f"failed in the TLS handshake: {error.strerror or type(error).__name__}",
+                                f"{self.where}: {_number(error)}") from error
         if secured is None:
             raise self._failure("closed the connection in the TLS handshake")
         return secured
@@ -284,8 +298,23 @@ class Dialer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // KEEPALIVE_PROBES))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
-    def _failure(self, what: str) -> UpstreamFailed:
-        return UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
+    @property
+    def where(self) -> str:
+        """Host and port, for operators."""
+        return f"{self._origin.host}:{self._origin.port}"
+
+    def _failure(self, what: str, detail: str = "") -> UpstreamFailed:
+        failed = UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
+        failed.detail = detail or self.where
+        return failed
+
+
+def _number(error: OSError) -> str:
+    """The system's name for an error: ECONNREFUSED; of the resolver EAI_NONAME; else the exception's."""
+    if isinstance(error, socket.gaierror):
+        names = [name for name in dir(socket) if name.startswith("EAI_") and getattr(socket, name) == error.errno]
+        return names[0] if names else type(error).__name__
+    return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
 def abort_loser(task: asyncio.Task[tuple[asyncio.Transport, ConnectProtocol]]) -> None:
