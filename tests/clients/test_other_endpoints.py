@@ -43,9 +43,12 @@ def test_completions(openai_client: openai.OpenAI, marker: str) -> None:
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
+MODELS = sorted(f"{kind}-{name}" for kind in ("brief", "via") for name in DIALECTS)
+
+
 def test_models(openai_client: openai.OpenAI) -> None:
     """The routes are the models, in a list and by name; another name is a 404."""
-    assert sorted(model.id for model in openai_client.models.list()) == sorted(f"via-{name}" for name in DIALECTS)
+    assert sorted(model.id for model in openai_client.models.list()) == MODELS
     assert openai_client.models.retrieve("via-chat").object == "model"
     with pytest.raises(openai.NotFoundError):
         openai_client.models.retrieve("no-such-model")
@@ -53,7 +56,7 @@ def test_models(openai_client: openai.OpenAI) -> None:
 
 def test_models_for_anthropic(anthropic_client: anthropic.Anthropic) -> None:
     """Anthropic's SDK reads the same list."""
-    assert sorted(model.id for model in anthropic_client.models.list()) == sorted(f"via-{name}" for name in DIALECTS)
+    assert sorted(model.id for model in anthropic_client.models.list()) == MODELS
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])

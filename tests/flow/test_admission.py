@@ -20,6 +20,7 @@ from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Tier, Urgency
 from stayfast.policy.admission.queue import QueueConfig
+from stayfast.policy.resilience.cross_process import Common
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import SimLoop, Wait, run
 from tests.flow.admission_rig import ANSWER, Admitting, anybody, soon
@@ -60,6 +61,23 @@ def test_a_full_queue_turns_away_at_once() -> None:
                         "1 of 1 places taken, 1 waiting, the event loop 0 ms late, 0% of a core in use")
         assert await asyncio.gather(*asking) == ["1", "2"]
         it.assert_empty()
+
+    run(main)
+
+
+def test_a_refusal_counts_what_other_workers_have_taken() -> None:
+    """All places are another worker's: the words say so, by the counts of the decision."""
+    async def main(loop: SimLoop) -> None:
+        it = Admitting(loop, 4, max_queue=1, max_wait_s=10)
+        it.admission.places.common = Common([0.0, 0.0, 4.0, 0.0], (0, 1), [(2, 3)])
+        waiting = asyncio.ensure_future(it.outcome())
+        await soon(loop, waiting)
+        with pytest.raises(Shed) as shed:
+            await it.ask()
+        assert "4 of 4 places are taken (4 of them by other workers), 1 waiting" in shed.value.message
+        (note,) = it.rig.sink.of(RequestDone)[0].notes
+        assert "4 of 4 places taken (4 of them by other workers), 1 waiting" in note
+        waiting.cancel()
 
     run(main)
 

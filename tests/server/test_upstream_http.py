@@ -182,6 +182,7 @@ def test_refused() -> None:
         with pytest.raises(UpstreamFailed, match=r"^upstream up cannot be reached: Connection refused") as failed:
             await caller.send(body=b"secret")
         assert failed.value.fault is Fault.CONNECT
+        assert failed.value.detail == f"127.0.0.1:{port}: ECONNREFUSED"
         assert caller.counts == (0, 0)
 
     on_sockets(main)

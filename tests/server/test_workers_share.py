@@ -131,7 +131,7 @@ def test_a_breaker_opens_and_closes_for_all(tmp_path: Path) -> None:
 
             async def all_say(state: str, within_s: float) -> None:
                 began_at = time.monotonic()
-                while not all([f"<Breaker {state}" in await client.upstream() for client in clients]):
+                while not all([f"'state': '{state}'" in await client.upstream() for client in clients]):
                     assert time.monotonic() - began_at < within_s, [await client.upstream() for client in clients]
                     await asyncio.sleep(0.02)
 

@@ -1,6 +1,7 @@
 """Turns that are served and do what no turn should: end the process, refuse to end, keep the loop, say more than is read."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -251,6 +252,8 @@ def test_the_process_ends_when_it_should(tmp_path: Path, number: signal.Signals)
         (tmp_path / "hostile_desk.py").write_text("import sys\nsys.exit(4)\n" + MODULE)
         os.kill(gateway.pid, signal.SIGHUP)
         until(lambda: "reload_refused" in log.read_text())
+        (refused,) = [json.loads(line) for line in log.read_text().splitlines() if "reload_refused" in line]
+        assert "cannot be imported: SystemExit: 4" in refused["detail"]
         assert "hello" in client.post("/chat/completions", json=body("hello")).text
         typed = {"x-stayfast-events": "typed"}  # it may come back, so nobody has cancelled the turn by then
         with client.stream("POST", "/chat/completions", json=body("refuse", stream=True), headers=typed) as answer:

@@ -22,7 +22,7 @@ from stayfast.observe.metrics.collector import Metrics
 from stayfast.observe.metrics.counters import Snapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
 from stayfast.observe.recent import Recent
-from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall
+from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall, without_details
 from stayfast.pipeline.cache.route_cache import Caching
 from stayfast.pipeline.plan import Route
 from stayfast.server.backend import Asked, ToForget
@@ -353,8 +353,10 @@ class Together:
 
     def _one(self, question: _Question) -> Waterfall | None:
         self.catch_up()
-        for fact in _visible(self.recent.named(question.request_id), question.asked.tenant):
-            return waterfall(fact, self.seen.first_tokens(fact.route, _NORMAL_S))
+        tenant = question.asked.tenant
+        for fact in _visible(self.recent.named(question.request_id), tenant):
+            seen = fact if tenant is None else without_details(fact)
+            return waterfall(seen, self.seen.first_tokens(fact.route, _NORMAL_S))
         return None
 
     def _snapshot(self) -> Snapshot:

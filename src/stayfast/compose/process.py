@@ -29,6 +29,8 @@ from stayfast.workers.channels import Siblings
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
 _EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests
 _LAST_SPANS_S = 2.0  # for the spans of the last answers; within the margin that the parent of workers leaves after a drain
+_MAX_DETAIL_CHARS = 4000  # of what is wrong with settings: one line of the log is no page
+_N_FRAMES = 3  # the last ones, which name the place
 _LAST_TASKS_S = 1.25  # for cancelled Tasks; more than a turn has before it is told of as abandoned
 LAG_EVERY_S = 0.1
 Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
@@ -95,7 +97,9 @@ class Process:
         """An exception that nobody expected: its place goes to standard error, never its message (it may quote a prompt)."""
         where = "".join(traceback.format_tb(error.__traceback__))
         sys.stderr.write(f"stayfast: unexpected {type(error).__name__}\n{where}")
-        self._observers.log.say("unexpected_error", level="error", kind=type(error).__name__)
+        frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+        self._observers.log.say("unexpected_error", level="error", kind=type(error).__name__,
+                                detail=", ".join(frames[-_N_FRAMES:]))
 
     def _on_reload(self) -> None:
         self._tasks.spawn(self._reload())
@@ -115,7 +119,7 @@ class Process:
                 self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
-                self._observers.log.say("reload_refused", level="error")
+                self._observers.log.say("reload_refused", level="error", detail=str(error)[:_MAX_DETAIL_CHARS])
                 return
             self._observers.log.configure(log_config(settings))
             self._begin(new)
@@ -194,7 +198,9 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
             observers.tracing.start()
         process = Process(observers, engines, reload)
         if siblings.others and observers.as_one is None:
-            observers.log.say("limits_not_shared", level="warning", worker=worker)
+            observers.log.say("limits_not_shared", level="warning", worker=worker,
+                              detail="the temporary folder has no room for what workers share, so each has limits of its "
+                                     "own: free some of it, and start the gateway anew")
         observers.log.say("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
         observers.log.say("descriptor_limit", before=before, after=after, clients=min(share_of(after),
                           settings.server.max_connections), worker=worker)

@@ -19,7 +19,8 @@ from stayfast.compose.caching import (
 )
 from stayfast.compose.caching import begin as begin_semantic
 from stayfast.compose.routes import errors, foresee, introduce, kept, models_asked, routes, sized, unsized
-from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_gauges, told, tracing, waiting
+from stayfast.compose.state import state_report
+from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_gauges, tracing, waiting
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
@@ -138,8 +139,8 @@ class System:
         """What upstreams, routes and admission are like, as JSON."""
         gateway, now = self.gateway, self.gateway.alarms.clock.now()
         routes = gateway.router.routes
-        return told(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
-                    worker=self.together.siblings.n, now=now)
+        return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
+                            worker=self.together.siblings.n, now=now)
 
     async def metrics(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""

@@ -1,17 +1,13 @@
-"""What upstreams are like at this moment: for a scrape, and for /debug/state; and tracing as the settings want it.
-"""
+"""What upstreams are like at this moment, for a scrape; and tracing as the settings want it."""
 
 import os
 from collections.abc import Mapping
 from importlib import import_module
 from math import inf
 from random import Random
-from typing import Any, cast
-
-import msgspec
+from typing import cast
 
 from stayfast import __version__
-from stayfast.compose.routes import unsized
 from stayfast.http.client.client import split_base_url
 from stayfast.observe.log import LogSink
 from stayfast.observe.metrics.counters import Rows
@@ -19,15 +15,13 @@ from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTE
 from stayfast.observe.tracing.config import Peer, TraceConfig, provider_of
 from stayfast.observe.tracing.exporter import Exporter, Tracing
 from stayfast.pipeline.plan import Route
-from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.policy.resilience.breaker import State
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.turns import threads
 from stayfast.turns.served import Served
-from stayfast.upstreams.state.upstream_state import Member, Registry
+from stayfast.upstreams.state.upstream_state import Registry
 
 _NUMBER = {State.CLOSED: 0.0, State.HALF_OPEN: 1.0, State.OPEN: 2.0}
-MAX_TENANTS = 100  # the newest
 
 
 def gauges(registry: Registry) -> Rows:
@@ -73,46 +67,6 @@ def thread_gauges(served: Mapping[str, Served]) -> Rows:
     running = threads.running()
     n_abandoned = sum(thread.is_abandoned for thread in running)
     return {TURN_THREADS.name: [(("waited_for",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
-
-
-def told(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any], worker: int,
-         now: float) -> bytes:
-    """One worker's view of all that decides, as JSON: names, figures and reasons; never a prompt or a key. `prefix`: what is
-    known of prefix caches, by route.
-    """
-    admit = unsized(admit)
-    state: dict[str, Any] = {"worker": worker,
-                             "upstreams": {member.upstream.name: repr(member) for member in registry},
-                             "extra": {member.upstream.name: _pool(member, now) for member in registry},
-                             "routes": {name: _route(route, now) for name, route in routes.items()}}
-    if isinstance(admit, Admission):
-        state["admission"] = _admission(admit, now)
-    if prefix:
-        state["prefix"] = prefix
-    return msgspec.json.encode(state)
-
-
-def _pool(member: Member, now: float) -> str:
-    member.extra.budget.turn(now)
-    return repr(member.extra)
-
-
-def _route(route: Route, now: float) -> dict[str, Any]:
-    hedging = route.hedging
-    hedging.budget.turn(now)
-    state: dict[str, Any] = {"hedging": repr(hedging)}
-    due = hedging.told(now) if hedging.is_on else []
-    if due:
-        state["due"] = due
-    if route.picking is not None:
-        state["picking"] = repr(route.picking)
-    return state
-
-
-def _admission(admit: Admission, now: float) -> dict[str, Any]:
-    places, tenants = admit.places, admit.tenants
-    return {"places": repr(places), "strain": repr(places.strain), "is_shedding": admit.is_shedding(now),
-            "tenants": {tenant.name: tenant.told(now) for tenant in tenants.newest(MAX_TENANTS)}}
 
 
 def tracing(settings: Settings, log: LogSink) -> Tracing | None:

@@ -108,6 +108,7 @@ class UpstreamFailed(StayfastError):
         self.body = body
         self.is_final = is_final  # no other attempt can help: a 4xx, an exhausted quota
         self.is_model_missing = False  # it knows no such model or earlier response, or is not there: another may
+        self.detail = ""  # for operators: addresses and the system's error numbers; never shown to a client
         self.is_once = False  # it may have done something already: nobody should ask it the same again
         if kind is not None:
             self.kind = kind

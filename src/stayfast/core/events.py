@@ -74,6 +74,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_hedge: bool = False  # made beside one that still ran
     is_lost: bool = False  # ended because another attempt brought the first token; then `usage` is an estimate of its prompt
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in the order in which they began
+    detail: str = ""  # of a fault, for operators: addresses and the system's error numbers
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):

@@ -137,6 +137,7 @@ class _Try(msgspec.Struct, omit_defaults=True):
     stalls_ms: list[float] = []
     hedge: bool = False
     lost: bool = False
+    detail: str = ""
 
 
 class _RequestLine(msgspec.Struct, omit_defaults=True):
@@ -289,12 +290,13 @@ def _request_line(fact: RequestDone) -> _RequestLine:
 def _tries(fact: RequestDone) -> list[_Try] | None:
     """The attempts, where there is more to say of them than the line does."""
     attempts = fact.attempts
-    if len(attempts) < 2 and not (attempts and attempts[0].stalls):
+    if len(attempts) < 2 and not (attempts and (attempts[0].stalls or attempts[0].detail)):
         return None
     return [_Try(attempt.upstream, _ms(attempt.ended_at - attempt.began_at), _ms_or_none(attempt.ttft_s), attempt.fault,
                  attempt.upstream_status, attempt.usage.input_total if attempt.usage is not None else None,
                  attempt.usage.output if attempt.usage is not None else None, attempt.cost_usd,
-                 [_ms(stall.seconds) for stall in attempt.stalls], attempt.is_hedge, attempt.is_lost)
+                 [_ms(stall.seconds) for stall in attempt.stalls], attempt.is_hedge, attempt.is_lost,
+                 attempt.detail)
             for attempt in attempts]
 
 

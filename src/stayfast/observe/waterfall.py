@@ -7,6 +7,7 @@ asked or answered is in a fact, so none can be here.
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.steps import StepDone
@@ -70,6 +71,7 @@ class Lane(msgspec.Struct, omit_defaults=True):
     is_hedge: bool = False
     is_lost: bool = False
     steps: list[StepSpent] = []
+    detail: str = ""  # of a fault; for operators alone
 
 
 class Normal(msgspec.Struct):
@@ -128,6 +130,13 @@ class Listed(msgspec.Struct, omit_defaults=True):
     route: str | None = None
     upstream: str | None = None
     ttft_ms: float | None = None
+
+
+def without_details(fact: RequestDone) -> RequestDone:
+    """The same for a client: without our network's addresses."""
+    if not any(attempt.detail for attempt in fact.attempts):
+        return fact
+    return replace(fact, attempts=tuple([replace(attempt, detail="") for attempt in fact.attempts]))
 
 
 def listed(fact: RequestDone) -> Listed:
@@ -216,7 +225,8 @@ def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator
     took = said(attempt.ended_at - attempt.began_at)
     if attempt.fault is not None:
         status = f" {attempt.upstream_status}" if attempt.upstream_status is not None else ""
-        yield f"Attempt {number} at {attempt.upstream} failed after {took}: {attempt.fault}{status}."
+        detail = f" ({attempt.detail})" if attempt.detail else ""
+        yield f"Attempt {number} at {attempt.upstream} failed after {took}: {attempt.fault}{status}{detail}."
     elif attempt.is_lost:
         yield f"Attempt {number} at {attempt.upstream} lost against a quicker one after {took}."
     elif attempt.outcome is not Outcome.SUCCESS and not is_last:
@@ -258,7 +268,7 @@ def _lane(attempt: AttemptDone, start: float) -> Lane:
         attempt.upstream_status, attempt.finish_reason, usage.input_total if usage is not None else None,
         usage.cached_read if usage is not None else None, usage.output if usage is not None else None, attempt.cost_usd,
         [StallSeen(_ms(stall.at - start), _ms(stall.seconds)) for stall in attempt.stalls], attempt.is_hedge,
-        attempt.is_lost, _steps(attempt.steps, start))
+        attempt.is_lost, _steps(attempt.steps, start), attempt.detail)
 
 
 def _normal(usual: LogHistogram) -> Normal | None:

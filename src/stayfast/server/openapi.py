@@ -94,7 +94,9 @@ _REQUESTS: Json = {
 _STATE: Json = {
     "type": "object", "required": ["upstreams"],
     "properties": {"worker": {"type": "integer"},
-                   "upstreams": {"type": "object", "additionalProperties": {"type": "string"}}},
+                   "upstreams": {"type": "object", "additionalProperties": {"type": "object"}},
+                   "routes": {"type": "object", "additionalProperties": {"type": "object"}},
+                   "admission": {"type": "object"}, "prefix": {"type": "object"}},
 }
 _CACHES: Json = {
     "type": "object", "required": ["object", "data"],

@@ -94,7 +94,7 @@ class DialectUpstream:
         return await self._open(call, spoken, streams=streams, want_usage=self._config.asks_usage)
 
     async def _open_assembled(self, call: Call, spoken: Api) -> Stream:
-        """A whole answer as a stream. Once that is refused, or loses its usage, the model's are fetched whole."""
+        """A whole answer as a stream. Where it is refused, or has no usage, the model's are fetched whole from then on."""
 
         def see_end(sight: Sight) -> None:
             if sight.is_complete and sight.usage is None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from stayfast.compose.state import state_report
 from stayfast.compose.system import Observers, System, build
-from stayfast.compose.telemetry import gauges, told, waiting
+from stayfast.compose.telemetry import gauges, waiting
 from stayfast.core.types import Api, Outcome
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.counters import Snapshot, Totals
@@ -54,13 +55,22 @@ def test_metrics_and_text() -> None:
     assert gauges(built.registry) == {"stayfast_limit": [(("a", ""), 50.0)],
                                       "stayfast_breaker_state": [(("a",), 2.0), (("b",), 0.0)]}
     assert waiting(built.registry) == [(("a", ""), 0), (("b", ""), 0)]
-    state = json.loads(told(built.registry, built.gateway.router.routes, built.gateway.admit, prefix={}, worker=3, now=0.0))
+    text = state_report(built.registry, built.gateway.router.routes, built.gateway.admit, prefix={}, worker=3, now=0.0)
+    assert b"<" not in text  # nothing of Python
+    state = json.loads(text)
     assert state["worker"] == 3
-    assert "<Breaker open: 2 failures in a row; 2 failures in a row>" in state["upstreams"]["a"]
-    assert "<Limit off>" in state["upstreams"]["b"]
+    assert state["upstreams"]["a"] == {
+        "is_proven": False, "in_flight": 0, "waiting": 0, "usual_ttft_ms": None, "quickest_ttft_ms": None,
+        "extra_attempts_tokens": 0, "flow": {"usual_gap_ms": None, "stall_after_ms": None, "slowness_factor": 1.0},
+        "limits": [{"lane": None, "mode": "gradient", "places": 50.0, "taken": 0, "taken_by_other_workers": 0, "waiting": 0,
+                    "max_waiting": 7, "why": "nothing learned yet"}],
+        "breakers": [{"model": None, "is_enabled": True, "state": "open", "why": "2 failures in a row",
+                      "failures_in_row": 2}]}
+    (limit,), (breaker,) = state["upstreams"]["b"]["limits"], state["upstreams"]["b"]["breakers"]
+    assert (limit["mode"], limit["places"], breaker["is_enabled"], breaker["state"]) == ("off", None, False, "closed")
     assert "admission" not in state
-    assert state["routes"]["m"]["hedging"].endswith("<ExtraBudget: hedges 0.0% of 5%, all 0.0% of 10%>>")
-    assert state["extra"] == dict.fromkeys(("a", "b"), "<Pool of 1 routes: 0 tokens in the last minute>")
+    assert state["routes"]["m"]["hedging"] == {"mode": "auto", "hedged_ratio": 0.0, "hedge_budget_ratio": 0.05,
+                                               "extra_ratio": 0.0, "extra_budget_ratio": 0.1, "slow": [], "due": []}
 
 
 ADMITTING = """
@@ -92,15 +102,17 @@ def test_the_state_of_admission_lanes_tenants_and_hedges() -> None:
 
     state = run(main)
     admission = state["admission"]
-    assert admission["places"].startswith("<Places 1 of 4 taken, <Lanes short 1 of ")
-    assert admission["strain"] == "<Strain: the event loop 0 ms late, 0% of a core in use>"
+    places = admission["places"]
+    assert (places["most"], places["taken"], places["taken_by_other_workers"], places["waiting"]) == (4, 1, 0, 0)
+    assert [(lane["lane"], lane["running"]) for lane in places["lanes"]] == [("short", 1), ("long", 0), ("batch", 0)]
+    assert admission["strain"] == {"loop_late_ms": 0.0, "cpu_ratio": 0.0}
     assert (admission["is_shedding"], len(admission["tenants"])) == (False, 100)
-    assert "1 running" in admission["tenants"]["tenant0"]
-    assert "of 1e+06 tokens per day" in admission["tenants"]["tenant0"]
-    assert "<Limited in lane long: 0 in flight, 0 waiting, <Limit gradient 10000 of 10 to 10000" in state["upstreams"]["a"]
+    tenant = admission["tenants"]["tenant0"]
+    assert (tenant["tier"], tenant["running"], tenant["left"]["tokens_per_day"]["most"]) == ("standard", 1, 1e6)
+    assert [limit["lane"] for limit in state["upstreams"]["a"]["limits"]] == [None, "short", "long", "batch"]
     route = state["routes"]["m"]
-    assert any(line.startswith(("a, then b, streams of bodies from 96 bytes", "b, then a")) for line in route["due"])
-    assert "<Outliers of 2>" in route["picking"]
+    assert {(due["form"], due["least_body_bytes"]) for due in route["hedging"]["due"]} == {("stream", 64)}
+    assert route["picking"] == {"affinity": "off", "known_blocks": 0, "ejected": {}}
 
 
 def test_workers_add_up_to_one() -> None:

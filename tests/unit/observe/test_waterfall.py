@@ -5,7 +5,7 @@ import pytest
 
 from stayfast.core.events import RequestDone, StageDone, Stall
 from stayfast.core.types import Outcome, Stage
-from stayfast.observe.waterfall import Waterfall, listed, spent_of, waterfall
+from stayfast.observe.waterfall import Waterfall, listed, spent_of, waterfall, without_details
 from stayfast.policy.histogram import LogHistogram
 from tests.unit.observe.test_metrics import attempt, done
 
@@ -72,6 +72,17 @@ def test_how_it_ended(changes: dict[str, object], words: str) -> None:
     fact = done(ended_at=4.0, stages=STAGES, **changes)
     assert of(fact).verdict[0].startswith(words)
     assert listed(fact).verdict.startswith(words)
+
+
+def test_a_connection_that_failed_names_the_address_to_operators() -> None:
+    """And the system's error; clients, who may look at their own requests, learn nothing of our network."""
+    failed = attempt(outcome=Outcome.DROPPED, fault="connect", ttft_s=None, usage=None, detail="10.0.0.7:8000: ECONNREFUSED")
+    fact = done(status=502, error="upstream_connect", ttft_s=None, attempts=(failed,))
+    told = of(fact)
+    assert "Attempt 1 at u failed after 400 ms: connect (10.0.0.7:8000: ECONNREFUSED)." in told.verdict
+    assert told.attempts[0].detail == "10.0.0.7:8000: ECONNREFUSED"
+    assert b"10.0.0.7" not in msgspec.json.encode(waterfall(without_details(fact), LogHistogram()))
+    assert without_details(JAGGED) is JAGGED
 
 
 def test_a_note_begins_as_it_was_written() -> None:

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.cross_process import Common
+from stayfast.policy.resilience.cross_process import Common, occupancy
 
 
 def _processes(n: int) -> list[Common]:
@@ -42,6 +42,19 @@ def test_a_fraction_of_a_place_is_no_place() -> None:
     one.taken(19)
     two.waiting(1)
     assert one.n_seen(19, 19.7) >= 19.7
+
+
+def test_counts_in_words() -> None:
+    """Those by which it is decided: all processes', and what is kept for others that wait."""
+    one, two = _processes(2)
+    assert occupancy(3, 4, None, " are") == "3 of 4 places are taken"
+    two.taken(4)
+    assert occupancy(0, 4, one, " are") == "4 of 4 places are taken (4 of them by other workers)"
+    two.taken(1)
+    two.waiting(2)
+    one.taken(2)
+    assert occupancy(2, 4, one, " were", " of lane long") == (
+        "3 of 4 places of lane long were taken (1 of them by other workers), the rest is kept for other workers' requests")
 
 
 @settings(max_examples=200)

@@ -205,7 +205,9 @@ class HttpClient:
             if self._pool.is_full and waiting_for == "a free connection":
                 raise Shed(f"every connection to upstream {self.name} is in use", reason="pool_full",
                            code="upstream_pool_full", retry_after_s=POOL_FULL_RETRY_S) from None
-            raise UpstreamFailed(self.name, Fault.TIMEOUT, f"timed out waiting for {waiting_for}") from None
+            late = UpstreamFailed(self.name, Fault.TIMEOUT, f"timed out waiting for {waiting_for}")
+            late.detail = f"{self._dialer.where}: no connection in time"
+            raise late from None
 
     async def _dial(self) -> tuple[Connection, DialedConnection]:
         try:

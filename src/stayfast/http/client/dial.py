@@ -13,6 +13,7 @@ on, so it is set where both create the TLS object (`ResumingContext.wrap_bio`).
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -166,6 +167,14 @@ class DialedConnection:
         return self.tls.selected_alpn_protocol() if self.tls is not None else None
 
 
+class Unreachable(OSError):
+    """No address could be reached. `tried`: each address and what the system said of it."""
+
+    def __init__(self, last: OSError, tried: Sequence[str]) -> None:
+        super().__init__(last.errno, last.strerror or type(last).__name__)
+        self.tried = ", ".join(tried)
+
+
 class Dialer:
     """Opens connections to one origin. Used on one event loop only."""
 
@@ -185,7 +194,7 @@ class Dialer:
         try:
             addresses = await self._resolver.addresses()
         except OSError as error:
-            raise self._unreachable("cannot be resolved", error) from error
+            raise self._unreachable("cannot be resolved", error, self._origin.host) from error
         began_at = self._clock.now()
         transport, connect_protocol = await self._reach(addresses)
         try:
@@ -235,13 +244,14 @@ class Dialer:
 
     async def _try_each(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
-        failure = OSError("no address")
+        failure, tried = OSError("no address"), list[str]()
         for family, ip in addresses:
             try:
                 return await loop.create_connection(ConnectProtocol, ip, self._origin.port, family=family)
             except OSError as error:
                 failure = error
-        raise failure
+                tried.append(f"{f'[{ip}]' if ':' in ip else ip}:{self._origin.port}: {_number(error)}")
+        raise Unreachable(failure, tried)
 
     async def _race(self, first: Sequence[Address], second: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
@@ -275,7 +285,8 @@ class Dialer:
         except ssl.SSLError as error:
             raise self._failure(f"refused TLS: {error.reason or 'handshake failed'}") from error
         except OSError as error:
-            raise self._failure(f"failed in the TLS handshake: {error.strerror or type(error).__name__}") from error
+            raise self._failure(f"failed in the TLS handshake: {error.strerror or type(error).__name__}",
+                                f"{self.where}: {_number(error)}") from error
         if secured is None:
             raise self._failure("closed the connection in the TLS handshake")
         return secured
@@ -291,17 +302,33 @@ class Dialer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // KEEPALIVE_PROBES))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
-    def _unreachable(self, what: str, error: OSError) -> StayfastError:
+    @property
+    def where(self) -> str:
+        """Host and port, for operators."""
+        return f"{self._origin.host}:{self._origin.port}"
+
+    def _unreachable(self, what: str, error: OSError, where: str | None = None) -> StayfastError:
         """Whose failure it is: this process's own where it has no descriptor left, else the upstream's."""
         if is_exhaustion(error) or (isinstance(error, socket.gaierror) and are_exhausted()):
             return self._exhausted()
-        return self._failure(f"{what}: {error.strerror or type(error).__name__}")
+        tried = error.tried if isinstance(error, Unreachable) else f"{where or self.where}: {_number(error)}"
+        return self._failure(f"{what}: {error.strerror or type(error).__name__}", tried)
 
     def _exhausted(self) -> StayfastError:
         return exhausted(f"to connect to upstream {self._origin.upstream}")
 
-    def _failure(self, what: str) -> UpstreamFailed:
-        return UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
+    def _failure(self, what: str, detail: str = "") -> UpstreamFailed:
+        failed = UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
+        failed.detail = detail or self.where
+        return failed
+
+
+def _number(error: OSError) -> str:
+    """The system's name for an error: ECONNREFUSED; of the resolver EAI_NONAME; else the exception's."""
+    if isinstance(error, socket.gaierror):
+        names = [name for name in dir(socket) if name.startswith("EAI_") and getattr(socket, name) == error.errno]
+        return names[0] if names else type(error).__name__
+    return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
 def abort_loser(task: asyncio.Task[tuple[asyncio.Transport, ConnectProtocol]]) -> None:

@@ -14,7 +14,7 @@ from stayfast.policy.admission.lanes import LEAST_PLACES, Lane, Lanes
 from stayfast.policy.admission.overload import AdmissionConfig, Strain
 from stayfast.policy.admission.priority import HoldBack
 from stayfast.policy.admission.queue import Queue, Waiting
-from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, Common
+from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, Common, occupancy
 
 _LEARNS = 0.05
 UNLIMITED = 1_000_000_000
@@ -123,6 +123,10 @@ class Places:
     @property
     def n_places(self) -> int:
         return self._hold.n_places
+
+    def occupancy(self, verb: str = "") -> str:
+        """How many places are taken, in words: counted as for letting in, other workers' included."""
+        return occupancy(self.n_taken, self.n_places, self.common, verb)
 
     @property
     def n_waiting(self) -> int:

@@ -83,12 +83,6 @@ class Tenant:
         self.long_output = max(n_output, self.long_output + (n_output - self.long_output) * _LEARNS)
         self.usual_cost_usd += (cost_usd - self.usual_cost_usd) * _LEARNS
 
-    def told(self, now: float) -> str:
-        """For people: its turns, and what is left of its quota."""
-        left = ", ".join(f"{max(0.0, left):.6g} of {most:.6g} {name.replace('_', ' ')}"
-                         for name, (left, most) in self.quota.left(now).items())
-        return f"{self.config.tier.value} {self.share!r}, left: {left or 'no limits'}"
-
     def __repr__(self) -> str:
         return f"<Tenant {self.name!r} {self.config.tier.value}: {self.share!r} {self.quota!r}>"
 

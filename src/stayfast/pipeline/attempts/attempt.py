@@ -126,7 +126,7 @@ class Attempt:
 
     def end(self, outcome: Outcome, fault: str | None = None, *, is_failure: bool = True,
             upstream_status: int | None = None, retry_after_s: float | None = None, is_lost: bool = False,
-            taken: Usage | None = None) -> None:
+            taken: Usage | None = None, detail: str = "") -> None:
         """Release the stream and the place, and say what came of it. Only the first call counts. A dropped attempt tells
         against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says that there is no room;
         whatever else is no failure says nothing. A time-out in a queue of our own making is as a 429. `taken`: an estimate
@@ -171,7 +171,7 @@ class Attempt:
             turn.cost_usd if turn is not None else
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
-            self.is_hedge, is_lost, turn.steps if turn is not None else ())
+            self.is_hedge, is_lost, turn.steps if turn is not None else (), detail)
         self._sink.emit(self.done)
 
     @property
@@ -195,7 +195,7 @@ class Attempt:
             failed.is_model_missing = request.api is Api.RESPONSES and asked_by(request.body).previous != ""
         self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
                  is_failure=failed.upstream_status != TOO_MANY and not failed.is_refused,
-                 upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s)
+                 upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s, detail=failed.detail)
         if failed.is_refused:
             self._refused(failed)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from math import inf
+from typing import Any
 
 from stayfast.policy.resilience.hedge import FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
 from stayfast.policy.resilience.retry import RetryConfig
@@ -78,17 +79,19 @@ class Hedging:
             self._lately[upstream, is_whole] = found = Lately(self.config.budget)
         return found
 
-    def told(self, now: float) -> list[str]:
-        """For people: when second attempts are due, of the newest kinds of prompt, and who is slow just now."""
-        lines = [f"slow just now: {upstream}, {'whole answers' if is_whole else 'streams'}, {lately.n} late in a row"
-                 for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
+    def slow_now(self, now: float) -> list[dict[str, Any]]:
+        """Upstreams that are slow at this moment, and how many in a row were late there."""
+        return [{"upstream": upstream, "form": _form(is_whole), "late_in_row": lately.n}
+                for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
+
+    def due_now(self) -> list[dict[str, Any]]:
+        """When second attempts are due, of the newest kinds of prompt. `after_ms` None: no help is to be expected."""
         newest = sorted(self._plans.items(), key=lambda item: item[1][0], reverse=True)
-        for (upstream, second, is_whole, size), (_, its) in newest[:MAX_TOLD]:
-            due = (f"due after {its.after_s:.3g} s (p{its.quantile * 100:.0f} of {its.n}), usually {its.usual_s:.3g} s"
-                   if its.after_s < inf else "not due: no help is to be expected")
-            lines.append(f"{upstream}, then {second}, {'whole answers' if is_whole else 'streams'} of bodies from "
-                         f"{(2 + size % 2 << size // 2) >> 2} bytes: {due}")
-        return lines
+        return [{"upstream": upstream, "then": second, "form": _form(is_whole),
+                 "least_body_bytes": (2 + size % 2 << size // 2) >> 2,
+                 "after_ms": round(its.after_s * 1e3, 3) if its.after_s < inf else None, "quantile": its.quantile,
+                 "known": its.n, "usual_ttft_ms": round(its.usual_s * 1e3, 3)}
+                for (upstream, second, is_whole, size), (_, its) in newest[:MAX_TOLD]]
 
     def _made(self, key: tuple[str, str, bool, int], now: float) -> Plan:
         upstream, second, is_whole, size = key
@@ -115,6 +118,10 @@ class Hedging:
 
     def __repr__(self) -> str:
         return f"<Hedging {self.config.mode}: {len(self._of)} kinds of prompt, {self.budget!r}>"
+
+
+def _form(is_whole: bool) -> str:  # as keys have it
+    return "whole" if is_whole else "stream"
 
 
 def _size_of(n_body_bytes: int) -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
-from stayfast.core.errors import Fault, StayfastError
+from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import ProbeFailed, Sink
 from stayfast.core.types import Api, Outcome
 from stayfast.pipeline.attempts.attempt import Attempt
@@ -83,7 +83,8 @@ class Prober:
         except StayfastError as failed:
             fault = getattr(failed, "fault", None)
             attempt.end(Outcome.IGNORED, fault.value if fault is not None else None)
-            self._complain(member, failed.code, failed.message)
+            detail = f" ({failed.detail})" if isinstance(failed, UpstreamFailed) and failed.detail else ""
+            self._complain(member, failed.code, failed.message + detail)
             return False
         except TimeoutError:
             attempt.end(Outcome.IGNORED, Fault.TIMEOUT.value)

@@ -130,7 +130,13 @@ class Picking:
         self._peers[id(offers)] = peers
         return peers
 
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of prompts of which it is known where they went."""
+        return sum(map(len, self._prefixes.values()))
+
     def ejected(self, now: float) -> Mapping[str, str]:
+        """Whom the route leaves out at this moment, and why."""
         return self._outliers.out(now) if self._outliers is not None else {}
 
     def _without(self, outliers: Outliers, loads: list[Load], names: Sequence[str], now: float) -> list[Load]:

@@ -121,6 +121,10 @@ class Breaker:
         self._closed_at = float("-inf")
         self._follows = False  # the last change was another's
 
+    @property
+    def is_enabled(self) -> bool:
+        return self._config.enabled
+
     def begin_slowly(self, now: float) -> None:
         """It is new among others: its share grows as after a break."""
         self._closed_at = now

@@ -30,6 +30,17 @@ class Cells(Protocol):
     def __setitem__(self, cell: int, value: float, /) -> None: ...
 
 
+def occupancy(n_taken: int, n_places: float, common: "Common | None", verb: str, where: str = "") -> str:
+    """Places as the decision counts them, `n_taken` of them here: 4 of 4 places are taken (3 of them by other workers)."""
+    n_elsewhere, is_kept = 0, False
+    if common is not None:
+        n_elsewhere = common.n_elsewhere()
+        is_kept = n_taken + n_elsewhere < n_places <= common.n_seen(n_taken, n_places)
+    theirs = f" ({n_elsewhere} of them by other workers)" if n_elsewhere else ""
+    kept = ", the rest is kept for other workers' requests" if is_kept else ""
+    return f"{n_taken + n_elsewhere} of {n_places:.0f} places{where}{verb} taken{theirs}{kept}"
+
+
 class Probes:
     """One process's view of who probes an upstream that is coming back. One loop's; each writes only its own cell."""
 

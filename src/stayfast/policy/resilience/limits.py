@@ -128,6 +128,10 @@ class Limit:
         self._n_windows = 0
 
     @property
+    def mode(self) -> str:
+        return self._config.mode
+
+    @property
     def is_off(self) -> bool:
         return self._config.mode == "off"
 

@@ -133,5 +133,8 @@ class Prefixes:
         while len(at) > self._most:
             del at[next(iter(at))]
 
+    def __len__(self) -> int:
+        return len(self._at)
+
     def __repr__(self) -> str:
         return f"<Prefixes: {len(self._at)} blocks>"

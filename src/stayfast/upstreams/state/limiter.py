@@ -178,6 +178,11 @@ class Limited:
         return ceil(self.n_due - _ROUNDING)
 
     @property
+    def n_taken(self) -> int:
+        """Places that are taken here, or promised to who waited."""
+        return self.n_in_flight + self._n_promised
+
+    @property
     def has_room(self) -> bool:
         if self.n_due:
             return False

@@ -105,14 +105,14 @@ class Admission:
 
     async def _wait(self, ex: Exchange, waiting: Waiting[Call]) -> None:
         places = self.places
-        n_others, n_taken, lane = places.n_waiting - 1, places.n_taken, waiting.item.asked.lane
+        n_others, taken, lane = places.n_waiting - 1, places.occupancy(" were"), waiting.item.asked.lane
         ex.watch.arm_bound()
         await places.wait(waiting)
         ex.watch.disarm()
         waited_s = self._clock.now() - waiting.queued_at
         where = "" if lane is None else f"lane {lane.name}, "
-        ex.notes.append(f"queued {waited_s * 1e3:.0f} ms in {where}band {BANDS[waiting.band]}: {n_taken} of "
-                        f"{places.n_places} places were taken, {n_others} others waiting")
+        ex.notes.append(f"queued {waited_s * 1e3:.0f} ms in {where}band {BANDS[waiting.band]}: {taken}, {n_others} others "
+                        "waiting")
 
     def _is_retry(self, ex: Exchange, tenant: Tenant) -> bool:
         is_retry = ex.arrival.is_repeat
@@ -140,12 +140,11 @@ class Admission:
         where = "" if asked.lane is None else f"lane {asked.lane.name}, "
         wait = f"a predicted wait of {refused.wait_s:.2g} s" if refused.wait_s else "nothing known yet to predict a wait by"
         ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[asked.band]}, {wait}, "
-                        f"{places.n_taken} of {places.n_places} places taken, {places.n_waiting} waiting, "
-                        f"{places.strain.words}")
+                        f"{places.occupancy()}, {places.n_waiting} waiting, {places.strain.words}")
         self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
-        return Shed(f"The gateway is overloaded ({refused.why.value}): {places.n_taken} of {places.n_places} places are "
-                    f"taken, {places.n_waiting} waiting. Please try again in {_said(wait_s)}.",
+        return Shed(f"The gateway is overloaded ({refused.why.value}): {places.occupancy(' are')}, {places.n_waiting} "
+                    f"waiting. Please try again in {_said(wait_s)}.",
                     reason=refused.why.value, retry_after_s=wait_s)
 
     def __repr__(self) -> str:

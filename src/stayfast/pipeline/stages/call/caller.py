@@ -29,6 +29,7 @@ from stayfast.pipeline.stages.call.retry import LeftAlone, Retrying, awake, is_o
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.admission.price import price_of
+from stayfast.policy.resilience.cross_process import occupancy
 from stayfast.policy.resilience.limits import TOLERANCE
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.base import Call
@@ -152,11 +153,9 @@ def _first_s(ex: Exchange, target: Target) -> float:
 
 
 def _full(limited: Limited) -> str:
-    n_elsewhere = limited.common.n_elsewhere() if limited.common is not None else 0
-    theirs = f" ({n_elsewhere} of them by other workers)" if n_elsewhere else ""
     lane = f" of lane {limited.lane}" if limited.lane else ""
-    return (f"{limited.n_in_flight + n_elsewhere} of {limited.limit.value:.0f} places{lane} were taken{theirs}, "
-            f"{limited.n_waiting} others waiting")
+    taken = occupancy(limited.n_taken, limited.limit.value, limited.common, " were", lane)
+    return f"{taken}, {limited.n_waiting} others waiting"
 
 
 class Caller:

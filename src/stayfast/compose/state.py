@@ -1,0 +1,130 @@
+"""/debug/state: what decides at this moment in one worker, as JSON.
+
+Names, figures and reasons; never a prompt or a key. Units stand in the names: `_ms`, `_s`, `_bytes`, `_tokens`, and `_ratio`
+for shares of 1. What is not known, and what has no bound, is null.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+import msgspec
+
+from stayfast.compose.routes import unsized
+from stayfast.pipeline.admission.controller import UNLIMITED, Places
+from stayfast.pipeline.admission.tenants import Tenant
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.plan import Route
+from stayfast.pipeline.routing.selector import Picking
+from stayfast.pipeline.stages.admit.admission import Admission, Admit
+from stayfast.upstreams.state.limiter import Limited
+from stayfast.upstreams.state.upstream_state import MAX_NAME, Health, Member, Registry
+
+MAX_TENANTS = 100  # the newest
+Json = dict[str, Any]
+
+
+def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any], worker: int,
+                 now: float) -> bytes:
+    """One worker's state. `prefix`: what is known of prefix caches, by route."""
+    admit = unsized(admit)
+    state: Json = {"worker": worker, "upstreams": {member.upstream.name: _upstream(member, now) for member in registry},
+                   "routes": {name: _route(route, now) for name, route in routes.items()}}
+    if isinstance(admit, Admission):
+        state["admission"] = _admission(admit, now)
+    if prefix:
+        state["prefix"] = prefix
+    return msgspec.json.encode(state)
+
+
+def _upstream(member: Member, now: float) -> Json:
+    pool, predictor, flow = member.extra.budget, member.predictor, member.flow
+    pool.turn(now)
+    report: Json = {
+        "is_proven": member.is_proven, "in_flight": member.n_in_flight, "waiting": member.n_waiting,
+        "limits": [_limit(limited) for limited in member.all_limited],
+        "breakers": [_breaker(health, now) for health in dict.fromkeys((member.own, *member.healths))],
+        "usual_ttft_ms": _ms(member.usual.all.usual_s), "quickest_ttft_ms": _ms(member.quickest_s),
+        "extra_attempts_tokens": round(pool.taken)}
+    if predictor is not None:
+        report["prediction_error_ratio"] = predictor.error_ratio
+    if flow is not None:
+        report["flow"] = {"usual_gap_ms": _ms(flow.usual_s), "stall_after_ms": _ms(flow.limit_s(now)),
+                          "slowness_factor": flow.load_factor(now)}
+    return report
+
+
+def _limit(limited: Limited) -> Json:
+    limit, common = limited.limit, limited.common
+    return {"lane": limited.lane or None, "mode": limit.mode, "places": _bounded(limit.value), "taken": limited.n_taken,
+            "taken_by_other_workers": common.n_elsewhere() if common is not None else 0, "waiting": limited.n_waiting,
+            "max_waiting": limited.max_waiting, "why": limit.why}
+
+
+def _breaker(health: Health, now: float) -> Json:
+    breaker, left_s = health.breaker, health.alone_until - now
+    report: Json = {
+        "model": health.model[:MAX_NAME] if health.model else None, "is_enabled": breaker.is_enabled,
+        "state": breaker.state.value, "why": breaker.why, "failures_in_row": breaker.n_failed_in_row}
+    if left_s > 0:
+        report["left_alone_s"], report["left_alone_why"] = left_s, health.why_alone
+    return report
+
+
+def _route(route: Route, now: float) -> Json:
+    report: Json = {"hedging": _hedging(route.hedging, now)}
+    if route.picking is not None:
+        report["picking"] = _picking(route.picking, now)
+    return report
+
+
+def _hedging(hedging: Hedging, now: float) -> Json:
+    budget = hedging.budget
+    budget.turn(now)
+    report: Json = {
+        "mode": hedging.config.mode, "hedged_ratio": budget.hedged_share(now), "hedge_budget_ratio": hedging.config.budget,
+        "extra_ratio": budget.extra_share(now), "extra_budget_ratio": budget.share}
+    if hedging.is_on:
+        report["slow"] = hedging.slow_now(now)
+        report["due"] = hedging.due_now()
+    return report
+
+
+def _picking(picking: Picking, now: float) -> Json:
+    return {"affinity": picking.config.affinity.mode, "known_blocks": picking.n_blocks,
+            "ejected": dict(picking.ejected(now))}
+
+
+def _admission(admit: Admission, now: float) -> Json:
+    strain = admit.places.strain
+    return {"places": _places(admit.places), "is_shedding": admit.is_shedding(now),
+            "strain": {"loop_late_ms": _ms(strain.late_s) or 0.0, "cpu_ratio": strain.busy},
+            "tenants": {tenant.name: _tenant(tenant, now) for tenant in admit.tenants.newest(MAX_TENANTS)}}
+
+
+def _places(places: Places) -> Json:
+    common = places.common
+    report: Json = {
+        "most": places.n_places if places.n_places < UNLIMITED else None, "taken": places.n_taken,
+        "taken_by_other_workers": common.n_elsewhere() if common is not None else 0, "waiting": places.n_waiting,
+        "waiting_by": dict(places.depths())}
+    if places.lanes is not None:
+        report["lanes"] = [{"lane": lane.name, "running": lane.n_running, "entitled": lane.n_entitled,
+                            "prefilling": lane.n_prefilling, "waiting": lane.queue.n} for lane in places.lanes.all]
+    return report
+
+
+def _tenant(tenant: Tenant, now: float) -> Json:
+    share = tenant.share
+    return {"tier": tenant.config.tier.value, "weight": share.weight, "served_tokens_by_weight": round(share.served),
+            "running": share.n_running, "waiting": share.n_waiting,
+            "left": {limit: {"left": max(0.0, its), "most": most} for limit, (its, most) in tenant.quota.left(now).items()}}
+
+
+def _ms(seconds: float) -> float | None:
+    """Milliseconds; None where nothing is known yet (0), or there is no end."""
+    return round(seconds * 1e3, 3) if 0 < seconds < inf else None
+
+
+def _bounded(value: float) -> float | None:
+    return value if value < inf else None
