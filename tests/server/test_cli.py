@@ -124,8 +124,8 @@ def test_check_and_serve_point_out_an_upstream_that_nothing_leads_to(
     file.write_text("upstreams: {a: {kind: simulated}, spare: {kind: simulated}}\nroutes: {m: [a]}\n")
     for command in (["check", str(file)], ["serve", "--check", "--config", str(file)]):
         assert main(command) == 0
-        assert capsys.readouterr().err == (f"{file}: warning: upstreams.spare: no route leads to it: add it to the `upstreams` "
-                                           "of one, or leave it out\n")
+        assert capsys.readouterr().err == (f"{file}: warning: upstreams.spare: no route leads to it: add it to the "
+                                           "`upstreams` of one, or leave it out\n")
 
 
 def test_init(capsys: pytest.CaptureFixture[str]) -> None:

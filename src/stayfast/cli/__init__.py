@@ -18,7 +18,8 @@ exit status:
   2    wrong usage
   3    the address to listen on is taken or not ours
   4    the workers cannot be started
-  5    there was nothing to do: `cache purge` met no answer, `warm` asked what no cache keeps
+  5    there was nothing to do: `cache purge` met no answer, `warm` asked what no cache keeps,
+       `prove` was not given the data that a proof needs
   78   the settings are wrong
 """
 
