@@ -10,7 +10,7 @@ import pytest
 
 from stayfast.lab.load.arrivals import Constant, Gamma
 from stayfast.lab.load.lengths import Constant as Always
-from stayfast.lab.load.measure import Origin, Plan, perform, progress
+from stayfast.lab.load.measure import Origin, Plan, Progress, perform, progress
 from stayfast.lab.load.result import Error, Mode, Result, Sample, Slo, Subject
 from stayfast.lab.load.runner import LEAD_S, Asking, Runner
 from stayfast.lab.load.schedule import Limit, TurnsConfig, Workload
@@ -284,17 +284,18 @@ def test_timers_that_ran_are_not_counted_as_cancelled() -> None:
 
 def test_progress_says_what_happens() -> None:
     """Sent, on their way, failed; and that nothing more is sent once the schedule is through."""
-    lines: list[str] = []
+    seen: list[Progress] = []
 
     def watch(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
         for at_s in (5.01, 10.5):
-            loop.call_at(loop.time() + at_s + LEAD_S, lambda seconds: lines.append(progress(runner, seconds)), at_s)
+            loop.call_at(loop.time() + at_s + LEAD_S, lambda seconds: seen.append(progress(runner, seconds)), at_s)
 
     measured(PLAN, lambda loop: [Fake(loop, lambda _: 1.0)], watch)
-    assert "5 s  running: 51 sent" in lines[0]
-    assert "10 on their way, 0 failed" in lines[0]
-    assert "waiting for the last answers: 100 sent" in lines[1]
+    assert seen[0].words()[:3] == ["51 of 100 sent", "0 failed", "10 on their way"]
+    assert seen[0].share == pytest.approx(0.5, abs=0.02)
+    assert seen[1].words() == ["waiting for the last 5 of 100 answers", "0 failed"]
+    assert seen[1].share == 1.0
 
 
 def test_a_plan_needs_an_end() -> None:

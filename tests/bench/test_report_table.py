@@ -58,7 +58,7 @@ def test_figures_of_the_table_are_those_of_the_run() -> None:
     """p50 and p99 of the headline; p99.9 of a few answers is a dash."""
     run = Measured(result(Scenario(n=400, error_share=0.0)))
     line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
-    cells = re.split(r" {2,}", line[38:].strip())
+    cells = re.split(r" {2,}", line[31:].strip())
     spread = run.spreads["ttft_sched"]
     assert (cells[0], cells[3], cells[4]) == (amounts.seconds(spread.at(0.5)), amounts.seconds(spread.at(0.99)), "-")
 
@@ -67,7 +67,7 @@ def test_a_rank_among_the_failed_says_so() -> None:
     """5 % failed: p50 and p90 are of answers, p99 and the maximum are not there, in the table, a sweep's line, the page."""
     run = Measured(result(Scenario(error_share=0.05, bad_factor=1.0)))
     line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
-    cells = re.split(r" {2,}", line[38:].strip())
+    cells = re.split(r" {2,}", line[31:].strip())
     spread = run.spreads["ttft_sched"]
     assert cells[:2] == [amounts.seconds(spread.at(0.5)), amounts.seconds(spread.at(0.9))]
     assert cells[3:] == ["failed"] * 3

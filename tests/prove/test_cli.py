@@ -79,16 +79,29 @@ def test_a_set_up_that_failed_is_told_with_its_words(capsys: pytest.CaptureFixtu
 
 def test_what_needs_data_is_left_out_of_a_run_of_all(monkeypatch: pytest.MonkeyPatch,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said, and changes no exit status; asked for by name, or with the data, it counts."""
+    """It is said, and changes no exit status; with the data it counts."""
     needy = Fake("needy", FALLS_SHORT, needs="needs --data DIR")
     monkeypatch.setattr("stayfast.cli.prove.claims", lambda: {"good": Fake("good"), "needy": needy})
     assert main(["prove", "--all"]) == 0
     said = capsys.readouterr()
-    assert "skipped: needs --data DIR" in said.err
-    assert said.err.splitlines()[-1].endswith("neither held nor short: needy")
+    assert "good (1 of 2):" in said.err
+    assert "needy: not run: needs --data DIR" in said.err
+    assert "neither held nor short: needy" in said.err.splitlines()[-1]
     assert "needy" not in said.out
-    assert main(["prove", "needy"]) == main(["prove", "--all", "--data", "/"]) == 1
-    assert "needs --data DIR" in capsys.readouterr().out
+    assert main(["prove", "--all", "--data", "/"]) == 1
+
+
+@pytest.mark.parametrize(("names", "status"), [(["needy"], 5), (["good", "needy"], 5), (["needy", "bad"], 1)])
+def test_what_needs_data_and_is_asked_for_by_name_is_not_run(names: list[str], status: int, monkeypatch: pytest.MonkeyPatch,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """It has neither held nor fallen short: an exit status of its own, unless another one did fall short."""
+    needy = Fake("needy", FALLS_SHORT, needs="needs --data DIR")
+    monkeypatch.setattr("stayfast.cli.prove.claims", lambda: {**fakes(), "needy": needy})
+    assert main(["prove", *names]) == status
+    said = capsys.readouterr()
+    assert "needy: not run: needs --data DIR" in said.err
+    assert "--data names its folder" in said.err
+    assert "needy" not in said.out
 
 
 def test_json_has_every_figure_with_its_goal_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:

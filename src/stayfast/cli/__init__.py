@@ -18,7 +18,8 @@ exit status:
   2    wrong usage
   3    the address to listen on is taken or not ours
   4    the workers cannot be started
-  5    there was nothing to do: `cache purge` met no answer, `warm` asked what no cache keeps
+  5    there was nothing to do: `cache purge` met no answer, `warm` asked what no cache keeps,
+       `prove` was not given the data that a proof needs
   78   the settings are wrong
 """
 
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", help="TCP port; 0 takes a free one")
     serve.add_argument("--workers", metavar="N", help="processes that share the port")
     serve.add_argument("--model", metavar="PATH", help="a GGUF file for the embedded engine")
+    serve.add_argument("--log-format", metavar="FORMAT", help="auto (text on a terminal), text or json")
     serve.add_argument("--check", action="store_true", help="check the settings and exit")
     serve.add_argument("--worker", help=argparse.SUPPRESS)  # n/N: one of a parent's workers
 

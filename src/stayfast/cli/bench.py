@@ -22,8 +22,9 @@ from stayfast import __version__
 from stayfast.cli import Command, say
 from stayfast.cli.bench_options import DEFAULT_TARGET, RUN_EXAMPLES, Misused, add_run_options, job_of, subjects
 from stayfast.cli.bench_session import Session, SocketSession, VirtualSession
+from stayfast.cli.terminal import ProgressLine, ink_of_output, time_left
 from stayfast.core.clock import SystemClock
-from stayfast.core.units import said, seconds_in
+from stayfast.core.units import seconds_in
 from stayfast.lab.load import faults, selftest
 from stayfast.lab.load.faults import SCENARIOS, Control, FaultsConfig, NoSimulator, Row, Scenario, Table
 from stayfast.lab.load.measure import Origin
@@ -96,7 +97,7 @@ def _run(given: argparse.Namespace) -> int:
     for assertion in job.assertions:
         if assertion.is_doubtful:
             say(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
-    ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=variables.get("NO_COLOR"))
+    ink = ink_of_output()
     origin = Origin(command_line(given.words), machine())
     session: Session
     if given.virtual:
@@ -110,7 +111,7 @@ def _run(given: argparse.Namespace) -> int:
     sys.stdout.write(table.report(runs, ink) + session.cost)
     compared = None
     if job.sweep is not None:
-        sys.stdout.write(told(job.sweep, session.steps) + "\n")
+        sys.stdout.write(_fitting(told(job.sweep, session.steps).splitlines(), ink))
     elif len(runs) == 2:
         compared = compare(runs[0], runs[1], Random(job.plan.seed))
         sys.stdout.write(table.comparison(compared, ink))
@@ -141,14 +142,14 @@ def _compare(given: argparse.Namespace) -> int:
         found = compare(runs[0], runs[1], Random(int(given.seed)), config)
     except ValueError as why:
         raise Misused(str(why)) from None
-    sys.stdout.write(table.comparison(found, _ink()))
+    sys.stdout.write(table.comparison(found, ink_of_output()))
     _write_html(runs, given.html, found)
     return found.exit_status
 
 
 def _report(given: argparse.Namespace) -> int:
     runs = _loaded(given.files)
-    sys.stdout.write(table.report(runs, _ink()))
+    sys.stdout.write(table.report(runs, ink_of_output()))
     _write_plain(runs, None, given.csv)
     _write_html(runs, given.html)
     return 0
@@ -163,12 +164,12 @@ def _selftest(given: argparse.Namespace) -> int:
         raise Misused("selftest takes a rate of at most 100000 and at most 3600 seconds")
     allow_sockets()
     found = uvloop.run(selftest.selftest(SystemClock(), rate_rps=rate_rps, seconds=seconds))
-    sys.stdout.write("\n".join(selftest.lines(found)) + "\n")
+    sys.stdout.write(_fitting(selftest.lines(found), ink_of_output(), hanging=13))
     return 0 if found.result.health.is_valid else EXIT_BAD
 
 
-def _ink() -> Ink:
-    return Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"))
+def _fitting(lines: Iterable[str], ink: Ink, hanging: int = 2) -> str:
+    return "".join(f"{part}\n" for line in lines for part in ink.wrap(line, hanging))
 
 
 def _loaded(names: Sequence[str]) -> list[Measured]:
@@ -243,28 +244,32 @@ def _faults(given: argparse.Namespace) -> int:
     if given.json is not None and not Path(given.json).absolute().parent.is_dir():
         raise Misused(f"{given.json} cannot be written: its folder does not exist")
     scenarios = _chosen_scenarios(given.only)
-    tell: Callable[[str], None] = (lambda _: None) if given.quiet else say
-    about_s = config.about_s(scenarios, len(targets))
-    tell(f"all of it takes about {said(round(about_s / 60) * 60 if about_s >= 120 else round(about_s))}")
+    about_s, n_runs = config.about_s(scenarios, len(targets)), len(scenarios) * len(targets)
+    line = ProgressLine(is_quiet=given.quiet)
     allow_sockets()
     shown = Table(scenarios, [subject.name for subject, _ in targets])
     rows: list[Row] = []
     status = 0
 
+    def begin(what: str) -> None:
+        share = len(rows) / n_runs
+        line.show([f"run {len(rows) + 1} of {n_runs}", what, f"about {time_left(about_s * (1 - share))} left"], share)
+
     def show(row: Row) -> None:
+        line.clear()
         sys.stdout.write(shown.head() * (not rows) + shown.row(row))
         sys.stdout.flush()
         rows.append(row)
 
     try:
-        uvloop.run(faults.compare(config, scenarios, targets, control, clock, say=tell, on_row=show))
+        uvloop.run(faults.compare(config, scenarios, targets, control, clock, say=begin, on_row=show))
     except NoSimulator as why:
-        say(f"stayfast bench: {why}")
+        line.note(f"stayfast bench: {why}")
         status = EXIT_BAD
     except KeyboardInterrupt:
-        say("stayfast bench: interrupted")
+        line.note("stayfast bench: interrupted")
         status = EXIT_SIGNAL + signal.SIGINT
-    sys.stdout.write(shown.foot(rows) * bool(rows))
+    sys.stdout.write(_fitting(shown.foot(rows).splitlines(), ink_of_output()) * bool(rows))
     if given.json is not None and rows:
         _write(given.json, [msgspec.json.format(msgspec.json.encode({"rows": rows}), indent=1), b"\n"])
     return status or (EXIT_BAD if any(row.invalid for row in rows) else 0)

@@ -5,7 +5,6 @@ policies, on a clock that skips the waiting.
 import asyncio
 import gc
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,8 +12,8 @@ from types import FrameType
 
 import msgspec
 
-from stayfast.cli import say
 from stayfast.cli.bench_options import Job, Misused, at_load
+from stayfast.cli.terminal import ProgressLine, time_left
 from stayfast.core import units
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.load.client import HttpTarget
@@ -32,7 +31,9 @@ from stayfast.testing.simloop import SimLoop, run
 SCENARIO = Source("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
                   'routes: {"*": [provider]}\n')
 PROGRESS_EVERY_S = 0.5, 10.0  # for a person, for a log
-VIRTUAL_PROGRESS_EVERY_S = 60.0, 600.0  # of virtual time
+LOOK_EVERY_S = 0.1
+VIRTUAL_LOOK_EVERY_S = 1.0  # of virtual time
+_WALL = SystemClock()
 _GC_THRESHOLDS = (200_000, 20, 1000)  # at Python's 700, the collector walks through the samples again and again
 
 
@@ -47,15 +48,19 @@ class Session:
         self._job = job
         self._origin = origin
         self._is_quiet = is_quiet
+        self._line = ProgressLine(is_quiet=is_quiet)
         self._runner: Runner | None = None
-        self._began_at = 0.0
+        self._began_at = self._wall_at = 0.0
+        self._step = ""  # of a sweep
 
     def _plans(self) -> Iterator[tuple[Plan, float]]:
         """One plan, or those of a sweep, with their loads."""
         if self._job.sweep is None:
             yield self._job.plan, 0.0
         else:
-            for at in self._job.sweep.steps():
+            n = len(self._job.sweep.loads)
+            for number, at in enumerate(self._job.sweep.steps(), 1):
+                self._step = f"step {number}{f' of {n}' if n else ''} ({self._job.sweep.label(at)})"
                 yield at_load(self._job, at), at
 
     def _add(self, results: Sequence[Result], at: float) -> bool:
@@ -74,14 +79,26 @@ class Session:
         self.steps.append(step_of(sweep, at, Measured(result)))
         return not (self.interrupted_by or (not sweep.loads and is_enough(self.steps)))
 
-    async def _watch(self, clock: Clock, every_s: tuple[float, float], before: str = "") -> None:
-        is_terminal = sys.stderr.isatty()
+    async def _watch(self, clock: Clock, look_every_s: float) -> None:
+        """Show how far the run is, by the clock that it runs on; the time left is this machine's."""
+        every_s = PROGRESS_EVERY_S[0 if self._line.is_terminal else 1]
+        shown_at = _WALL.now()
         while True:
-            await asyncio.sleep(every_s[0] if is_terminal else every_s[1])
-            if self._runner is not None:
-                line = before + progress(self._runner, clock.now() - self._began_at)
-                sys.stderr.write(f"\r\x1b[K{line}" if is_terminal else f"{line}\n")
-                sys.stderr.flush()
+            await asyncio.sleep(look_every_s)
+            wall = _WALL.now()
+            if self._runner is None or wall - shown_at < every_s:
+                continue
+            shown_at = wall
+            now = progress(self._runner, clock.now() - self._began_at)
+            first, *others = now.words()
+            left = ""
+            if now.share and not now.is_waiting:
+                left = f"{time_left((wall - self._wall_at) * (1 - now.share) / now.share)} left"
+            self._line.show([self._step, first, left, *others], now.share)
+
+    def _begin(self, runner: Runner, clock: Clock) -> None:
+        self._runner = runner
+        self._began_at, self._wall_at = clock.now(), _WALL.now()
 
 
 class SocketSession(Session):
@@ -97,21 +114,18 @@ class SocketSession(Session):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
         async with asyncio.TaskGroup() as group:
-            watching = None if self._is_quiet else group.create_task(self._watch(self._clock, PROGRESS_EVERY_S))
+            watching = None if self._is_quiet else group.create_task(self._watch(self._clock, LOOK_EVERY_S))
             for plan, at in self._plans():
                 prompts = Prompts(plan.seed, plan.workload.n_system)
                 subjects = [(subject, HttpTarget(subject.name, config, prompts, self._clock))
                             for subject, config in self._job.subjects]
-                if not self._add(await perform(plan, subjects, self._clock, self._origin, on_start=self._begin), at):
+                results = await perform(plan, subjects, self._clock, self._origin,
+                                        on_start=lambda runner: self._begin(runner, self._clock))
+                if not self._add(results, at):
                     break
             if watching is not None:
                 watching.cancel()
-        if not self._is_quiet and sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[K")
-
-    def _begin(self, runner: Runner) -> None:
-        self._runner = runner
-        self._began_at = self._clock.now()
+        self._line.clear()
 
     def _interrupt(self, number: int) -> None:
         if self._runner is None:
@@ -119,7 +133,7 @@ class SocketSession(Session):
         if self.interrupted_by:
             self._runner.cut()
         else:
-            say("\nstayfast bench: no more is sent; waiting for the answers on their way (again: do not wait)")
+            self._line.note("stayfast bench: no more is sent; waiting for the answers on their way (again: do not wait)")
             self.interrupted_by = number
             self._runner.stop()
 
@@ -141,6 +155,7 @@ class VirtualSession(Session):
             for plan, at in self._plans():
                 if not self._add([self._once(plan)], at):
                     break
+        self._line.clear()
         n, cpu_s = sum(len(result.samples) for result in self.results), clock.cpu() - cpu_before_s
         all_s, each_s, took_s = map(units.seconds, (cpu_s, cpu_s / max(1, n), clock.now() - began_at))
         self.cost = f"  cost      {all_s} of CPU in {took_s} on this machine: {each_s} of CPU a request\n"
@@ -153,17 +168,17 @@ class VirtualSession(Session):
             subject = msgspec.structs.replace(subject, name="virtual", url=self._where)
             async with asyncio.TaskGroup() as group:
                 watching = None if self._is_quiet else group.create_task(
-                    self._watch(loop, VIRTUAL_PROGRESS_EVERY_S, "virtual "))
+                    self._watch(loop, VIRTUAL_LOOK_EVERY_S))
                 [result] = await perform(plan, [(subject, target)], loop, self._origin, is_virtual=True,
-                                         on_start=self._begin)
+                                         on_start=lambda runner: self._start(runner, loop))
                 if watching is not None:
                     watching.cancel()
             return result
 
         return run(on)
 
-    def _begin(self, runner: Runner) -> None:
-        self._runner = runner
+    def _start(self, runner: Runner, loop: SimLoop) -> None:
+        self._begin(runner, loop)
         if self.interrupted_by:
             runner.stop()
 

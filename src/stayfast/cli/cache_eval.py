@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stayfast.cli import say
-from stayfast.lab.report.table import Ink
+from stayfast.cli.terminal import ink_of_output
 from stayfast.lab.semantic_eval.evaluate import Evaluation, Unreadable, evaluate, of_classes, of_pairs
 from stayfast.lab.semantic_eval.report import as_text, page
 from stayfast.policy.cache.calibration import LEAST_LABELS
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:
-        sys.stdout.write(as_text(found, Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"))))
+        sys.stdout.write(as_text(found, ink_of_output()))
     return 0
 
 

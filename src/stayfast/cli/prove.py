@@ -14,23 +14,24 @@ from typing import Any, TextIO
 import msgspec
 import uvloop
 
-from stayfast.cli import say
+from stayfast.cli import EXIT_NOTHING_TO_DO, say
 from stayfast.cli.bench import allow_sockets, machine
-from stayfast.core.clock import SystemClock
+from stayfast.cli.terminal import ProgressLine, ink_of_output, time_left
+from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.claims.registry import claims
 from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, as_json, as_text
-from stayfast.lab.report.table import Ink
-from stayfast.settings import environment
 
 EXIT_FALLS_SHORT = 1
 EXIT_USAGE = 2
+EXIT_NEEDS_DATA = EXIT_NOTHING_TO_DO
 EXIT_BY_SIGNAL = 128  # and its number
 MAX_SEED = 2**32 - 1  # the simulator's
+_LEAST_FOR_ESTIMATE = 3  # proofs that are over before the time of the others is guessed at
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the proofs named; 0 when all hold, 1 when one falls short, 130 when interrupted. Of all, those that need data
-    which was not named are skipped."""
+    """Run the proofs named; 0 when all hold, 1 when one falls short, 5 when one could not be run for want of data, 130 when
+    interrupted. Of all, those that need data which was not named are skipped."""
     known = claims()
     if arguments.list:
         sys.stdout.write("".join(f"{name:10} {claim.says}\n" for name, claim in known.items()))
@@ -75,19 +76,21 @@ def _lock() -> TextIO:
 
 
 def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
-    conditions = Conditions(arguments.quick, arguments.seed, lambda told: say(f"  {told}"),
-                            None if arguments.data is None else Path(arguments.data))
-    ink = Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"))
+    run = _Run(asked, SystemClock())
+    data = None if arguments.data is None else Path(arguments.data)
+    conditions = Conditions(arguments.quick, arguments.seed, run.show, data)
+    ink = ink_of_output()
     allow_sockets()
     told: list[dict[str, Any]] = []
-    hold, skipped = True, []
+    hold, without_data = True, []
     for claim in asked:
-        say(f"{claim.name}:")
-        finding = _found(claim, conditions, skips=arguments.all)
+        run.begin(claim)
+        finding = _found(claim, conditions, run)
         if finding is None:
-            skipped.append(claim.name)
+            without_data.append(claim.name)
             continue
         hold = hold and finding.holds
+        run.line.clear()
         if arguments.json:
             told.append(as_json(claim, finding, conditions, machine(), SystemClock().wall()))
         else:
@@ -95,19 +98,51 @@ def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
             sys.stdout.flush()
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
-    if skipped:
-        say(f"stayfast prove: skipped for want of data, and neither held nor short: {', '.join(skipped)}")
-    return 0 if hold else EXIT_FALLS_SHORT
+    if without_data:
+        run.line.note(f"stayfast prove: not run for want of data, and neither held nor short: {', '.join(without_data)}; "
+                      "--data names its folder (docs/proofs.md)")
+    if not hold:
+        return EXIT_FALLS_SHORT
+    return EXIT_NEEDS_DATA if without_data and not arguments.all else 0
 
 
-def _found(claim: Claim, conditions: Conditions, *, skips: bool) -> Finding | None:
-    """Its finding; None: it needs data that nobody named, and may be skipped."""
+class _Run:
+    """Which of the proofs is running, and how far it is: lines, or one line of a terminal that is rewritten."""
+
+    def __init__(self, asked: Sequence[Claim], clock: Clock) -> None:
+        self.line = ProgressLine()
+        self._asked, self._clock = asked, clock
+        self._began_at = clock.now()
+        self._n_begun = 0
+        self._name = ""
+
+    def begin(self, claim: Claim) -> None:
+        self._n_begun += 1
+        self._name = claim.name
+        of = f" ({self._n_begun} of {len(self._asked)})" if len(self._asked) > 1 else ""
+        if self.line.is_terminal:
+            self.show("begins")
+        else:
+            self.line.note(f"{claim.name}{of}:")
+
+    def show(self, what: str) -> None:
+        """What the proof does now. From any thread, but from one at a time."""
+        if not self.line.is_terminal:
+            self.line.note(f"  {what}")
+            return
+        n, n_over = len(self._asked), self._n_begun - 1
+        left = ""
+        if n_over >= _LEAST_FOR_ESTIMATE:  # a proof takes from a second to minutes: a mean is better than nothing
+            left = f", about {time_left((self._clock.now() - self._began_at) / n_over * (n - n_over))} left"
+        self.line.show([f"{self._n_begun} of {n}{left}" * (n > 1), f"{self._name}: {what}"], n_over / n if n > 1 else None)
+
+
+def _found(claim: Claim, conditions: Conditions, run: _Run) -> Finding | None:
+    """Its finding; None: it was not run, as it needs data that nobody named."""
     try:
         return uvloop.run(_until_signal(claim, conditions))
     except NeedsData as missing:
-        if not skips:
-            return Finding((), spoiled=str(missing))
-        say(f"  skipped: {missing}")
+        run.line.note(f"{claim.name}: not run: {missing}")
         return None
     except SetUpFailed as failed:
         return Finding((), spoiled=str(failed))
@@ -123,5 +158,6 @@ async def _until_signal(claim: Claim, conditions: Conditions) -> Finding:
     except asyncio.CancelledError as cancelled:
         number, word = ((signal.SIGTERM, "terminated") if signal.SIGTERM in cancelled.args else
                         (signal.SIGINT, "interrupted"))
+        sys.stderr.write("\n" * sys.stderr.isatty())  # the line of progress stays as it was
         say(f"stayfast prove: {word}; what it had started is ended")
         os._exit(EXIT_BY_SIGNAL + number)  # a thread that computes in virtual time would be waited for, for minutes

@@ -114,9 +114,10 @@ class Given:
         self.overrides = overrides(variables)
         self._file: str | None = arguments.config
         self._running: Settings | None = None
-        for name, path in (("host", ("server", "host")), ("port", ("server", "port")), ("workers", ("workers",))):
+        for name, path in (("host", ("server", "host")), ("port", ("server", "port")), ("workers", ("workers",)),
+                           ("log_format", ("log", "format"))):
             if (text := getattr(arguments, name)) is not None:
-                self.overrides.append(Override(path, text, f"--{name}"))
+                self.overrides.append(Override(path, text, f"--{name.replace('_', '-')}"))
 
     def find(self) -> Source:
         return find(self._file, self.variables)

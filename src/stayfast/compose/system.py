@@ -1,9 +1,11 @@
 """Settings in, a system out; read it as a parts list. Nothing here runs yet."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Literal
 
 from stayfast.compose.aggregate import Together, Turns
 from stayfast.compose.caching import (
@@ -53,7 +55,7 @@ from stayfast.pipeline.timing.timeouts import Alarms
 from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
-from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream
+from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream, environment
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embedder import Embedding
 from stayfast.turns.function import find
@@ -67,6 +69,7 @@ from stayfast.workers.channels import Siblings
 from stayfast.workers.shared_memory import common_words
 from stayfast.workers.sync import AsOne, as_one
 
+STANDARD_OUTPUT = 1
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 
 
@@ -105,7 +108,11 @@ def slo_bounds_s(settings: Settings) -> dict[str, list[float]]:
 
 
 def log_config(settings: Settings) -> LogConfig:
-    return LogConfig(level=settings.log.level, requests=settings.log.requests)
+    """How to log; text and its colours are for terminals."""
+    log, is_terminal = settings.log, os.isatty(STANDARD_OUTPUT)
+    form: Literal["json", "text"] = ("text" if is_terminal else "json") if log.format == "auto" else log.format
+    return LogConfig(level=log.level, requests=log.requests, form=form,
+                     has_colour=is_terminal and not environment().get("NO_COLOR"), fd=STANDARD_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)

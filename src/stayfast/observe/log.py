@@ -1,4 +1,5 @@
-"""One JSON line a request. The loop only appends to a list: a thread writes, so a slow disk or a full pipe delays nobody.
+"""One line a request: JSON, or text for a person at a terminal (`observe.log_text`). The loop only appends to a list: a
+thread writes, so a slow disk or a full pipe delays nobody.
 
 No prompt, answer or key is ever in a fact, so none can be in a line.
 """
@@ -9,6 +10,7 @@ import select
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -31,6 +33,7 @@ from stayfast.core.events import (
     StoreChanged,
     TurnFailed,
 )
+from stayfast.observe.log_text import TextLines
 
 _OF_NO_LINE = (AttemptDone, ConnectionReused, StoreAsked)  # of those that every request brings
 ONCE_IN_S = 10.0  # for kinds of lines that an attacker, or one full table, could make thousands of a second
@@ -39,10 +42,13 @@ SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What is logged, and where to. `max_pending_bytes` bounds what waits for a slow reader; beyond it lines are counted."""
+    """What is logged, how, and where to. `max_pending_bytes` bounds what waits for a slow reader; beyond it lines are
+    counted. has_colour: of text."""
 
     level: str = "info"  # the least severe kind of line that is written
     requests: bool = True
+    form: Literal["json", "text"] = "json"
+    has_colour: bool = False
     fd: int = 1
     flush_every_s: float = 0.05
     max_pending_bytes: int = 8 * 1024 * 1024
@@ -96,7 +102,8 @@ class LineWriter:
         lines, self._lines = self._lines, []  # the swap is one bytecode's work: the loop appends to one list or the other
         n_dropped = self.n_dropped
         if n_dropped > self._n_told:
-            lines.append(msgspec.json.encode({"event": "log_lines_dropped", "n": n_dropped - self._n_told}) + b"\n")
+            line = {"event": "log_lines_dropped", "n": n_dropped - self._n_told}
+            lines.append(encoder_of(self._config).encode(line) + b"\n")
             self._n_told = n_dropped
         if not lines:
             return
@@ -184,12 +191,12 @@ class LogSink:
         self.configure(config)
         self._writer = writer
         self._clock = clock
-        self._encoder = msgspec.json.Encoder()
         self._crowded: dict[str, tuple[float, int]] = {}  # by event: when its last line was, and how many are not in one
 
     def configure(self, config: LogConfig) -> None:
-        """Another level, or request lines on or off; the file stays."""
+        """Another level or format, or request lines on or off; the file stays."""
         self._config = config
+        self._encoder = encoder_of(config)
         self._least = SEVERITY[config.level]
 
     def take(self, facts: Sequence[Fact]) -> None:
@@ -262,6 +269,11 @@ class LogSink:
 
     def _line(self, line: object) -> None:
         self._writer.write(self._encoder.encode(line) + b"\n")
+
+
+def encoder_of(config: LogConfig) -> msgspec.json.Encoder | TextLines:
+    """What makes a line of a struct or a mapping."""
+    return TextLines(config.fd, has_colour=config.has_colour) if config.form == "text" else msgspec.json.Encoder()
 
 
 def _severity(status: int) -> int:

@@ -12,6 +12,7 @@ OVERRIDES = (
     ("STAYFAST_HOST", ("server", "host")),
     ("STAYFAST_WORKERS", ("workers",)),
     ("STAYFAST_LOG", ("log", "level")),
+    ("STAYFAST_LOG_FORMAT", ("log", "format")),
 )
 
 

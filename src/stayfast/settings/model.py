@@ -169,10 +169,13 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Lines of JSON on standard output. They never hold prompts, answers or keys."""
+    """Lines on standard output. They never hold prompts, answers or keys."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], About("The least severe kind of line written.")] = "info"
     requests: Annotated[bool, About("One line a request.")] = True
+    format: Annotated[Literal["auto", "text", "json"], About(
+        "json: one object a line, with everything. text: a short line for a person, in colour on a terminal unless NO_COLOR "
+        "is set. auto: text on a terminal, else json.")] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,17 +128,18 @@ def ratio(value: float, n: float) -> float:
 
 
 MAX_NAME = 76  # characters; longer names take a second line
+LEAST_NAME = 24
 MAX_LINE = 150
 
 
 def as_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str], ink: Ink) -> str:
     """The claim, its figures in columns, and the verdict."""
-    lines = ["", ink.bold(claim.says), *_table(finding.figures, ink)]
+    lines = ["", *ink.painted(ink.bold, claim.says), *_table(finding.figures, ink)]
     for note in finding.notes:
-        lines += _indented(note)
+        lines += _indented(note, ink)
     if finding.spoiled is not None:
-        lines += [f"  {ink.red('proves nothing')}:", *_indented(finding.spoiled)]
-    lines += _indented(", ".join(f"{name} {value}" for name, value in machine.items()))
+        lines += [f"  {ink.red('proves nothing')}:", *_indented(finding.spoiled, ink)]
+    lines += _indented(", ".join(f"{name} {value}" for name, value in machine.items()), ink)
     extent = "quick run, " if conditions.is_quick else ""
     lines.append(f"{claim.name}: {_verdict(ink, holds=finding.holds)} ({extent}seed {conditions.seed})")
     return "\n".join(lines) + "\n"
@@ -154,23 +155,28 @@ def as_json(claim: Claim, finding: Finding, conditions: Conditions, machine: Map
 
 
 def _table(figures: Sequence[Figure], ink: Ink) -> list[str]:
-    """A line a figure; columns as wide as they must be."""
-    rows = [(textwrap.wrap(figure.name, MAX_NAME), _number(figure.value), figure.unit, _spread(figure), _goal(figure))
-            for figure in figures]
-    width = max((len(line) for name, *_ in rows for line in name), default=0)
-    value, unit, spread, goal = (max((len(row[column]) for row in rows), default=0) for column in (1, 2, 3, 4))
+    """A line a figure; columns as wide as they must be, and the names as wide as what these leave of the line."""
+    cells = [(_number(figure.value), figure.unit, _spread(figure), _goal(figure)) for figure in figures]
+    value, unit, spread, goal = (max((len(row[column]) for row in cells), default=0) for column in range(4))
+    taken = 2 + 2 + value + 1 + unit + 2 + spread + 2 + goal + 2 + len("falls short")
+    room = MAX_NAME if ink.width is None else min(MAX_NAME, ink.width - taken)
+    stands_alone = room < LEAST_NAME  # the name, in lines above its figures
+    names = [textwrap.wrap(figure.name, MAX_NAME if stands_alone else room) for figure in figures]
+    width = 2 if stands_alone else max((len(line) for name in names for line in name), default=0)
     lines = []
-    for figure, (name, *row) in zip(figures, rows, strict=True):
+    for figure, name, row in zip(figures, names, cells, strict=True):
         mark = "" if figure.goal is None else _verdict(ink, holds=figure.holds)
-        lines += [f"  {line}" for line in name[:-1]]
-        lines.append(f"  {name[-1]:{width}}  {row[0]:>{value}} {row[1]:{unit}}  {row[2]:{spread}}  {row[3]:{goal}}  {mark}"
+        above, last = (name, "") if stands_alone else (name[:-1], name[-1])
+        lines += [f"  {line}" for line in above]
+        lines.append(f"  {last:{width}}  {row[0]:>{value}} {row[1]:{unit}}  {row[2]:{spread}}  {row[3]:{goal}}  {mark}"
                      .rstrip())
     return lines
 
 
-def _indented(text: str) -> list[str]:
+def _indented(text: str, ink: Ink) -> list[str]:
     """In lines that fit; line breaks stay."""
-    return [f"  {part}" for line in text.splitlines() for part in textwrap.wrap(line, MAX_LINE)]
+    room = MAX_LINE if ink.width is None else min(MAX_LINE, max(40, ink.width - 2))
+    return [f"  {part}" for line in text.splitlines() for part in textwrap.wrap(line, room)]
 
 
 def _verdict(ink: Ink, *, holds: bool) -> str:

@@ -214,17 +214,18 @@ class Table:
 
     def __init__(self, scenarios: Sequence[Scenario], targets: Sequence[str]) -> None:
         self._scenarios = scenarios
-        named = [("scenario", "target", "first token"), *((scenario.name, "", "") for scenario in scenarios),
+        named = [("scenario", "target", "first"), *((scenario.name, "", "") for scenario in scenarios),
                  *(("", target, "") for target in targets)]
         self._widths = [max(map(len, column)) for column in zip(*named, strict=True)]
 
     def head(self) -> str:
-        return self._line(("scenario", "target", "to the"), ("p50", "p95", "p99", "failed"), "calls a request")
+        return self._line(("scenario", "target", "token"), ("p50", "p95", "p99", "failed"), "calls")
 
     def row(self, one: Row) -> str:
         cells = [*(_said(seconds) for seconds in (one.p50_s, one.p95_s, one.p99_s)),
                  f"{one.n_failed / one.n if one.n else 0.0:.2%}"]
-        return self._line((one.scenario, one.target, one.of), cells, f"{one.calls:.3f}" + "  INVALID" * bool(one.invalid))
+        names = (one.scenario, one.target, one.of.removesuffix(" token"))
+        return self._line(names, cells, f"{one.calls:.3f}" + "  INVALID" * bool(one.invalid))
 
     def foot(self, rows: Sequence[Row]) -> str:
         why = [f"INVALID: {one.scenario}, {one.target}: {'; '.join(one.invalid)}" for one in rows if one.invalid]
@@ -232,7 +233,7 @@ class Table:
 
     def _line(self, names: Sequence[str], cells: Sequence[str], last: str) -> str:
         padded = (f"{name:{width}}" for name, width in zip(names, self._widths, strict=True))
-        return "  ".join([*padded, *(f"{cell:>8}" for cell in cells), last]) + "\n"
+        return "  ".join([*padded, *(f"{cell:>7}" for cell in cells), last]) + "\n"
 
 
 def _said(seconds: float | None) -> str:

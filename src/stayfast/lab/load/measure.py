@@ -7,7 +7,7 @@ What the client knows of itself, and when its figures are its own and not the ta
 A run is invalid when p99 of the lateness of its sends, or of its loop's lag, is more than max(5 ms, 2 % of the median
 TTFT); when it sent fewer requests a second than the schedule asked for, by more than 1 %; or when it ran out of sockets.
 
-A run as it goes, in one line.
+How far a run is.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.units import said
 from stayfast.lab.load.result import Health, Mode, Result, Slo, Subject
-from stayfast.lab.load.runner import Record, RunConfig, Runner, Target, in_turn, rounds
+from stayfast.lab.load.runner import Expected, Record, RunConfig, Runner, Target, in_turn, rounds
 from stayfast.lab.load.schedule import Limit, Shot, Workload, shots
 
 TICK_S = 0.01
@@ -121,6 +121,15 @@ class Plan:
             raise ValueError("the warm-up must not be negative")
 
 
+def _expected(plan: Plan, fixed: Sequence[Shot], n_targets: int) -> Expected:
+    limit = plan.limit
+    if plan.n_concurrent:
+        seconds = None if limit.until_s is None else (limit.until_s + limit.warmup_s) * n_targets
+        return Expected(limit.n_requests and limit.n_requests * n_targets, seconds, is_closed=True)
+    n = len(fixed) * n_targets if plan.workload.turns.n_turns == 1 else None
+    return Expected(n, (max((shot.at_s for shot in fixed), default=0.0) + limit.warmup_s) * n_targets)
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     command: str = ""
@@ -133,6 +142,7 @@ async def perform(plan: Plan, subjects: Sequence[tuple[Subject, Target]], clock:
     config = RunConfig(plan.timeout_s, 0.0 if is_virtual else SPIN_S, plan.limit.until_s, plan.limit.n_requests)
     runner = Runner([target for _, target in subjects], clock, config)
     fixed = [] if plan.n_concurrent else list(shots(plan.workload, plan.seed, plan.limit))
+    runner.expected = _expected(plan, fixed, len(subjects))
     began_at_wall, began_at, cpu_before_s = clock.wall(), clock.now(), cpu_s()
     lag = LoopLag(clock)
     with frozen_garbage():
@@ -258,11 +268,34 @@ def cpu_s() -> float:
     return times.user + times.system
 
 
-def progress(runner: Runner, seconds: float) -> str:
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. `share`: of its sends, from 0 to 1; None where nothing tells."""
+
+    n_sent: int
+    n_done: int
+    n_bad: int
+    n_expected: int | None
+    share: float | None
+    late_s: float  # of the last send
+    is_waiting: bool  # nothing more is sent
+
+    def words(self) -> list[str]:
+        """For people, the most important first."""
+        if self.is_waiting:
+            return [f"waiting for the last {self.n_sent - self.n_done} of {self.n_sent} answers", f"{self.n_bad} failed"]
+        return [f"{self.n_sent}{f' of {self.n_expected}' if self.n_expected else ''} sent", f"{self.n_bad} failed",
+                f"{self.n_sent - self.n_done} on their way", f"last send {self.late_s * 1e3:.1f} ms late"]
+
+
+def progress(runner: Runner, seconds: float) -> Progress:
     """What has been sent and what came back, `seconds` into the run."""
-    records = runner.records
+    records, expected = runner.records, runner.expected
     n_sent, n_done, n_bad = (sum(getattr(record, name) for record in records) for name in ("n_sent", "n_done", "n_bad"))
-    state = "waiting for the last answers" if runner.is_stopped or runner.is_all_sent else "running"
+    shares = [] if expected.seconds is None else [seconds / max(1e-9, expected.seconds)]
+    if expected.is_closed and expected.n_requests:
+        shares.append(n_done / expected.n_requests)
+    is_waiting = runner.is_stopped or runner.is_all_sent
+    share = 1.0 if is_waiting else min(1.0, max(shares)) if shares else None
     late_s = max((record.lateness_s[-1] for record in records if record.lateness_s), default=0.0)
-    return (f"{seconds:5.0f} s  {state}: {n_sent} sent ({n_sent / max(1e-9, seconds):.1f}/s), {n_sent - n_done} on their "
-            f"way, {n_bad} failed, last send {late_s * 1e3:.1f} ms late")
+    return Progress(n_sent, n_done, n_bad, expected.n_requests, share, late_s, is_waiting)

@@ -101,11 +101,21 @@ class RunConfig:
             raise ValueError(f"the time-out must be above 0 and at most 86400 s, not {self.timeout_s:g}")
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How much a run is: requests to send, None where that is not known before, and seconds until the last send."""
+
+    n_requests: int | None
+    seconds: float | None
+    is_closed: bool = False
+
+
 class Runner:
     """One run. Used once, by one task; `stop` and `cut` may be called from anywhere on its loop."""
 
     def __init__(self, targets: Sequence[Target], clock: Clock, config: RunConfig) -> None:
         self.records = [Record() for _ in targets]
+        self.expected = Expected(None, None)
         self.is_stopped = False
         self.is_cut = False
         self.is_all_sent = False  # open loop: the schedule is through

@@ -15,22 +15,22 @@ _N_REASONS = 6
 def as_text(found: Evaluation, ink: Ink) -> str:
     """A line a pass, and why questions were not answered."""
     lines = [ink.bold(f"{amounts.printable(found.name)}: {found.n_questions:,} questions, {found.n_answers:,} answers"),
-             ink.dim(f"one pass each in random order (seed {found.seed}), the cache empty at first, nothing given before "
-                     f"{found.min_labels} labels; {found.embedder}")]
+             *ink.painted(ink.dim, f"one pass each in random order (seed {found.seed}), the cache empty at first, nothing "
+                                   f"given before {found.min_labels} labels; {found.embedder}")]
     if found.n_torn:
-        lines.append(ink.red(f"careful: {found.n_torn} pairs are called different, and the same by way of others"))
+        lines += ink.painted(ink.red, f"careful: {found.n_torn} pairs are called different, and the same by way of others")
     lines += ["", *_text_table("at most wrong", found.calibrated, ink), "",
               *_text_table("fixed threshold", found.fixed, ink), ""]
     others = [f"{why} {n:,}" for why, n in found.calibrated[0].why.items() if why != "hit"]
-    lines.append(f"not answered, at the first: {', '.join(others[:_N_REASONS])}")
+    lines += ink.wrap(f"not answered, at the first: {', '.join(others[:_N_REASONS])}")
     if not any(row.n_hits for row in found.calibrated):
-        lines.append("nothing was proven safe to answer: too few questions, or too few that come again in other words")
+        lines += ink.wrap("nothing was proven safe to answer: too few questions, or too few that come again in other words")
     return "\n".join(lines) + "\n"
 
 
 def _text_table(name: str, rows: Sequence[Row], ink: Ink) -> list[str]:
-    head = ink.dim(f"{name:>16}" + "".join(f"{word:>16}" for word in HEADS))
-    lines = [(row, "".join(f"{cell:>16}" for cell in _cells(row))) for row in rows]
+    head = ink.dim(f"{name:>16}" + "".join(f"{word.removesuffix(' of those'):>12}" for word in HEADS))
+    lines = [(row, "".join(f"{cell:>{12 if n else 16}}" for n, cell in enumerate(_cells(row)))) for row in rows]
     return [head, *(line if row.holds else ink.red(line) for row, line in lines)]
 
 

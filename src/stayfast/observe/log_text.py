@@ -1,0 +1,107 @@
+"""A log line for a person: time, level, event, and of a request what one looks at first, in one line of the terminal.
+
+Nothing is in it that is not in the line of JSON. What others wrote (a model's name, a path, an upstream's words) is shown
+without characters that a terminal would act on.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from stayfast.core.units import printable, seconds
+
+_COLOURS: Final = {"debug": "2", "info": "32", "warning": "33", "error": "1;31"}
+_USUAL_COLUMNS: Final = 80
+_KNOWN: Final = frozenset(("ts", "event", "level", "detail"))
+
+
+class TextLines:
+    """Renders log lines for the terminal at `fd`; where that is none, for one of 80 columns."""
+
+    def __init__(self, fd: int, *, has_colour: bool) -> None:
+        self._fd = fd
+        self._has_colour = has_colour
+
+    def encode(self, line: object) -> bytes:
+        """A struct or a mapping, as it would be encoded in JSON, as a line without its end."""
+        fields: Mapping[str, Any] = msgspec.to_builtins(line)
+        text = _request(fields, self._columns()) if fields["event"] == "request" else _event(fields)
+        return self._coloured(text, _level(fields)).encode(errors="backslashreplace")
+
+    def _coloured(self, text: str, level: str) -> str:
+        if not self._has_colour:
+            return text
+        time, name, rest = text.partition(f" {level:7} ")
+        return f"\x1b[2m{time}\x1b[0m\x1b[{_COLOURS[level]}m{name}\x1b[0m{rest}"
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._fd).columns or _USUAL_COLUMNS
+        except OSError:
+            return _USUAL_COLUMNS
+
+
+def _level(fields: Mapping[str, Any]) -> str:
+    """A request has none of its own: it is a warning where it failed by our fault or an upstream's."""
+    level = fields.get("level") or ("warning" if fields.get("status", 0) >= 500 else "info")
+    return str(level)
+
+
+def _head(fields: Mapping[str, Any]) -> str:
+    at = datetime.fromtimestamp(fields.get("ts", 0.0), UTC).astimezone()
+    return f"{at:%H:%M:%S} {_level(fields):7} "
+
+
+def _event(fields: Mapping[str, Any]) -> str:
+    """Event, fields, detail; as long as it must be, for such lines are few."""
+    told = [str(fields["event"]), *(f"{name}={_word(value)}" for name, value in fields.items()
+                                    if name not in _KNOWN and value is not None)]
+    if fields.get("detail"):
+        told.append(f"- {printable(str(fields['detail']))}")
+    return _head(fields) + " ".join(told)
+
+
+def _request(fields: Mapping[str, Any], columns: int) -> str:
+    """What there is room for, the most important first; the line of one that failed by our fault is never cut."""
+    line = f"{_head(fields)}{fields['status']} {_ms(fields['ms'])}"
+    may_cut = _level(fields) == "info"
+    for part in _parts(fields):
+        if may_cut and len(line) + 1 + len(part) > columns:
+            break
+        line += f" {part}"
+    return line
+
+
+def _parts(fields: Mapping[str, Any]) -> list[str]:
+    """Absent fields have nothing to say."""
+    found = []
+    if "error" in fields:
+        found.append(f"{_word(fields['error'])}{' in ' + fields['over_stage'] if 'over_stage' in fields else ''}")
+    if "path" in fields or "route" in fields:
+        found.append(_word(fields.get("route", fields.get("path"))))
+    elif "model" in fields:
+        found.append(f"model {_word(fields['model'])}")
+    if "upstream" in fields:
+        found.append(f"by {_word(fields['upstream'])}")
+    if fields.get("attempts", 0) > 1:
+        found.append(f"{fields['attempts']} attempts")
+    if "ttft_ms" in fields:
+        found.append(f"ttft {_ms(fields['ttft_ms'])}")
+    found += [f"{name} {_word(fields[name])}" for name in ("cache", "degraded", "shed", "tenant") if name in fields]
+    if "input_tokens" in fields or "output_tokens" in fields:
+        found.append(f"tokens {fields.get('input_tokens', '-')}+{fields.get('output_tokens', '-')}")
+    found.append(_word(fields["request_id"]))
+    return found
+
+
+def _ms(value: float) -> str:
+    return seconds(value / 1e3).replace(" ", "")
+
+
+def _word(value: object) -> str:
+    """One word of a line: what has blanks in it stands in quotes."""
+    text = printable(str(value))
+    return f'"{text}"' if " " in text else text

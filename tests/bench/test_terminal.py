@@ -1,0 +1,124 @@
+"""What `bench` and `prove` look like in a terminal of 80 columns: no line is broken by it, progress is one line."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stayfast.cli.terminal import line_of, time_left
+from stayfast.lab.harness.claim import Conditions, Figure, Finding, as_text
+from stayfast.lab.load.faults import SCENARIOS, Table
+from stayfast.lab.load.faults import Row as FaultsRow
+from stayfast.lab.load.result import Health
+from stayfast.lab.load.stats import Measured
+from stayfast.lab.report import table
+from stayfast.lab.report.compare import CompareConfig, compare
+from stayfast.lab.report.table import Ink
+from tests.bench.synthetic import Scenario, result
+from tests.ports import free_port
+from tests.prove.fakes import Fake
+from tests.terminal import in_terminal
+
+ROOT = Path(__file__).parents[2]
+NARROW = Ink(is_on=False, width=80)
+BENCH = [sys.executable, "-m", "stayfast", "bench"]
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("width", [10, 40, 79, 200])
+def test_a_line_of_progress_fits(width: int, share: float | None) -> None:
+    """What there is no room for is left out, from the end; a bar is there wherever a share is known."""
+    line = line_of(["", "120 of 240 sent", "12 s left", "3 failed", "9 on their way", "late " * 20], share, width)
+    assert len(line) <= width
+    assert line.startswith("[") is (share is not None)
+    if width == 79:
+        assert "120 of 240 sent, 12 s left, 3 failed" in line
+        assert "late" not in line
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (12.4, "13 s"), (99.6, "2 min"), (3599, "1 h 0 min"),
+                                               (4800, "1 h 20 min")])
+def test_the_time_left_is_said_in_its_unit(seconds: float, said: str) -> None:
+    """No seconds of what takes minutes."""
+    assert time_left(seconds) == said
+
+
+def test_tables_fit_80_columns() -> None:
+    """One run, several, two against each other, with every note and long names; none is cut off by it."""
+    verdict = ("its sends were late by 31.4 ms at p99, more than 5.0 ms (the larger of 5 ms and 2 % of the median TTFT): "
+               "the figures are the client's as much as the target's")
+    health = Health(verdict=(verdict,))
+    runs = [Measured(result(Scenario(n=400, ttft_s=ttft_s, error_share=0.05), label=label, health=health))
+            for ttft_s, label in ((0.5, "gateway"), (0.9, "a-name-that-is-long.example:8090"), (0.9, "c=128"))]
+    found = compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=200))
+    texts = [table.report(runs[:1], NARROW), table.report(runs, NARROW), table.comparison(found, NARROW)]
+    for text in texts:
+        assert max(map(len, text.splitlines())) <= 80
+    assert "as much as the target's" in " ".join(texts[0].split())
+    assert "a-name-that-is-long.example:8090\n" in texts[1]
+    assert "regressed" in table.comparison(compare(Measured(result(Scenario(n=800, ttft_s=0.5))), Measured(
+        result(Scenario(n=800, ttft_s=0.9))), Random(1), CompareConfig(n_replicates=200)), NARROW)
+
+
+def test_the_table_of_faults_fits_80_columns() -> None:
+    """With names of targets up to 15 characters."""
+    shown = Table(SCENARIOS, ["stayfast-direct"])
+    rows = [FaultsRow(scenario.name, "stayfast-direct", "first token", 600, 0.2, 12.5, None, 600, 1.251)
+            for scenario in SCENARIOS]
+    assert max(len(line) for text in (shown.head(), *map(shown.row, rows)) for line in text.splitlines()) <= 80
+
+
+def test_a_finding_fits_80_columns() -> None:
+    """The names of figures are wrapped to what the columns leave; nothing is lost."""
+    finding = Finding((Figure("p99 to the first token over sockets, without hedges", 1234567.8, "ms", 1234567.8, low=1e6,
+                              high=2e6), Figure("short", 1.5, "us", 2.0)), ("word " * 40,), "because " * 30)
+    text = as_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 20}, NARROW)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "p99 to the first token over sockets, without hedges" in re.sub(r"\s+", " ", text)
+
+
+def test_bench_in_a_terminal_is_a_line_of_progress_and_a_report_that_fits() -> None:
+    """A real terminal: nothing reaches its last column, and every line of progress was cleared away again."""
+    seen = in_terminal([*BENCH, "--virtual", "--model", "m", "--rate", "100", "--requests", "4000"], cwd=ROOT)
+    assert seen.status == 0, seen.coloured
+    assert max(map(len, seen.lines)) <= 80
+    assert max(map(len, seen.rewritten), default=0) <= 79
+    assert all(re.match(r"\[[#-]+\] +\d+ %  (\d+ of 4000 sent, \d+ s left|waiting for the last)", line)
+               for line in seen.rewritten)
+    assert any("ttft_sched" in line for line in seen.lines)
+    assert not any("sent," in line for line in seen.lines)
+
+
+@pytest.mark.sockets
+def test_bench_over_sockets_shows_how_far_it_is() -> None:
+    """Over again within two seconds, in one line, the time left not rising; what cannot be reached is said below it."""
+    seen = in_terminal([*BENCH, "--target", f"http://127.0.0.1:{free_port()}/v1", "--model", "m", "--rate", "20",
+                        "--duration", "2s"], cwd=ROOT)
+    assert seen.status == 1
+    assert max(map(len, seen.lines)) <= 80
+    assert max(map(len, seen.rewritten)) <= 79
+    left_s = [int(found[1]) for line in seen.rewritten if (found := re.search(r"of \d+ sent, (\d+) s left", line))]
+    assert len(left_s) >= 2
+    assert left_s == sorted(left_s, reverse=True)
+    assert any("cannot be reached" in line for line in seen.lines)
+
+
+def test_prove_in_a_terminal_says_which_of_how_many() -> None:
+    """The proofs' own words of progress are the end of the one line that is rewritten."""
+    seen = in_terminal([sys.executable, "-m", "tests.prove.fakes", "good", "bad", "good"], cwd=ROOT)
+    assert seen.status == 1
+    assert max(map(len, seen.lines)) <= 80
+    assert max(map(len, seen.rewritten)) <= 79
+    assert any(re.fullmatch(r"\[#+-+\]  33 %  2 of 3, bad: half of it done", line) for line in seen.rewritten)
+    assert not any("half of it done" in line for line in seen.lines)
+
+
+def test_in_a_pipe_prove_tells_in_lines() -> None:
+    """As before, with which of how many."""
+    done = subprocess.run([sys.executable, "-m", "tests.prove.fakes", "good", "bad"], cwd=ROOT, capture_output=True,
+                          text=True, timeout=60, check=False)
+    assert "good (1 of 2):\n  half of it done\n" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
