@@ -261,6 +261,18 @@ def test_an_sdks_time_out_is_forestalled_only_where_something_is_given_instead(s
     run(main)
 
 
+@pytest.mark.parametrize(("silence_s", "ends_after_s"), [(600.0, 595.0), (610.0, 600.0)])
+def test_a_template_comes_before_the_usual_time_out_of_sdks(silence_s: float, ends_after_s: float) -> None:
+    """600 s, as long as the route's own time."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(1000), Say("x")]], timeouts=Timeouts(total_s=600, first_token_s=600), template="Later.")
+        await read(await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=silence_s)))
+        assert loop.now() == pytest.approx(ends_after_s)
+
+    run(main)
+
+
 def test_a_client_whose_sdk_gives_up_gets_its_own_time_out() -> None:
     """Nothing is said before it; its leaving closes the upstream, and where it does not leave, all ends a second later."""
 

@@ -146,6 +146,7 @@ def _timing(done: StageDone, *, has_allowance: bool) -> str:
 
 Start = Callable[["Exchange", Plan], Awaitable[Started]]
 SILENCE_SHARE = 0.95  # of what an SDK waits, where something is given instead: at its end that would come too late
+SILENCE_MARGIN_S = 5.0  # of a long wait no more than this is left out
 SILENCE_GRACE_S = 1.0  # elsewhere, behind it: the SDK's own time-out comes first and is the error that its caller knows
 
 
@@ -247,7 +248,12 @@ def _total_s(request: Request, arrival: Arrival, terms: Terms) -> float:
         total_s = arrival.total_s
     if request.patience_s is not None and request.patience_s < total_s:
         total_s = request.patience_s
-    silence_s = arrival.silence_s
-    if silence_s is not None and silence_s < terms.timeouts.total_s and not request.stream:
-        total_s = min(total_s, silence_s * SILENCE_SHARE if terms.has_substitute else silence_s + SILENCE_GRACE_S)
+    if arrival.silence_s is not None and not request.stream:
+        silence_s = arrival.silence_s
+        total_s = min(total_s, before_silence_ends_s(silence_s) if terms.has_substitute else silence_s + SILENCE_GRACE_S)
     return total_s
+
+
+def before_silence_ends_s(silence_s: float) -> float:
+    """How long to wait so that an answer still comes before a client that waits for `silence_s` gives up."""
+    return max(silence_s * SILENCE_SHARE, silence_s - SILENCE_MARGIN_S)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
-from stayfast.pipeline.exchange import SILENCE_SHARE, Exchange, Held, steps_timing
+from stayfast.pipeline.exchange import Exchange, Held, before_silence_ends_s, steps_timing
 from stayfast.pipeline.plan import Started
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.pipeline.timing.token_timings import STALL_AFTER_S, Cadence
@@ -38,7 +38,7 @@ class Reply:
         self._idle_s = timeouts.idle_s if started.source.is_incremental else timeouts.total_s
         silence_s = ex.arrival.silence_s
         if silence_s is not None and ex.terms.ends_partial:  # to end it before the client's SDK gives up waiting
-            self._idle_s = min(self._idle_s, silence_s * SILENCE_SHARE)
+            self._idle_s = min(self._idle_s, before_silence_ends_s(silence_s))
         self._ends_at = ex.ledger.ends_at
         self._n_chunks = 0
         self._is_over = False
