@@ -107,8 +107,10 @@ class App(Protocol[R]):
     def limits(self) -> HttpLimits:
         """Those in force; a connection's parser keeps the ones that it began with."""
 
-    def check_head(self, request: R, *, is_draining: bool) -> StayfastError | None:
-        """Why a request is refused before its body is read; None for one that is to be handled."""
+    def check_head(self, request: R, *, is_refusing: bool) -> StayfastError | None:
+        """Why a request is refused before its body is read; None for one that is to be handled. `is_refusing`: it comes too
+        late, at a server that is about to end.
+        """
 
     def handle(self, connection: "Connection[R]", request: R) -> Coroutine[Any, Any, None]:
         """Answer one request. Runs in a Task of its own, which is cancelled when the client leaves.
@@ -126,7 +128,7 @@ class App(Protocol[R]):
 class HttpServer(Generic[R]):
     """A listener and its connections. One loop's; make it inside the loop."""
 
-    __slots__ = ("_listener", "app", "clock", "connections", "is_draining", "is_empty", "tasks")
+    __slots__ = ("_listener", "app", "clock", "connections", "is_draining", "is_empty", "is_refusing", "tasks")
 
     def __init__(self, app: App[R], clock: Clock, tasks: Tasks) -> None:
         self.app = app
@@ -134,6 +136,7 @@ class HttpServer(Generic[R]):
         self.tasks = tasks
         self.connections: set[Connection[R]] = set()
         self.is_draining = False
+        self.is_refusing = False
         self.is_empty = asyncio.Event()  # the last connection has gone; to be cleared before it is awaited
         self._listener: asyncio.Server | None = None
 
@@ -158,8 +161,12 @@ class HttpServer(Generic[R]):
             self.is_empty.set()
 
     def drain(self) -> None:
-        """Keep no connection open after its next answer; the head check is told so."""
+        """Keep no connection open after its next answer."""
         self.is_draining = True
+
+    def refuse(self) -> None:
+        """Refuse requests that come from now on; the application has the words."""
+        self.is_draining = self.is_refusing = True
 
     def stop_listening(self) -> None:
         if self._listener is not None:
@@ -170,7 +177,7 @@ class HttpServer(Generic[R]):
             connection.abort()
 
     def check_head(self, request: R) -> StayfastError | None:
-        return self.app.check_head(request, is_draining=self.is_draining)
+        return self.app.check_head(request, is_refusing=self.is_refusing)
 
     def __repr__(self) -> str:
         state = "draining" if self.is_draining else "open"
