@@ -173,7 +173,7 @@ def test_the_grace_is_for_who_is_reached_by_others() -> None:
 
 @pytest.mark.parametrize(("number", "grace_s"), [(signal.SIGTERM, 0), (signal.SIGINT, 600)])
 def test_signals_reload_and_drain(number: signal.Signals, grace_s: float) -> None:
-    """SIGHUP calls back and changes nothing by itself; SIGTERM and SIGINT, that without the grace, end `run` with status 0."""
+    """SIGHUP calls back and changes nothing by itself; SIGTERM and SIGINT (without the grace) end `run` with 0."""
     told: list[object] = []
 
     async def main() -> int:

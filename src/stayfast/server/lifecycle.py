@@ -118,8 +118,9 @@ async def run(current: Current, host: Host, *, sock: socket.socket | None = None
     loop = asyncio.get_running_loop()
     server = Server(current, host)
     await server.listen(sock, reuse_port=reuse_port)
-    handlers = {signal.SIGTERM: server.stop, signal.SIGINT: partial(server.stop, with_grace=False),
-                signal.SIGHUP: host.on_reload}
+    handlers: dict[signal.Signals, Callable[[], object]] = {
+        signal.SIGTERM: server.stop, signal.SIGINT: partial(server.stop, with_grace=False),
+        signal.SIGHUP: host.on_reload}
     for number, act in handlers.items():
         loop.add_signal_handler(number, act)
     try:
