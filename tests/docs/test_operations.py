@@ -26,7 +26,7 @@ MANIFEST = ROOT / "deploy" / "kubernetes.yaml"
 
 def longest_stop_s(server: ServerConfig) -> float:
     """How long a gateway may take to stop, its parent's patience included."""
-    return server.drain_grace_s + server.drain_s + max(2 * _FAREWELL_S, WorkersConfig(1, 0).margin_s)
+    return server.grace_s + server.drain_s + max(2 * _FAREWELL_S, WorkersConfig(1, 0).margin_s)
 
 
 def test_every_field_of_the_log_has_a_row() -> None:
@@ -47,7 +47,7 @@ def test_the_unit() -> None:
     unit.read(UNIT)
     service = unit["Service"]
     assert (service["Type"], service["KillMode"]) == ("notify", "mixed")
-    assert int(service["TimeoutStopSec"]) > longest_stop_s(ServerConfig())
+    assert int(service["TimeoutStopSec"]) > longest_stop_s(ServerConfig("0.0.0.0"))
     assert str(EXIT_BAD_SETTINGS) in service["RestartPreventExitStatus"].split()
     assert int(service["LimitNOFILE"]) > 2 * ServerConfig().max_connections
     assert service["ExecReload"].endswith("-HUP $MAINPID")
@@ -65,9 +65,9 @@ def test_the_manifest() -> None:
     assert port["containerPort"] == settings.server.port
     probes = {container[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
     assert probes == {"/livez", "/readyz"} <= HEALTH
-    command, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert command == "sleep"
-    assert pod["terminationGracePeriodSeconds"] > float(seconds) + longest_stop_s(settings.server)
+    assert "lifecycle" not in container  # the grace is the gateway's own
+    assert settings.server.grace_s >= 5
+    assert pod["terminationGracePeriodSeconds"] > longest_stop_s(settings.server)
     _parser().parse_args(container["args"])
     assert parts["Service"]["spec"]["selector"] == parts["Deployment"]["spec"]["template"]["metadata"]["labels"]
 

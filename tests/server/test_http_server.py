@@ -37,12 +37,12 @@ class Echo:
         self.refused: list[StayfastError] = []
         self.n_cancelled = 0
 
-    def check_head(self, request: NamedRequest, *, is_draining: bool) -> StayfastError | None:
+    def check_head(self, request: NamedRequest, *, is_refusing: bool) -> StayfastError | None:
         if b"x-name" not in request.fields:
             return Rejected("Who is asking?", status=401)
         if request.path == "/quick":
             request.deadline_s = 0.05
-        return Rejected("Too late.", status=410) if is_draining else None
+        return Rejected("Too late.", status=410) if is_refusing else None
 
     async def handle(self, connection: Connection[NamedRequest], request: NamedRequest) -> None:
         if request.path == "/reset":
@@ -162,7 +162,7 @@ def test_leaving_cancels_and_limits_hold() -> None:
                 client.leave()
             await eventually(lambda: echo.n_cancelled == 2)
             silent, late = [await running.connect() for _ in range(2)]
-            server.drain()
+            server.refuse()
             late.send(get("/", "x-name: a"))
             status, headers, _ = await late.answer()
             assert (status, headers["connection"]) == (410, "close")

@@ -23,25 +23,48 @@ pytestmark = pytest.mark.sockets
 QUICK = ServerConfig(port=0, drain_grace_s=0.2, drain_s=2.0)
 
 
-def test_a_drain_lets_running_answers_finish_and_refuses_new_ones() -> None:
-    """Readiness ends, new requests get 503 with Retry-After and close, the stream gets to its end, status 0."""
+def test_a_drain_serves_until_readiness_has_failed_for_the_grace() -> None:
+    """Readiness ends at once; new requests, on old connections and new ones, are served for the grace, and close."""
 
     async def main() -> None:
-        gateway = FakeGateway(lambda request: [b"data: a\n\n", 0.4, b"data: b\n\n"])
+        async with serving(FakeBackend(replace(QUICK, drain_grace_s=1.0), FakeGateway(lambda request: [b"{}"]))) as running:
+            kept, idle = await running.connect(), await running.connect()
+            serve = asyncio.ensure_future(running.server.serve())
+            running.server.stop()
+            await eventually(lambda: running.server.http.is_draining)
+            assert (await running.ask(get("/readyz"))).startswith(b"HTTP/1.1 503")
+            for client in (kept, await running.connect()):
+                client.send(post())
+                answer = await client.rest()
+                assert answer.startswith(b"HTTP/1.1 200 ")
+                assert b"connection: close\r\n" in answer
+            assert await idle.rest() == b""
+            assert await serve == DRAINED
+
+    uvloop.run(main())
+
+
+def test_a_drain_lets_running_answers_finish_and_then_refuses_new_ones() -> None:
+    """After the grace what still comes gets 503 with Retry-After and close, the stream gets to its end, status 0."""
+
+    async def main() -> None:
+        gateway = FakeGateway(lambda request: [b"data: a\n\n", 0.6, b"data: b\n\n"])
         async with serving(FakeBackend(QUICK, gateway)) as running:
             stream, idle, late = await running.connect(), await running.connect(), await running.connect()
             stream.send(post(STREAM))
+            late.send(post()[:20])
             await stream.until(b"data: a\n\n")
             serve = asyncio.ensure_future(running.server.serve())
             running.server.stop()
             await eventually(lambda: running.server.http.is_draining)
-            late.send(post())
+            for path, status in (("/readyz", b"503"), ("/livez", b"200")):
+                assert (await running.ask(get(path))).startswith(b"HTTP/1.1 " + status)  # the listener is still open
+            await eventually(lambda: running.server.http.is_refusing)
+            late.send(post()[20:])
             refused = await late.rest()
             assert refused.startswith(b"HTTP/1.1 503 ")
             assert b"retry-after: 1\r\n" in refused
             assert b"connection: close\r\n" in refused
-            for path, status in (("/readyz", b"503"), ("/livez", b"200")):
-                assert (await running.ask(get(path))).startswith(b"HTTP/1.1 " + status)  # the listener is still open
             assert (await stream.rest()).endswith(b"\r\n0\r\n\r\n")
             assert await idle.rest() == b""
             assert await serve == DRAINED
@@ -141,9 +164,16 @@ def test_a_request_half_read_when_the_drain_begins_is_answered() -> None:
     uvloop.run(main())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_reload_and_drain(number: signal.Signals) -> None:
-    """SIGHUP calls back and changes nothing by itself; SIGTERM and SIGINT end `run` with status 0."""
+def test_the_grace_is_for_who_is_reached_by_others() -> None:
+    """Unless it is set: five seconds, and none on this machine alone."""
+    assert [ServerConfig(host).grace_s for host in ("127.0.0.1", "localhost", "0.0.0.0", "::")] == [0, 0, 5, 5]
+    assert ServerConfig("0.0.0.0", drain_grace_s=0).grace_s == 0
+    assert ServerConfig(drain_grace_s=9).grace_s == 9
+
+
+@pytest.mark.parametrize(("number", "grace_s"), [(signal.SIGTERM, 0), (signal.SIGINT, 600)])
+def test_signals_reload_and_drain(number: signal.Signals, grace_s: float) -> None:
+    """SIGHUP calls back and changes nothing by itself; SIGTERM and SIGINT (without the grace) end `run` with 0."""
     told: list[object] = []
 
     async def main() -> int:
@@ -155,7 +185,7 @@ def test_signals_reload_and_drain(number: signal.Signals) -> None:
 
         one = replace(host(RecordingSink(), []), on_listening=on_listening, on_reload=lambda: told.append("reload"),
                       on_draining=lambda: told.append("draining"))
-        serve = asyncio.ensure_future(run(Current(FakeBackend(replace(QUICK, drain_grace_s=0))), one))
+        serve = asyncio.ensure_future(run(Current(FakeBackend(replace(QUICK, drain_grace_s=grace_s))), one))
         await listening.wait()
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGHUP)

@@ -179,7 +179,7 @@ def _supervise(given: Given, settings: Settings) -> int:
             engines[upstream] = engine
             supervisor.brief(briefing())
 
-        config = WorkersConfig(settings.workers, settings.server.drain_grace_s + settings.server.drain_s)
+        config = WorkersConfig(settings.workers, settings.server.grace_s + settings.server.drain_s)
         supervisor = Supervisor(
             config, lambda n: command_of(n, settings.workers), reload, lambda line: say(f"stayfast: {line}"), SystemClock(),
             on_ready=on_ready, on_stopping=lambda: notify(socket_name, "STOPPING=1"),
@@ -206,7 +206,7 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
     except SettingsError as error:
         say(str(error))
         return EXIT_BAD_SETTINGS
-    lifeline.watch(settings.server.drain_grace_s + settings.server.drain_s + _MARGIN_S)
+    lifeline.watch(settings.server.grace_s + settings.server.drain_s + _MARGIN_S)
 
     def on_listening(_: Sequence[Address]) -> None:
         asyncio.get_running_loop().call_soon(lifeline.ready)  # once the loop takes signals: an answer may be a reload

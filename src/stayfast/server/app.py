@@ -28,7 +28,7 @@ class GatewayApp(Edge):
     def limits(self) -> HttpLimits:
         return self.current.http_limits
 
-    def check_head(self, request: Inbound, *, is_draining: bool) -> StayfastError | None:
+    def check_head(self, request: Inbound, *, is_refusing: bool) -> StayfastError | None:
         """Set `api` and `tenant` of a request whose head is in, or return why it is refused before its body is read."""
         fields, path = request.fields, request.path
         if says_more(fields):
@@ -45,7 +45,7 @@ class GatewayApp(Edge):
                 check_media(fields)
         except Rejected as error:
             return error
-        return shutting_down() if is_draining and api is not None else None
+        return shutting_down() if is_refusing and api is not None else None
 
     def _authenticate(self, request: Inbound) -> None:
         """Set `tenant`, where the path is not open to everybody. Raises Rejected."""

@@ -12,6 +12,7 @@ from stayfast.wire.json_input import MAX_DEPTH
 
 _TENANT = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _MIB = 1 << 20
+REACHED_GRACE_S = 5.0  # a readiness probe of 2 s that must fail once or twice, and the news of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,9 @@ class ServerConfig:
         "A client that takes no byte for so long is cut off.", minimum=0.01, maximum=3600)] = 60.0
     keepalive_s: Annotated[float, About(
         "Silence before the first token of a stream that a comment ends; 0: no comments.", minimum=0, maximum=600)] = 15.0
-    drain_grace_s: Annotated[float, About(
-        "At the stop, how long new requests get 503 while load balancers look away.", minimum=0, maximum=600)] = 0.5
+    drain_grace_s: Annotated[float | None, About(
+        "After SIGTERM, how long new requests are still served while /readyz fails and load balancers look away. null: 5 "
+        "where other machines reach the gateway, 0 on a loopback address.", minimum=0, maximum=600)] = None
     drain_s: Annotated[float, About(
         "At the stop, how long running answers may take to finish.", minimum=0, maximum=86_400)] = 30.0
     auth: Annotated[Literal["auto", "off", "required"], About(
@@ -89,6 +91,13 @@ class ServerConfig:
     def demands_key(self) -> bool:
         """Whether a request must carry a key."""
         return self.auth == "required" or (self.auth == "auto" and bool(self.keys))
+
+    @property
+    def grace_s(self) -> float:
+        """How long new requests are served after SIGTERM."""
+        if self.drain_grace_s is not None:
+            return self.drain_grace_s
+        return 0.0 if is_loopback(self.host) else REACHED_GRACE_S
 
     def http_limits(self) -> HttpLimits:
         """What of it concerns HTTP alone."""

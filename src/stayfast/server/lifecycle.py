@@ -1,9 +1,9 @@
 """From listening to the last byte: start, reload, drain, stop.
 
-A drain has an order. Readiness ends first; for `drain_grace_s` the listener stays open and answers 503 with Retry-After,
-so that a balancer that has not looked yet gets an answer instead of a refused connection. Then the listener closes, idle
-connections close, running answers get `drain_s`, and what is left is told so and ends. A second signal cuts everything
-off at once.
+A drain has an order. Readiness ends first; for `drain_grace_s` new requests are served as before, since balancers send
+them until they have seen that, and each answer closes its connection. Then the listener and idle connections close, what
+still comes on others gets 503 with Retry-After, running answers get `drain_s`, and what is left is told so and ends. SIGINT
+(Ctrl-C) leaves the grace out: nobody balances to a terminal. A second signal cuts everything off at once.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
@@ -79,11 +80,13 @@ class Server:
         self.http.stop_listening()
         self._cut_off()
 
-    def stop(self) -> None:
-        """Drain; called again, cut off."""
+    def stop(self, *, with_grace: bool = True) -> None:
+        """Drain, `with_grace` serving new requests for a while; called again, cut off."""
         if self._is_stopping.is_set():
             self._is_hurried.set()
             self._cut_off()
+        if not with_grace:
+            self._is_hurried.set()
         self._is_stopping.set()
 
     async def serve(self) -> int:
@@ -92,7 +95,8 @@ class Server:
         http, config = self.http, self.edge.current.config
         http.drain()
         self._host.on_draining()
-        await _within(config.drain_grace_s, self._is_hurried)
+        await _within(config.grace_s, self._is_hurried)
+        http.refuse()
         http.stop_listening()
         for connection in tuple(http.connections):
             connection.close_if_idle()
@@ -116,7 +120,9 @@ async def run(current: Current, host: Host, *, sock: socket.socket | None = None
     loop = asyncio.get_running_loop()
     server = Server(current, host)
     await server.listen(sock, reuse_port=reuse_port)
-    handlers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGHUP: host.on_reload}
+    handlers: dict[signal.Signals, Callable[[], object]] = {
+        signal.SIGTERM: server.stop, signal.SIGINT: partial(server.stop, with_grace=False),
+        signal.SIGHUP: host.on_reload}
     for number, act in handlers.items():
         loop.add_signal_handler(number, act)
     try:

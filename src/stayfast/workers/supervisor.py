@@ -141,7 +141,7 @@ class Supervisor:
         """Keep the workers running until a signal or until they cannot be; the process's exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(number, self.stop, number)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         async with AsyncExitStack() as stack:
             for companion in self._companions:
@@ -151,13 +151,13 @@ class Supervisor:
                 tasks.create_task(self._end(keepers))
         return self._status
 
-    def stop(self) -> None:
-        """Drain; called again, workers get the signal again, and abort."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Drain, as workers do for this signal; called again, they get it again, and abort."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._on_stopping()
         for worker in self._workers.values():
-            worker.signal(signal.SIGTERM)
+            worker.signal(number if worker.is_ready else signal.SIGTERM)  # before that, SIGINT would be a traceback
 
     def reload(self) -> None:
         """Check the settings anew; when they hold, every worker gets them, and else all stays as it is."""

@@ -110,8 +110,10 @@ class App(Protocol[R]):
     def limits(self) -> HttpLimits:
         """Those in force; a connection's parser keeps the ones that it began with."""
 
-    def check_head(self, request: R, *, is_draining: bool) -> StayfastError | None:
-        """Why a request is refused before its body is read; None for one that is to be handled."""
+    def check_head(self, request: R, *, is_refusing: bool) -> StayfastError | None:
+        """Why a request is refused before its body is read; None for one that is to be handled. `is_refusing`: it comes too
+        late, at a server that is about to end.
+        """
 
     def handle(self, connection: "Connection[R]", request: R) -> Coroutine[Any, Any, None]:
         """Answer one request. Runs in a Task of its own, which is cancelled when the client leaves.
@@ -130,7 +132,7 @@ class HttpServer(Generic[R]):
     """A listener and its connections. One loop's; make it inside the loop."""
 
     __slots__ = ("_descriptor_limit", "_listener", "_sink", "app", "clock", "connections", "is_draining", "is_empty",
-                 "tasks", "waiting")
+                 "is_refusing", "tasks", "waiting")
 
     def __init__(self, app: App[R], clock: Clock, tasks: Tasks, sink: Sink | None = None) -> None:
         """`sink` gets what is to be known of connections that were closed or refused for want of room."""
@@ -142,6 +144,7 @@ class HttpServer(Generic[R]):
         self._sink = sink
         self._descriptor_limit = descriptor_limit()
         self.is_draining = False
+        self.is_refusing = False
         self.is_empty = asyncio.Event()  # the last connection has gone; to be cleared before it is awaited
         self._listener: asyncio.Server | None = None
 
@@ -190,8 +193,12 @@ class HttpServer(Generic[R]):
             self.is_empty.set()
 
     def drain(self) -> None:
-        """Keep no connection open after its next answer; the head check is told so."""
+        """Keep no connection open after its next answer."""
         self.is_draining = True
+
+    def refuse(self) -> None:
+        """Refuse requests that come from now on; the application has the words."""
+        self.is_draining = self.is_refusing = True
 
     def stop_listening(self) -> None:
         if self._listener is not None:
@@ -392,7 +399,7 @@ class Connection(asyncio.Protocol, Generic[R]):
     def _check_head(self, request: R) -> StayfastError | None:
         server = self._server
         request.peer = self.peer
-        refusal = server.app.check_head(request, is_draining=server.is_draining)
+        refusal = server.app.check_head(request, is_refusing=server.is_refusing)
         if refusal is None:
             server.waiting.requested(self)
         return refusal

@@ -73,7 +73,7 @@ class Server:
     def close(self) -> None:
         self._http.stop_listening()
 
-    def check_head(self, request: HttpRequest, *, is_draining: bool) -> None:
+    def check_head(self, request: HttpRequest, *, is_refusing: bool) -> None:
         """None is refused by its head."""
 
     async def handle(self, connection: HttpConnection[HttpRequest], request: HttpRequest) -> None:

@@ -111,7 +111,7 @@ class Site:
         self.http.stop_listening()
         self.http.abort()
 
-    def check_head(self, request: SimRequest, *, is_draining: bool) -> None:
+    def check_head(self, request: SimRequest, *, is_refusing: bool) -> None:
         """None is refused by its head: a provider reads the whole request."""
 
     async def handle(self, connection: Connection[SimRequest], request: SimRequest) -> None:
