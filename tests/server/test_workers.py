@@ -348,3 +348,16 @@ def test_config_is_checked(change: dict[str, Any]) -> None:
     """A config out of its range cannot be made."""
     with pytest.raises(ValueError, match="must"):
         replace(WorkersConfig(1, drain_s=1), **change)
+
+
+def test_a_port_of_every_address_is_held_for_ipv4_too() -> None:
+    """On `::`: one who listens there over IPv4 alone is in the way, and told of before any worker starts."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no IPv6 that takes IPv4 too")
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        with pytest.raises(OSError, match="in use"):
+            reserve("::", other.getsockname()[1])
+    with reserve("::", 0) as held:
+        assert not held.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
+from stayfast.http.server.listener import EVERY_ADDRESS, take_ipv4_too
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.workers.channels import READY, encode_frame
 
@@ -230,10 +231,14 @@ def reserve(host: str, port: int) -> socket.socket:
         raise OSError(errno.ENOPROTOOPT, "this system cannot share a port among workers")
     if port != 0:
         with socket.socket(family, kind, protocol) as probe:
+            if host == EVERY_ADDRESS:
+                take_ipv4_too(probe)
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     held = socket.socket(family, kind, protocol)
     try:
+        if host == EVERY_ADDRESS:
+            take_ipv4_too(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the one before may still linger
         held.bind(address)
