@@ -206,6 +206,21 @@ def test_wrong_settings_are_not_loaded(tmp_path: Path) -> None:
     assert rig.journal() == ["ready:one", "reload:three", "term1", "end"]
 
 
+def test_a_reload_that_changes_nothing_is_one_line(tmp_path: Path) -> None:
+    """The parent says so, because no worker has anything to say."""
+    rig = Rig(tmp_path, config_of(1), ["good"])
+
+    async def scenario() -> None:
+        await until(lambda: "ready:one" in rig.journal())
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: bool(rig.reports))
+        rig.supervisor.stop()
+
+    assert rig.run(scenario) == 0
+    assert rig.reports == ["SIGHUP: the settings are what they were; there is nothing to reload"]
+    assert rig.journal() == ["ready:one", "term1", "end"]
+
+
 def test_reload_before_a_worker_is_ready_is_not_lost(tmp_path: Path) -> None:
     """A worker that started with the old settings gets the new ones as soon as it can take the signal."""
     rig = Rig(tmp_path, config_of(2), ["good", "late"])

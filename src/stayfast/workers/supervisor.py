@@ -161,11 +161,15 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
 
     def reload(self) -> None:
-        """Check the settings anew; when they hold, every worker gets them, and else all stays as it is."""
+        """Check the settings anew; when they hold and are others, every worker gets them, and else all stays as it is."""
+        before = self._briefing
         try:
             self.brief(self._reload())
         except ValueError as error:
             self._report(f"the settings are wrong and were not loaded; the old ones stay:\n{error}")
+            return
+        if self._briefing == before:
+            self._report("SIGHUP: the settings are what they were; there is nothing to reload")
 
     def brief(self, briefing: bytes) -> None:
         """Make this the briefing of all workers, running and to come."""
