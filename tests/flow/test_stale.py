@@ -15,7 +15,7 @@ from stayfast.pipeline.refresh import Behind
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.policy.admission.priority import Urgency
-from stayfast.policy.cache.freshness import CacheConfig, Use, use_of
+from stayfast.policy.cache.freshness import SKEW_S, CacheConfig, Use, age_of, use_of
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
 from tests.flow.rig import chat, read, said
@@ -42,6 +42,33 @@ class StaleRig(CacheRig):
 def test_what_an_answer_of_an_age_is_good_for(age_s: float, max_age_s: float, use: Use | None) -> None:
     """Fresh, stale, spare, gone, in this order; beyond its client's own max-age, which may be the longer one, it is gone."""
     assert use_of(CONFIG, age_s, max_age_s) is use
+
+
+@pytest.mark.parametrize(("ahead_s", "age_s"), [(-60, 60), (0, 0), (SKEW_S, 0), (SKEW_S + 1, inf), (86_400, inf)])
+def test_an_answer_from_the_future_is_too_old_for_anything(ahead_s: float, age_s: float) -> None:
+    """Its clock was ahead: counted from there it would stay young until the real time gets there. Clocks differ a little."""
+    assert age_of(1e9 + ahead_s, 1e9) == age_s
+    assert use_of(CONFIG, inf) is None
+
+
+def test_what_was_kept_by_a_clock_that_was_ahead_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: the new one is stamped by the clock as it is now."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = StaleRig(loop, HELLO, OTHER)
+        with monkeypatch.context() as patched:
+            wall = loop.wall
+            patched.setattr(loop, "wall", lambda: wall() + 86_400)
+            for _ in range(2):
+                assert await rig.text() == "Hello"
+                await asyncio.sleep(1)
+        assert rig.n_calls == 1
+        for _ in range(2):
+            assert await rig.text() == "other"
+            await asyncio.sleep(1)
+        assert rig.results == ["miss", "hit", "miss", "hit"]
+
+    run(main)
 
 
 def test_an_old_answer_is_given_at_once_and_made_again() -> None:

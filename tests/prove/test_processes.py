@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 import uvloop
@@ -127,3 +128,30 @@ def test_the_users_own_settings_do_not_reach_the_servers(monkeypatch: pytest.Mon
     assert "'KEPT'" in str(failed.value)
     assert "STAYFAST" not in str(failed.value)
     assert "'PORT'" not in str(failed.value)
+
+
+def test_a_start_that_is_cancelled_half_way_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is there, and the call that made it has not returned yet: it ends with the others all the same."""
+
+    async def main() -> None:
+        made: list[asyncio.subprocess.Process] = []
+        is_made, may_return = asyncio.Event(), asyncio.Event()
+        real = asyncio.create_subprocess_exec
+
+        async def slow(*arguments: str, **more: Any) -> asyncio.subprocess.Process:
+            made.append(await real(*arguments, **more))
+            is_made.set()
+            await may_return.wait()
+            return made[0]
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+        async with Processes() as processes:
+            starting = asyncio.ensure_future(processes.start("-c", HELLO + "time.sleep(60)"))
+            await is_made.wait()
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            asyncio.get_running_loop().call_soon(may_return.set)
+        assert is_gone(made[0].pid)
+
+    uvloop.run(main())

@@ -155,7 +155,7 @@ def test_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "app"]) == 0
     key, *lines = capsys.readouterr().out.splitlines()
     assert len(key) > 40
-    settings = load(Source("x", "\n".join(lines)), {}, check_engine=lambda config: None, kinds=KINDS)
+    settings = load(Source("x", GOOD + "\n".join(lines)), {}, check_engine=lambda config: None, kinds=KINDS)
     assert settings.server.keys == {"app": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
     assert key not in "".join(lines)
     assert main(["key", "app"]) == 0
@@ -229,7 +229,8 @@ def test_taken_port_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     (GOOD, ("::", 1), "http://[::1]:1/v1/"),
     (GOOD, ("::1", 1), "http://[::1]:1/v1/"),
     (GOOD, ("10.0.0.1", 1), "http://10.0.0.1:1/v1/"),
-    ("", ("127.0.0.1", 1), '"model": "stayfast-tiny"'),
+    ("upstreams: {tiny: {kind: embedded}}\nroutes: {stayfast-tiny: [tiny]}", ("127.0.0.1", 1),
+     '"model": "stayfast-tiny"'),
     (GOOD + f"server: {{keys: {{a: 'sha256:{'0' * 64}'}}}}", ("127.0.0.1", 1), 'authorization: Bearer $STAYFAST_KEY'),
     ("upstreams: {a: {kind: openai, key: k}, b: {kind: simulated}}\nroutes: {paid: [a], free: [b]}", ("h", 1), '"free"'),
     ("upstreams: {a: {kind: openai, key: k}}\nroutes: {\"*\": [a], paid: [a]}", ("h", 1), '"model": "paid"'),

@@ -1,6 +1,7 @@
 """The HTTP server by itself, under an application that is no gateway."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -128,6 +129,29 @@ def test_a_deadline_that_the_head_check_sets_bounds_the_body() -> None:
             client.send(post(b"whole", "/quick", "x-name: a")[:-1])
             assert (await client.answer())[0] == 408
 
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("reuse_port", [False, True])
+def test_every_address_of_ipv6_is_every_address(reuse_port: bool) -> None:
+    """On `::` a client over IPv4 is served as well, and counts as one address with itself over IPv6's way of writing it."""
+
+    async def main() -> None:
+        errors: list[BaseException] = []
+        server: HttpServer[NamedRequest] = HttpServer(Echo(), SystemClock(), Tasks(errors.append))
+        await server.listen("::", 0, reuse_port=reuse_port)
+        [(_, port)] = server.addresses()
+        for address in ("127.0.0.1", "::1"):
+            client = Client(*await asyncio.open_connection(address, port))
+            client.send(get("/", "x-name: a"))
+            assert (await client.answer())[0] == 200
+            client.reset()
+        server.stop_listening()
+        server.abort()
+        assert errors == []
+
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no IPv6 that takes IPv4 too")
     uvloop.run(main())
 
 

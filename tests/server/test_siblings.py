@@ -1,6 +1,7 @@
 """server.siblings: questions among workers over private sockets; one that does not answer holds nobody up."""
 
 import asyncio
+import os
 import stat
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import uvloop
 
 from stayfast.core.clock import SystemClock
-from stayfast.workers.channels import MAX_QUESTION_BYTES, Siblings, meeting_place
+from stayfast.workers.channels import MAX_QUESTION_BYTES, Siblings, hold, meeting_place
 
 pytestmark = pytest.mark.sockets
 
@@ -85,6 +86,31 @@ def test_the_folder_is_private_and_goes_away() -> None:
         assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
         Path(folder, "0.counts").write_bytes(b"x")
     assert not Path(folder).exists()
+
+
+def test_what_a_killed_parent_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not what belongs to a parent or a worker that lives, nor what is too young to be judged, nor other folders."""
+    def made(name: str, age_s: float) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "board").write_bytes(b"x")
+        at = tmp_path.stat().st_mtime - age_s
+        os.utime(folder, (at, at))
+        return folder
+
+    monkeypatch.setattr("stayfast.workers.channels.mkdtemp", lambda **_: str(made("stayfast-workers-new", 0)))
+    abandoned, young, other = (made("stayfast-workers-a", 3600), made("stayfast-workers-b", 1), made("stayfast-x", 3600))
+    of_a_worker, of_a_parent = made("stayfast-workers-c", 3600), made("stayfast-workers-d", 3600)
+    worker, lock = Siblings(of_a_worker, 0, 2), hold(of_a_parent)
+    assert lock is not None
+    with meeting_place() as folder:
+        assert folder is not None
+        assert [its.exists() for its in (abandoned, young, other, of_a_worker, of_a_parent)] == [False, *[True] * 4]
+    worker.close()
+    os.close(lock)
+    os.utime(of_a_worker, (0, 0))
+    with meeting_place():
+        assert [its.exists() for its in (young, other, of_a_worker)] == [True, True, False]
 
 
 def test_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:

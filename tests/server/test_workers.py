@@ -206,6 +206,21 @@ def test_wrong_settings_are_not_loaded(tmp_path: Path) -> None:
     assert rig.journal() == ["ready:one", "reload:three", "term1", "end"]
 
 
+def test_a_reload_that_changes_nothing_is_one_line(tmp_path: Path) -> None:
+    """The parent says so, because no worker has anything to say."""
+    rig = Rig(tmp_path, config_of(1), ["good"])
+
+    async def scenario() -> None:
+        await until(lambda: "ready:one" in rig.journal())
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: bool(rig.reports))
+        rig.supervisor.stop()
+
+    assert rig.run(scenario) == 0
+    assert rig.reports == ["SIGHUP: the settings are what they were; there is nothing to reload"]
+    assert rig.journal() == ["ready:one", "term1", "end"]
+
+
 def test_reload_before_a_worker_is_ready_is_not_lost(tmp_path: Path) -> None:
     """A worker that started with the old settings gets the new ones as soon as it can take the signal."""
     rig = Rig(tmp_path, config_of(2), ["good", "late"])
@@ -348,3 +363,16 @@ def test_config_is_checked(change: dict[str, Any]) -> None:
     """A config out of its range cannot be made."""
     with pytest.raises(ValueError, match="must"):
         replace(WorkersConfig(1, drain_s=1), **change)
+
+
+def test_a_port_of_every_address_is_held_for_ipv4_too() -> None:
+    """On `::`: one who listens there over IPv4 alone is in the way, and told of before any worker starts."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no IPv6 that takes IPv4 too")
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        with pytest.raises(OSError, match="in use"):
+            reserve("::", other.getsockname()[1])
+    with reserve("::", 0) as held:
+        assert not held.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)

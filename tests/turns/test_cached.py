@@ -89,6 +89,22 @@ def test_an_old_one_is_given_and_made_again() -> None:
     run(main)
 
 
+def test_one_that_was_kept_by_a_clock_that_was_ahead_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stay young until the real time gets there."""
+
+    async def main(loop: SimLoop) -> None:
+        index = Index()
+        search = Cached(index.find, ttl_s=60)
+        with monkeypatch.context() as patched:
+            wall = loop.wall
+            patched.setattr(loop, "wall", lambda: wall() + 86_400)
+            assert await search("a") == ["a-3-1"]
+        assert await search("a") == ["a-3-2"]
+        assert await search("a") == ["a-3-2"]
+
+    run(main)
+
+
 def test_an_old_one_instead_of_an_error() -> None:
     """Within stale_if_error_s a failure is not seen; beyond it, and without anything kept, it is raised, and not kept."""
 

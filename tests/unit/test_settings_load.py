@@ -11,6 +11,7 @@ from stayfast.engine.config import EngineConfig
 from stayfast.http.client.client import HttpConfig
 from stayfast.lab.simulated.settings import KINDS, SimulatedUpstream
 from stayfast.settings import (
+    BUILT_IN,
     EmbeddedUpstream,
     HttpUpstream,
     Override,
@@ -122,7 +123,7 @@ def test_variables_reach_their_settings() -> None:
 
 def test_built_in_settings() -> None:
     """Nothing at all serves the embedded model and the simulated provider."""
-    settings = loaded("")
+    settings = load(Source(BUILT_IN, ""), {}, check_engine=runs, kinds=KINDS)
     assert isinstance(settings.upstreams["tiny"], EmbeddedUpstream)
     assert isinstance(settings.upstreams["simulated"], SimulatedUpstream)
     assert {name: route.upstreams for name, route in settings.routes.items()} == {
@@ -130,12 +131,26 @@ def test_built_in_settings() -> None:
 
 
 def test_built_in_settings_without_an_engine() -> None:
-    """Where the engine cannot run, the simulated provider is served alone; other sections still count."""
+    """Where the engine cannot run, the simulated provider is served alone."""
     def cannot_run(config: EngineConfig) -> None:
         raise ValueError("not installed")
 
-    settings = load(Source("x", "server: {port: 1}"), {}, check_engine=cannot_run, kinds=KINDS)
-    assert (list(settings.upstreams), list(settings.routes), settings.server.port) == (["simulated"], ["simulated"], 1)
+    settings = load(Source(BUILT_IN, ""), {}, check_engine=cannot_run, kinds=KINDS)
+    assert (list(settings.upstreams), list(settings.routes)) == (["simulated"], ["simulated"])
+
+
+@pytest.mark.parametrize("text", [
+    "", "# nothing yet\n", "{}", "null", "---\n", "server: {port: 1}", "upstreams:\nroutes:\n"])
+def test_a_file_that_serves_nothing_is_wrong(text: str) -> None:
+    """Where there is a file, nothing else counts: it must not fall back on the demo, and it says what is missing."""
+    with pytest.raises(SettingsError, match="upstreams and routes are missing"):
+        load(Source("x", text), {}, check_engine=runs, kinds=KINDS)
+
+
+def test_a_mistyped_section_is_still_named() -> None:
+    """It is why the others are missing."""
+    with pytest.raises(SettingsError, match="routs: unknown setting, did you mean routes"):
+        load(Source("x", "routs: {}"), {}, check_engine=runs, kinds=KINDS)
 
 
 def test_model_replaces_the_embedded_one() -> None:

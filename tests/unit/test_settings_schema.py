@@ -46,7 +46,7 @@ def test_every_setting_is_on_the_page() -> None:
             assert len(about["description"]) > 8, name
 
 
-@pytest.mark.parametrize("text", [starter(is_embedded=True), "{}", """
+@pytest.mark.parametrize("text", [starter(is_embedded=True), """
 server: {port: 80, auth: off, keys: {a: "sha256:%s"}}
 upstreams:
   a: {kind: openai, base_url: "http://h/v1", key: "${K}", http: 1.1, apis: [chat], headers: {x: 1}, models: {m: 4.10}}

@@ -5,13 +5,13 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
-from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.events import KeysFailed
 from stayfast.http.server.asgi import AsgiResponse, scope_of
 from stayfast.http.server.connection import Connection
 from stayfast.http.server.parser import HttpLimits
 from stayfast.server.hot import Edge, answer, total
-from stayfast.server.inbound import HOT, Inbound, body_deadline_s, check_media, check_name, says_more
+from stayfast.server.inbound import HOP, HOT, Inbound, body_deadline_s, check_media, check_name, hops, says_more
 from stayfast.server.routes import METRICS, OPEN, allowed, shutting_down, wrong_method
 
 _RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
@@ -43,7 +43,9 @@ class GatewayApp(Edge):
                 return wrong_method(request.method, path, methods)
             if api is not None:
                 check_media(fields)
-        except Rejected as error:
+                if HOP in fields:
+                    hops(fields)
+        except (Rejected, Shed) as error:
             return error
         return shutting_down() if is_refusing and api is not None else None
 

@@ -20,7 +20,8 @@ class ServerConfig:
     """Limits and time-outs of the edge. Sizes in bytes, durations in seconds."""
 
     host: Annotated[str, About(
-        "Address to listen on. Other machines reach the gateway on 0.0.0.0 or ::, which needs keys.")] = "127.0.0.1"
+        "Address to listen on. Other machines reach the gateway on 0.0.0.0, or on :: over IPv6 and IPv4; both need keys."
+        )] = "127.0.0.1"
     port: Annotated[int, About("TCP port; 0 takes a free one.", minimum=0, maximum=65_535)] = 8090
     max_body_bytes: Annotated[int, About(
         "Largest request body; 413 above it.", minimum=1024, maximum=1024 * _MIB)] = 32 * _MIB  # a prompt with a few images

@@ -4,7 +4,8 @@ import math
 import re
 from hashlib import blake2b
 
-from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
+from stayfast.core.constants import HOP_HEADER, MAX_HOPS
+from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsWish, Stage
 from stayfast.http.server.parser import HttpRequest
@@ -14,6 +15,7 @@ from stayfast.wire.client_headers import SAY_PATIENCE, number, patience_s
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
 from stayfast.wire.trace_context import caller_of
 
+HOP = HOP_HEADER.encode()
 _KNOWN = frozenset((
     b"content-type", b"content-encoding",
     b"authorization", b"x-api-key", b"x-goog-api-key", b"sec-fetch-site",
@@ -23,7 +25,7 @@ _KNOWN = frozenset((
     b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
     b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control", b"x-cache-tags",
-    b"x-session-id", b"x-stayfast-events", b"last-event-id",
+    b"x-session-id", b"x-stayfast-events", b"last-event-id", HOP,
 ))
 _LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
     b"anthropic-beta", b"tracestate", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
@@ -40,7 +42,7 @@ _QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _NO_AGE_S = 2.0**31  # RFC 9111, 1.2.2: what a larger one stands for
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
-_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, EVENTS, *_SDK_PATIENCE))
+_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_PATIENCE))
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -202,6 +204,19 @@ def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
     return caller_of(parent.decode("latin-1"), fields.get(b"tracestate", b"").decode("latin-1"))
 
 
+def hops(fields: dict[bytes, bytes]) -> int:
+    """How many gateways the request has passed. Raises Rejected for what is no number, and Shed (508) for too many."""
+    said = fields.get(HOP, b"0")
+    n_hops = int(said) if said.isdigit() and len(said) < 4 else -1  # digits a sender of ours would write
+    if n_hops < 0:
+        raise Rejected(f"{HOP_HEADER} must be a whole number below 1000: gateways count themselves in it.",
+                       code="bad_header", param=HOP_HEADER)
+    if n_hops >= MAX_HOPS:
+        raise Shed(f"The request has passed {n_hops} gateways, which is a circle: the base_url of an upstream leads back to "
+                   "this gateway.", reason="loop", code="loop_detected", status=508, is_final=True)
+    return n_hops
+
+
 def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None, tenant: str | None = None
               ) -> tuple[tuple[str, str], ...]:
     """The headers that go on to an upstream; nothing secret is among them. Raises Rejected for one that is not ASCII.
@@ -221,6 +236,8 @@ def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None, tenant: st
             if name == _IDEMPOTENCY and tenant is not None:
                 value = _scoped(value, tenant)
             found.append((name.decode(), value.decode()))
+    if HOP in fields:
+        found.append((HOP_HEADER, str(hops(fields) + 1)))
     return tuple(found)
 
 

@@ -5,9 +5,10 @@ from importlib.util import find_spec
 from pathlib import Path as FilePath
 
 from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.http.client.client import split_base_url
 from stayfast.observe.tracing.config import why_not_otlp
 from stayfast.policy.admission.overload import ANY_TENANT
-from stayfast.server.config import check_exposure
+from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.model import Settings
 from stayfast.settings.problems import Path, Problem, did_you_mean, dotted, quoted
 from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, RedisStoreSettings, SqliteStoreSettings, TurnUpstream
@@ -16,6 +17,7 @@ from stayfast.settings.yaml_nodes import Mapping as Tree
 from stayfast.stores.sqlite import why_not_a_store
 
 Complain = Callable[[Path, str], None]
+_ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
 _INSTEAD_OF_THRESHOLD = ("max_error", "min_labels")  # of the calibrated mode only
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
@@ -87,6 +89,9 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
     for name, its in settings.upstreams.items():
         if isinstance(its, EmbeddedUpstream) and (reason := why_not_embedded(check_engine, its.engine)) is not None:
             complain(("upstreams", name, "model"), reason.removeprefix("model "))
+        elif isinstance(its, HttpUpstream) and _is_itself(its.base_url, settings.server):
+            complain(("upstreams", name, "base_url"), "is where this gateway itself listens (server.host, server.port): "
+                     "a request to it would go round in a circle")
         elif isinstance(its, HttpUpstream) and its.ca_file is not None and not FilePath(its.ca_file).is_file():
             complain(("upstreams", name, "ca_file"), "there is no such file")
         elif isinstance(its, TurnUpstream):
@@ -94,6 +99,15 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
                 check_turn(its.turn)
             except ValueError as error:
                 complain(("upstreams", name, "turn"), str(error))
+
+
+def _is_itself(base_url: str, server: ServerConfig) -> bool:
+    """Whether an upstream is this gateway's own listener, as far as addresses tell without asking the network."""
+    base = split_base_url(base_url)
+    if not server.port or base.port != server.port:
+        return False
+    host, own = base.host.strip("[]"), server.host.strip("[]")
+    return host == own or (is_loopback(host) and (is_loopback(own) or own in _ANY_ADDRESS)) or host in _ANY_ADDRESS
 
 
 def _check_tenants(settings: Settings, complain: Complain) -> None:

@@ -29,6 +29,8 @@ from stayfast.turns.function import find as find_turn
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"
 EMBEDDED = "upstreams: {{tiny: {{kind: embedded}}}}\nroutes: {{{route}: [tiny]}}\n"
+NOTHING_TO_SERVE = ("upstreams and routes are missing: where there is a file, nothing else counts, and the demo is served "
+                    "only without one; `stayfast init` writes a file to begin with")
 ADDED = "upstreams: {{{kind}: {{kind: {kind}}}}}\nroutes: {{{kind}: [{kind}]}}\n"
 
 
@@ -66,11 +68,15 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
 
     `variables` serve references; `model` replaces the model of every embedded upstream; `check_engine` and `check_turn`
     raise ValueError for an engine that cannot run here, and a function that cannot be served; `kinds` are those of
-    upstreams that a text may have and that are not built in. A text with neither upstreams nor routes gets the embedded one,
-    where it can run, and one of each of `kinds`.
+    upstreams that a text may have and that are not built in. The built-in settings, and a text with neither upstreams nor
+    routes where there is a `model` to serve, get the embedded one, where it can run, and one of each of `kinds`; any other
+    text has to name its own.
     """
     tree, problems = parse(source.text, source.name)
-    if "upstreams" not in tree.entries and "routes" not in tree.entries:
+    is_empty = all(_is_missing(tree, name) for name in ("upstreams", "routes"))
+    if is_empty and source.name != BUILT_IN and model is None:
+        problems.append(Problem(tree.place, (), NOTHING_TO_SERVE))
+    elif is_empty:
         is_embedding = model is not None or why_not_embedded(check_engine) is None
         embedded = EMBEDDED.format(route=json.dumps(FilePath(model).stem if model is not None else TINY_ALIAS))
         added = [ADDED.format(kind=kinds_of(cls)[0]) for cls in kinds]
@@ -93,6 +99,11 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
         raise SettingsError(sorted(problems, key=lambda problem: (problem.place.line or 0, problem.place.column or 0)))
     assert isinstance(settings, Settings)
     return settings
+
+
+def _is_missing(tree: Tree, name: str) -> bool:
+    entry = tree.entries.get(name)
+    return entry is None or (isinstance(entry.value, Scalar) and entry.value.is_null)
 
 
 def _use_model(tree: Tree, model: str) -> None:

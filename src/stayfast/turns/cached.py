@@ -31,7 +31,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.policy.cache.freshness import FRESH, SPARE, STALE, CacheConfig, use_of
+from stayfast.policy.cache.freshness import FRESH, SPARE, STALE, CacheConfig, age_of, use_of
 from stayfast.policy.cache.s3fifo import OVERHEAD_BYTES, S3Fifo
 from stayfast.stores.base import Kept, Store
 from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
@@ -137,7 +137,7 @@ class Cached(Generic[P, T]):
         """What is kept, or what the function brings. Raises what that raises where nothing kept may stand in for it."""
         key, wall = self._key_of(args, kwargs), _wall()
         value = await self._known(key, wall())
-        use = use_of(self._config, wall() - value.kept_at) if value is not None else None
+        use = use_of(self._config, age_of(value.kept_at, wall())) if value is not None else None
         if value is not None and use in (FRESH, STALE):
             self.counts.n_hits += 1
             if use is STALE:
@@ -168,7 +168,7 @@ class Cached(Generic[P, T]):
         """How old what is kept is, here or in the store; None where nothing is."""
         wall = _wall()
         value = await self._known(self._key_of(args, kwargs), wall())
-        return wall() - value.kept_at if value is not None else None
+        return age_of(value.kept_at, wall()) if value is not None else None
 
     async def renew(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Look it up, whatever is kept, and keep that. Raises what the function raises."""
@@ -273,7 +273,7 @@ class Cached(Generic[P, T]):
     async def _known(self, key: bytes, now: float) -> _Value | None:
         """What is kept here; of an old one another process may have a newer one in the store."""
         value = self._values.get(key)
-        if self._store is None or (value is not None and use_of(self._config, now - value.kept_at) is FRESH):
+        if self._store is None or (value is not None and use_of(self._config, age_of(value.kept_at, now)) is FRESH):
             return value
         kept = await self._store.get(key)
         if kept is None:

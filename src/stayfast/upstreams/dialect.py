@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import HOP_HEADER
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.held_bytes import HeldBytes, Holding
 from stayfast.core.types import Api, Chunk, Sight
@@ -30,6 +31,7 @@ PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMB
 PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # what a request is translated to when it cannot go as it is
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
+_FIRST_HOP = (HOP_HEADER, "1")
 NOTHING = Chunk(b"")
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # of which those whose body names the stream are meant
 MAX_WHOLE_ONLY = 1024  # models
@@ -160,6 +162,8 @@ class DialectUpstream:
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
         """The fields of one call, behind those that all have."""
         headers = [("x-request-id", call.request_id)]
+        if not call.headers or all(name != HOP_HEADER for name, _ in call.headers):
+            headers.append(_FIRST_HOP)
         if self._config.sends_deadline:
             left_s = max(0.001, call.deadline.remaining(self._clock.now()))
             headers.append(("x-request-timeout", f"{left_s:.3f}"))

@@ -55,6 +55,7 @@ _NOT_FOUND: Final = 404
 _NO_MODEL: Final = frozenset({"model_not_found", "NotFoundError", "not_found_error"})  # or no words: it is no API at all
 _NO_RESPONSE: Final = "previous_response_not_found"  # with a 400 or a 404: other upstreams have stored others
 _TOO_MANY: Final = 429
+_LOOP: Final = 508
 _OVERLOADED: Final = frozenset({503, 529})
 _LIMITS: Final = (  # what is left, and when it is full again
     *((f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}") for what in ("requests", "tokens")),
@@ -243,7 +244,10 @@ def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body:
     error.is_model_missing = (
         status == _NOT_FOUND and (not complaint.words or not _NO_MODEL.isdisjoint(complaint.words))
     ) or (_is_clients_fault(status) and _NO_RESPONSE in complaint.words)
-    if status in _CREDENTIALS:
+    if status == _LOOP:
+        error.status, error.code, error.is_final = status, "loop_detected", True
+        error.message = f"upstream {upstream} answered 508: its base_url leads back to a gateway on the request's way"
+    elif status in _CREDENTIALS:
         error.message = f"the gateway's credentials for upstream {upstream} were refused"
         error.code = "upstream_credentials"
     elif _is_clients_fault(status):

@@ -11,9 +11,11 @@ for them no longer than `patience_s`. One that does not answer is left out, neve
 """
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
+import stat
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +30,8 @@ READY = b"ready\n"
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
+_PREFIX = "stayfast-workers-"
+_SETTLED_S = 60.0  # a folder younger than this may not have its locks yet
 
 
 def encode_frame(message: bytes) -> bytes:
@@ -99,11 +103,15 @@ def meeting_place() -> Iterator[str | None]:
     """A folder for one parent's workers, that only its user can enter; None where nothing can be written.
 
     In memory where there is such a place: a container's root may be read-only, and a path in $TMPDIR longer than a socket's.
+    A parent that is killed leaves its folder behind; the next one removes it. Parent and workers each hold a shared lock on
+    their folder (`hold`) for as long as they live, so one that can be locked by a third is nobody's.
     """
-    folder = None
+    folder, lock = None, None
     for parent in ("/dev/shm", None):  # noqa: S108 - mkdtemp makes a new folder in it, with mode 0700
         with suppress(OSError):
-            folder = mkdtemp(prefix="stayfast-", dir=parent)
+            folder = mkdtemp(prefix=_PREFIX, dir=parent)
+            lock = hold(Path(folder))
+            _remove_abandoned(Path(folder))
             board.prepare(Path(folder))
             break
     try:
@@ -111,6 +119,35 @@ def meeting_place() -> Iterator[str | None]:
     finally:
         if folder is not None:
             rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def hold(folder: Path) -> int | None:
+    """Keep a folder from being taken for abandoned while the descriptor that this returns is open. None: it is gone."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return lock
+
+
+def _remove_abandoned(new: Path) -> None:
+    """Remove the folders beside a new one whose parents were killed, once none of their workers lives."""
+    now = new.stat().st_mtime
+    for folder in new.parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            about = folder.lstat()
+            if about.st_uid != os.geteuid() or not stat.S_ISDIR(about.st_mode) or now - about.st_mtime < _SETTLED_S:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 class Siblings:
@@ -118,6 +155,7 @@ class Siblings:
 
     def __init__(self, folder: Path | None = None, n: int = 0, n_workers: int = 1, patience_s: float = 1.0) -> None:
         self.folder = folder
+        self._lock = hold(folder) if folder is not None else None
         self.n = n
         self.others = tuple(other for other in range(n_workers) if other != n) if folder is not None else ()
         self._patience_s = patience_s
@@ -152,6 +190,9 @@ class Siblings:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     async def _ask(self, other: int, question: bytes) -> bytes | None:
         try:

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
+from stayfast.http.server.listener import EVERY_ADDRESS, take_ipv4_too
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.workers.channels import READY, encode_frame
 
@@ -160,11 +161,15 @@ class Supervisor:
             worker.signal(number if worker.is_ready else signal.SIGTERM)  # before that, SIGINT would be a traceback
 
     def reload(self) -> None:
-        """Check the settings anew; when they hold, every worker gets them, and else all stays as it is."""
+        """Check the settings anew; when they hold and are others, every worker gets them, and else all stays as it is."""
+        before = self._briefing
         try:
             self.brief(self._reload())
         except ValueError as error:
             self._report(f"the settings are wrong and were not loaded; the old ones stay:\n{error}")
+            return
+        if self._briefing == before:
+            self._report("SIGHUP: the settings are what they were; there is nothing to reload")
 
     def brief(self, briefing: bytes) -> None:
         """Make this the briefing of all workers, running and to come."""
@@ -230,10 +235,14 @@ def reserve(host: str, port: int) -> socket.socket:
         raise OSError(errno.ENOPROTOOPT, "this system cannot share a port among workers")
     if port != 0:
         with socket.socket(family, kind, protocol) as probe:
+            if host == EVERY_ADDRESS:
+                take_ipv4_too(probe)
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     held = socket.socket(family, kind, protocol)
     try:
+        if host == EVERY_ADDRESS:
+            take_ipv4_too(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the one before may still linger
         held.bind(address)

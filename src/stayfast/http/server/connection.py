@@ -16,6 +16,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
 from stayfast.http.descriptors import descriptor_limit, exhausted, reserve_of, share_of
+from stayfast.http.server.listener import EVERY_ADDRESS, bound_to_every_address
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
 from stayfast.http.server.waiting import WaitingConnections, address_of
@@ -149,8 +150,10 @@ class HttpServer(Generic[R]):
         self._listener: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, *, sock: socket.socket | None = None, reuse_port: bool = False) -> None:
-        """Take connections, on `sock` if it is given (bound already). Raises OSError."""
+        """Take connections, on `sock` if it is given (bound already). On `::` those over IPv4 as well. Raises OSError."""
         loop = asyncio.get_running_loop()
+        if sock is None and host == EVERY_ADDRESS:
+            sock = bound_to_every_address(port, reuse_port=reuse_port)
         if sock is not None:
             self._listener = await loop.create_server(self.connect, sock=sock, backlog=BACKLOG)
         else:

@@ -93,6 +93,7 @@ class Processes:
     def __init__(self) -> None:
         self._directory = TemporaryDirectory(prefix="stayfast-prove-")
         self._processes: list[asyncio.subprocess.Process] = []
+        self._spawning: set[asyncio.Task[asyncio.subprocess.Process]] = set()
         self._readers: set[asyncio.Task[None]] = set()
         self._cores: frozenset[int] = frozenset()  # this process's own, where `set_apart` has taken some away
         self._n_files = 0
@@ -102,6 +103,8 @@ class Processes:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         traceback: TracebackType | None) -> None:
+        if self._spawning:
+            await asyncio.wait(self._spawning)
         running = [process for process in self._processes if process.returncode is None]
         try:
             for process in running:
@@ -166,10 +169,12 @@ class Processes:
 
     async def start(self, *arguments: str) -> Server:
         """Run this Python on `arguments`; it is up when it prints where it listens. Raises SetUpFailed with its output."""
-        process = await asyncio.create_subprocess_exec(
+        spawning = asyncio.get_running_loop().create_task(asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT, limit=MAX_LINE_BYTES, env=_variables())
-        self._processes.append(process)
+            stderr=asyncio.subprocess.STDOUT, limit=MAX_LINE_BYTES, env=_variables()))
+        self._spawning.add(spawning)
+        spawning.add_done_callback(self._spawned)
+        process = await asyncio.shield(spawning)  # cancelled half-way, it would leave a child that is in no list
         output = process.stdout
         assert output is not None
         printed = bytearray()
@@ -181,6 +186,11 @@ class Processes:
                         self._drain(output)
                         return Server(found[0].decode(), process)
         raise SetUpFailed(f"`{shlex.join(('python', *arguments))}` did not start:\n{printed.decode(errors='replace')}")
+
+    def _spawned(self, spawning: asyncio.Task[asyncio.subprocess.Process]) -> None:
+        self._spawning.discard(spawning)
+        if not spawning.cancelled() and spawning.exception() is None:
+            self._processes.append(spawning.result())
 
     def _drain(self, output: asyncio.StreamReader) -> None:
         """Read and forget what it prints, its log lines above all, or it would wait for a reader."""

@@ -26,6 +26,7 @@ from stayfast.pipeline.cache.semantic_index import Index, Log, Phrasings
 from stayfast.pipeline.tasks import Tasks
 from stayfast.policy.cache.answer_clusters import Neighbour
 from stayfast.policy.cache.calibration import Calibrator, Estimate
+from stayfast.policy.cache.freshness import age_of
 from stayfast.policy.cache.lexical import LEXICONS, Wording, is_filled_otherwise, why_apart, wording
 from stayfast.policy.cache.similarity import N_FEATURES, Fixed, Judgement, SemanticConfig, judge, wary, why_not
 from stayfast.stores.base import Kept, Store
@@ -257,7 +258,7 @@ class Semantic:
         if kept is None:
             asking.judgement = None  # there is nothing to compare with
             return "gone"
-        if self._clock.wall() - kept.kept_at > min(max_age_s, self.config.semantic_ttl_s):
+        if age_of(kept.kept_at, self._clock.wall()) > min(max_age_s, self.config.semantic_ttl_s):
             return "old"
         if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, kept.body)):
             return "refused"

@@ -7,6 +7,7 @@ operator and its client both allow, and only where the model would have said abo
     is fresh        age <= ttl_s, and age <= the client's max-age
     is stale        older by at most stale_while_revalidate_s: given at once all the same, and made again meanwhile
     is spare        older by at most stale_if_error_s: given where the call for another one fails
+    is nothing      from the future by more than SKEW_S: the clock that it was stamped by was ahead
 
 A request without a temperature is drawn at its provider's own, which is 1 nearly everywhere: such a route needs
 max_temperature: 1, by which its operator says that one good answer is as good as the next. The client's words are those of
@@ -91,6 +92,15 @@ def fresh_for_s(config: CacheConfig, control: CacheControl | None) -> float:
     """How old an answer may be, in seconds."""
     asked_s = inf if control is None or control.max_age_s is None else control.max_age_s
     return min(config.ttl_s, asked_s)
+
+
+SKEW_S = 5.0  # clocks of machines that share a store differ by less
+
+
+def age_of(kept_at: float, now_wall: float) -> float:
+    """Seconds since an answer was kept; infinite for one from the future, whose clock was ahead: it would never grow old."""
+    age_s = now_wall - kept_at
+    return max(0.0, age_s) if age_s >= -SKEW_S else inf
 
 
 def use_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Use | None:

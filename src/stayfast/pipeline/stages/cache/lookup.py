@@ -18,7 +18,7 @@ from stayfast.pipeline.plan import Plan, Started, StoredStream
 from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall, join_calls, start_across_processes
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.token_timings import Cadence
-from stayfast.policy.cache.freshness import FRESH, SPARE, fresh_for_s, is_too_warm, stricter, use_of
+from stayfast.policy.cache.freshness import FRESH, SPARE, age_of, fresh_for_s, is_too_warm, stricter, use_of
 from stayfast.stores.base import Kept, Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.wire.canonical import Asked, asked, key_of, said_of, scope_of, terms_of
@@ -108,7 +108,7 @@ class ExactCache:
                ) -> Started | None:
         """The answer that is kept, as far as its age allows. What is only good for want of another is put by."""
         max_age_s = inf if control is None or control.max_age_s is None else control.max_age_s
-        use = use_of(caching.config, max(0.0, self._clock.wall() - kept.kept_at), max_age_s)
+        use = use_of(caching.config, age_of(kept.kept_at, self._clock.wall()), max_age_s)
         if use is None or use is FRESH:
             return self._hit(ex, kept, inf) if use is FRESH else None
         if use is SPARE or self._renew is None:
@@ -149,8 +149,8 @@ class ExactCache:
     def _hit(self, ex: Exchange, kept: Kept, fresh_for_s: float, like: Likeness | None = None) -> Started | None:
         """The answer that is kept, if it is fresh. like: it was made for another question."""
         wall = self._clock.wall()
-        age_s = max(0.0, wall - kept.kept_at)
-        if age_s > fresh_for_s or wall > kept.drop_at:
+        age_s = age_of(kept.kept_at, wall)
+        if age_s > fresh_for_s or age_s == inf or wall > kept.drop_at:
             return None
         try:
             body = in_events(ex.request, kept.body) if ex.request.stream else kept.body
