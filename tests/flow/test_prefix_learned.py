@@ -3,6 +3,10 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from stayfast.compose.caching import UNKNOWN
+from stayfast.core.events import PrefixFinding
 from stayfast.core.types import Api, Usage
 from stayfast.lab.simulated import PromptCacheModel
 from stayfast.pipeline.prompt_cache.planner import Layout, Prefixing
@@ -84,5 +88,77 @@ def test_instructions_are_compared_with_those_of_the_same_application() -> None:
         assert found[0].at_byte > 20
         assert found[0].usd_a_day is None  # for two minutes: what is that a day?
         assert of.findings.moving_tokens(loop.now())["a"] > 2000
+
+    run(main)
+
+
+@pytest.mark.parametrize("between_s", [0.0, 5.0])
+def test_three_short_bursts_find_what_moves(between_s: float) -> None:
+    """Twenty requests each, all within seconds: what moves is told by the second of them, after requests and not minutes;
+    marks wait for the minute, since a fleet that begins at once looks the same.
+    """
+    async def main(loop: SimLoop) -> None:
+        sink = RecordingSink()
+        of, found_after = Prefixing("m", AUTO, loop, sink), 0
+        for n in range(60):
+            sent = send(of, f"You are here since 2026-11-21 10:{n:02}. {LONG}")
+            found_after = found_after or (n + 1 if sink.of(PrefixFinding) else 0)
+            if n % 20 == 19:
+                await asyncio.sleep(between_s)
+        (found,) = sink.of(PrefixFinding)
+        assert (found.what, found.where, found.word) == ("moves", "system", "a time")
+        assert 20 < found_after <= 40
+        assert b"ephemeral" in sent
+        await asyncio.sleep(61)
+        assert b"ephemeral" not in send(of, f"You are here since 2026-11-21 11:00. {LONG}")
+
+    run(main)
+
+
+def test_what_comes_back_within_a_burst_does_not_move() -> None:
+    """Thirty applications that take turns, as quickly as you like; and different ones that come once are no moving one."""
+    async def main(loop: SimLoop) -> None:
+        sink = RecordingSink()
+        of = Prefixing("m", AUTO, loop, sink)
+        for n in range(300):
+            send(of, f"You are number {n % 30}. {LONG}")
+        once = Prefixing("m", AUTO, loop, sink)
+        for n in range(60):
+            send(once, f"{n} ".join(str(n * at) for at in range(1500)))
+        assert sink.facts == []
+
+    run(main)
+
+
+def test_what_went_without_a_mark_is_not_taken_for_unread() -> None:
+    """Instructions that seemed to move, went bare, and come back: the provider writes them then, as it should."""
+    async def main(loop: SimLoop) -> None:
+        sink = RecordingSink()
+        of, written = Prefixing("m", AUTO, loop, sink), Usage(input_total=4000, cache_write_5m=3000)
+        for n in range(20):
+            send(of, f"You are number {n}. {LONG}", usage=written)
+            await asyncio.sleep(7)
+        bare = [f"You are number {n}. {LONG}" for n in range(20, 30)]
+        assert not any(b"ephemeral" in send(of, system) for system in bare)
+        assert all(b"ephemeral" in send(of, system, usage=written) for system in bare)
+        assert not [fact for fact in sink.of(PrefixFinding) if fact.what == "unread"]
+
+    run(main)
+
+
+def test_a_name_of_ones_own_is_marked_behind_anthropics_protocol() -> None:
+    """With the highest floor of the family, and `/debug/state` says by which rule; behind another protocol nothing is."""
+    async def main(loop: SimLoop) -> None:
+        rig = PrefixRig(loop, model="our-assistant-3")
+        for n in range(2):
+            await rig.ask(LONG * 3, f"question {n}")
+        await rig.ask(LONG, "shorter than any model of the family keeps")
+        assert ["ephemeral" in str(sent) for sent in rig.sent] == [True, True, False]
+        (rule,) = rig.state["rules"].values()
+        assert rule == "a name that is not known, behind Anthropic's protocol: anthropic marks from 4096 tokens on"
+        other = PrefixRig(loop, model="our-assistant-3")
+        await other.ask(LONG * 3, "question", api=Api.CHAT)
+        assert "ephemeral" not in str(other.sent)
+        assert other.state["rules"] == {"up0 our-assistant-3": UNKNOWN}
 
     run(main)

@@ -20,7 +20,9 @@ import pytest
 from stayfast import __version__
 from stayfast.cli import main
 from stayfast.cli.serve import hello
+from stayfast.compose.caching import UNKNOWN
 from stayfast.lab.simulated.settings import KINDS
+from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.workers.channels import Lifeline, encode_frame
 
@@ -101,6 +103,26 @@ def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str
             main([name, "--help"])
         assert caught.value.code == 0
     assert "78   the settings are wrong" in shown
+
+
+def test_check_tells_by_which_rules_prompts_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each model of a route that has them marked: a name that is not known is no reason to be silent."""
+    file = tmp_path / "s.yaml"
+    file.write_text("""
+upstreams:
+  claude: {kind: anthropic, key: k, models: {own: our-assistant}}
+  other: {kind: openai, key: k}
+routes:
+  claude-sonnet-4-6: {upstreams: [claude], prefix: {mode: auto}}
+  own: {upstreams: [claude, other], prefix: {mode: auto}}
+  plain: {upstreams: [other]}
+""")
+    assert main(["check", str(file)]) == 0
+    told = [line.partition(": prompt cache of ")[::2] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert told == [
+        ("route claude-sonnet-4-6", "claude-sonnet-4-6 at claude by claude: anthropic marks from 1024 tokens on"),
+        ("route own", f"our-assistant at claude by {rules_of('our-assistant', {}, is_anthropic=True)}"),
+        ("route own", f"own at other by {UNKNOWN}")]
 
 
 def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

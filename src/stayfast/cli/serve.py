@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stayfast import __version__, compose
 from stayfast.cli import say
-from stayfast.compose.caching import missing
+from stayfast.compose.caching import missing, prefix_rules
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import (
@@ -88,7 +88,9 @@ def check(arguments: argparse.Namespace) -> int:
     if wrong := unusable(settings):
         say("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
-    sys.stdout.write(_summary(settings) + "\n")
+    sys.stdout.write("
+".join((_summary(settings), *prefix_rules(settings))) + "
+")
     _advise(source, settings)
     if why := missing(settings):
         say(why)

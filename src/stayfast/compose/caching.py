@@ -12,7 +12,7 @@ reload for thirty days remembers no epoch.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -44,12 +44,14 @@ from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
 from stayfast.pipeline.prompt_cache.planner import Prefixing
 from stayfast.pipeline.stages.cache.llm_judge import ByModel, Serve, Verifying
+from stayfast.pipeline.stages.route import ANY_MODEL
+from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import Route as RouteSettings
 from stayfast.settings import Settings
 from stayfast.settings.environment import cache_home, environment
-from stayfast.settings.upstreams import MemoryStoreSettings, SqliteStoreSettings, StoreSettings
+from stayfast.settings.upstreams import HttpUpstream, MemoryStoreSettings, SqliteStoreSettings, StoreSettings
 from stayfast.stores.base import Door, Store, StoreGone
 from stayfast.stores.embedder import HOW_TO, EmbedderConfig, Embedding
 from stayfast.stores.label_store import Learned
@@ -253,16 +255,30 @@ def prefix_state(routes: Mapping[str, Route], now: float) -> dict[str, Any]:
     """By route, as JSON can say it: what it did, and what it found."""
     return {name: {"requests": {f"{upstream} {result}": n for (upstream, result), n in one.counts.items()},
                    "input_tokens": {f"{upstream} {kind}": n for (upstream, kind), n in one.tokens.items()},
+                   "rules": {f"{upstream} {model}": str(rules) if rules is not None else UNKNOWN
+                             for (upstream, model), rules in one.rules.items()},
                    "findings": [{"upstream": found.upstream, "model": found.model, "what": found.what,
                                  "detail": found.detail, "seen_s_ago": round(now - seen_at, 1)}
                                 for seen_at, found in one.findings.all.values()]}
             for name, one in _of(routes)}
 
 
+def prefix_rules(settings: Settings) -> Iterator[str]:
+    """By which rules each route marks prompts for its providers' caches, as far as settings tell; for people."""
+    for name, route in settings.routes.items():
+        for upstream in route.upstreams if route.prefix.mode != "off" else ():
+            its, model = settings.upstreams[upstream], settings.model_at(name, upstream) or name
+            if model == ANY_MODEL or not isinstance(its, HttpUpstream):
+                continue
+            rules = rules_of(model, route.prefix.models, is_anthropic=its.kind == "anthropic")
+            yield f"route {name}: prompt cache of {model} at {upstream} by {rules if rules is not None else UNKNOWN}"
+
+
 def _of(routes: Mapping[str, Route]) -> list[tuple[str, Prefixing]]:
     return [(name, route.terms.prefix) for name, route in routes.items() if route.terms.prefix is not None]
 
 
+UNKNOWN = "no rules, its name is not known: nothing is done; prefix.models may say more"
 FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
 
 

@@ -67,7 +67,7 @@ class Batched:
 
     async def embed(self, texts: Sequence[str]) -> Floats:
         """float32 [len(texts), n_dims], rows of length 1. Raises NoEmbedder where the model fails."""
-        keys = [text_of(text).encode() for text in texts]  # the same whatever the line ends, accents and white space around
+        keys = [_key_of(text) for text in texts]
         rows = {key: self._known.get(key) for key in keys}
         coming = {key: self._ask(key, text) for key, text in zip(keys, texts, strict=True) if rows[key] is None}
         self._begin()
@@ -143,6 +143,13 @@ class Batched:
 
     def __repr__(self) -> str:
         return f"<Batched {self.id}: {self.n_embedded} texts in {self.n_batches} batches, {len(self._waiting)} wait>"
+
+
+def _key_of(text: str) -> bytes:
+    """The same whatever the line ends, accents and white space: vectors are only compared here, never given to a client, and
+    most tokenizers of such models do not see how much white space there is.
+    """
+    return " ".join(text_of(text).split()).encode()
 
 
 def _fail(batch: list[_Text], why: NoEmbedder) -> None:

@@ -200,6 +200,20 @@ def test_settings_replace_a_row() -> None:
     assert rules_of("mistral-large", {}) is None
     assert rules_of("gpt-60b-chat", {}) is None
     assert rules_of("gpt-oss-120b", {}) is None
+    assert (str(sonnet), str(other)) == ("prefix.models, claude-sonnet-*: anthropic marks from 2048 tokens on",
+                                         "prefix.models, *: anthropic marks from 1024 tokens on")
+
+
+def test_a_name_that_is_not_known_goes_by_its_protocol() -> None:
+    """Anthropic's: as its family, from the highest floor on; a known name and the settings stand before it."""
+    rules = rules_of("our-assistant", {}, is_anthropic=True)
+    assert rules is not None
+    assert (rules.marks, rules.floor_tokens, rules.most_marks, rules.marks_end) == ("anthropic", 4096, 4, True)
+    assert rules_of("our-assistant", {}) is None
+    assert rules_of("claude-opus-4-8", {}, is_anthropic=True) == rules_of("claude-opus-4-8", {})
+    own = rules_of("our-assistant", {"our-*": ModelRules(floor_tokens=512)}, is_anthropic=True)
+    assert own is not None
+    assert (own.marks, own.floor_tokens) == ("anthropic", 512)
 
 
 @pytest.mark.parametrize(("of", "wrong"), [

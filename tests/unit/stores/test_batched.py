@@ -71,12 +71,14 @@ def test_rows_come_in_the_order_of_the_texts() -> None:
 
 
 def test_what_was_embedded_is_known() -> None:
-    """Also with white space around it and other line ends; what differs within is another text."""
+    """Also with other white space, around it and within, and other line ends; other words are another text."""
     async def check(embedder: Batched, model: Words) -> None:
         await embedder.embed(["caf\u00e9 one\ntwo"])
         await embedder.embed(["  cafe\u0301 one\r\ntwo\n"])
         assert len(model.batches) == 1
-        await embedder.embed(["caf\u00e9 one  two"])
+        await embedder.embed(["caf\u00e9  one \t two", "\n\ncaf\u00e9 one two"])
+        assert len(model.batches) == 1
+        await embedder.embed(["caf\u00e9 onetwo"])
         assert len(model.batches) == 2
 
     on(check)

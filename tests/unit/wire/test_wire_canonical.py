@@ -251,3 +251,10 @@ def test_a_reordered_body_has_the_same_key(extra: dict[str, object], shuffled: o
     other = decode(Api.CHAT, msgspec.json.format(msgspec.json.encode(again), indent=3))
     assert key(one) == key(other)
     assert key(decode(Api.CHAT, msgspec.json.encode({**body, "x": "another"}))) != key(one) or extra.get("x") == "another"
+
+
+def test_what_is_embedded_counts_with_its_white_space() -> None:
+    """Tokenizers see it, so each spelling has a vector of its own, and an exact answer is that of the very input."""
+    texts = ("x y", " x y ", "x  y", "x y\n")
+    asks = [asked(decode(Api.EMBEDDINGS, msgspec.json.encode({"model": "m", "input": text}))) for text in texts]
+    assert len({ask.question for ask in asks}) == len(texts)

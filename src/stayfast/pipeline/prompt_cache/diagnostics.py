@@ -52,7 +52,8 @@ class Findings:
         self._runs: dict[tuple[str, str, str], tuple[float, int]] = {}  # since when it goes on, and how many times before
         self._kept: dict[Kind, list[bytes]] = {}  # by application, the least lately seen first
 
-    def look(self, kind: Kind, laid: Laid, shape: Shape, marker: MarkedPrompt, *, is_moving: bool) -> None:
+    def look(self, kind: Kind, laid: Laid, shape: Shape, marker: MarkedPrompt, *, is_moving: bool,
+             seems_moving: bool) -> None:
         """Keep the instructions; where they move, say how they differ from the last ones of the same application."""
         statics = [block.data for block in laid.blocks[:laid.n_static]]
         said, kept = b"".join(statics), self._kept.pop(kind, [])
@@ -63,9 +64,10 @@ class Findings:
             kept.remove(said)
         elif kept:
             n, before = max((n_alike(said, other), other) for other in kept)
-            if n >= SAME_SHARE * min(len(said), len(before)):
+            is_same = n >= SAME_SHARE * min(len(said), len(before))
+            if is_same:
                 kept.remove(before)
-            if is_moving:
+            if is_moving or (is_same and seems_moving):
                 self._compare(marker, shape, laid, said, before)
         kept.append(said)
         while len(kept) > MAX_APPLICATIONS or sum(map(len, kept)) > MAX_KEPT_BYTES:

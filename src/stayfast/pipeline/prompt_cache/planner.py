@@ -84,13 +84,14 @@ class Prefixing:
     """One route's. Changed on one loop; outlives a reload that leaves its settings alone."""
 
     __slots__ = ("_clock", "_floors", "_histories", "_parts", "_refusals", "_scales", "config", "counts", "findings", "hot",
-                 "leads", "route", "tokens")
+                 "leads", "route", "rules", "tokens")
 
     def __init__(self, route: str, config: PrefixConfig, clock: Clock, sink: Sink) -> None:
         self.route = route
         self.config = config
         self.counts: dict[tuple[str, str], int] = {}  # requests by upstream and result
         self.tokens: dict[tuple[str, str], int] = {}  # of input, by upstream and kind: read, written, plain
+        self.rules: dict[tuple[str, str], PrefixRules | None] = {}  # that were in use last, by upstream and model
         self.findings = Findings(route, clock, sink)
         self.leads = Leads(clock)
         self.hot = Hot(config.warm_tokens_per_hour) if config.warm_tokens_per_hour else None
@@ -115,8 +116,10 @@ class Prefixing:
         return request if ordered.body is request.body else replace(request, body=ordered.body), layout
 
     def rules_for(self, upstream: str, model: str, n_head_bytes: int) -> PrefixRules | None:
-        """What holds for a model; None where nothing is known of it, or so short a beginning is of no use to its cache."""
-        rules = rules_of(model, self.config.models)
+        """What holds for a model; None where nothing is known of it, or so short a beginning is of no use to its cache. Of a
+        name that is not known something is known from its first request on, which has said in which protocol it is asked.
+        """
+        rules = self.rules.get((upstream, model)) or rules_of(model, self.config.models)
         if rules is None:
             return None
         n_tokens = n_head_bytes / self._scale(model).bytes_a_token
@@ -132,7 +135,7 @@ class Prefixing:
 
     def mark(self, marker: "Marker", body: bytes, api: Api) -> bytes:
         """The body as it goes out, with what is decided of it told to the marker. Raises ValueError as `Laid` does."""
-        rules = rules_of(marker.model, self.config.models)
+        rules = self._rules_in(api, marker)
         if rules is None or api not in LAID_OUT or has_marks(body) or b'"previous_response_id"' in body:
             return body
         laid = Laid(body, api)
@@ -151,7 +154,7 @@ class Prefixing:
         marker.rules, marker.marked = rules, marked
         marker.n_bytes = round(shape.tokens[-1] * scale.bytes_a_token)
         marker.n_marked = shape.tokens[marked.at[-1] - 1] if marked.at else 0.0
-        self.findings.look(kind, laid, shape, marker, is_moving=marked.is_moving)
+        self.findings.look(kind, laid, shape, marker, is_moving=marked.is_moving, seems_moving=marker.history.seems_moving)
         if self.hot is not None and rules.marks == "anthropic":
             self._keep_hot(marker, laid, shape, marked, now)
         at = marked.at if rules.most_marks else ()  # decided for an attempt before, and refused since
@@ -161,6 +164,15 @@ class Prefixing:
             beside[KEY] = self._key(laid, marked.n_static, marker.layout.part(marker.upstream, marker.model))
         marker.wrote = (*([mark_of(api)] if marks else ()), *beside)
         return laid.write(marks, beside) if marker.wrote else body
+
+    def _rules_in(self, api: Api, marker: "Marker") -> PrefixRules | None:
+        """By the model's name, and for one that is not known by the protocol; noted, for who asks by which."""
+        rules = rules_of(marker.model, self.config.models, is_anthropic=api is Api.MESSAGES)
+        if api in LAID_OUT:
+            self.rules[marker.upstream, marker.model] = rules
+            if len(self.rules) > MAX_MODELS:
+                del self.rules[next(iter(self.rules))]
+        return rules
 
     def _keep_hot(self, marker: "Marker", laid: Laid, shape: Shape, marked: Marked, now: float) -> None:
         n = laid.markable(marked.n_static)

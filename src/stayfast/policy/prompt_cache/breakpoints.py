@@ -13,20 +13,25 @@ chains of block digests that were sent to one model of one key with the same too
                   p(read) * (1 - read) < write - 1, write and read being prices over that of plain input
 
 A beginning that has not come back for JUDGED_S counts as lost until it does. The same chains make the same marks, in the
-same places, and never more than the model takes.
+same places, and never more than the model takes. That instructions *seem* to move is said sooner, after requests and not
+seconds: when as many as would be enough have not come back in the JUDGED_N requests after them. Marks wait for the minute: a
+fleet of applications that all begin at once looks the same until each comes a second time.
 When wrong: what other workers and replicas send is not seen here, so a beginning may come back more often than we think.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Final, Literal, NamedTuple
 
 from stayfast.core.setting import About, check_bounds
 from stayfast.policy.prompt_cache.rules import HOUR_S, MINUTES_S, ModelRules, PrefixRules
 
 JUDGED_S: Final = 60.0
+JUDGED_N: Final = 32  # requests
 LEAST_SHARE: Final = 0.1  # of beginnings that come back: with less something moves, even where writing is free
 N_JUDGED: Final = 5  # beginnings that were lost, before it is said that something moves
+MOST_LOOKED_AT: Final = 32
 MANY: Final = 256  # judged beginnings, after which older ones count half
 MAX_EXAMPLES: Final = 64  # blocks behind the instructions that may come to be static
 MAX_NODES: Final = 4000  # some megabytes
@@ -78,7 +83,7 @@ class Shape(NamedTuple):
 
 class Marked(NamedTuple):
     """What was decided: after how many blocks a mark stands; how many are static (0: none, for what is known); whether
-    somebody sent that before; and which of them, if that is known, moves."""
+    somebody sent that before, marked; and which of them, if that is known, moves."""
 
     at: tuple[int, ...]
     n_static: int
@@ -90,11 +95,12 @@ class Marked(NamedTuple):
 class Reuse:
     """How often beginnings of one kind come back. Instants never go backwards."""
 
-    __slots__ = ("_at", "_lost", "_open", "n_again", "n_lost", "n_middling", "n_short")
+    __slots__ = ("_at", "_lost", "_n", "_open", "n_again", "n_lost", "n_middling", "n_short")
 
     def __init__(self) -> None:
+        self._n = 0
         self._at: dict[int, float] = {}  # when it was last there, oldest first
-        self._open: dict[int, float] = {}  # not there again so far, oldest first; with when it counts as lost
+        self._open: dict[int, tuple[float, int]] = {}  # not there again so far, oldest first; when, and at which number
         self._lost: set[int] = set()
         self.n_again = 0.0
         self.n_lost = 0.0
@@ -106,6 +112,12 @@ class Reuse:
         """Of those that were there once, how many come back; hopeful as long as little is known."""
         return (self.n_again + 2) / (self.n_again + self.n_lost + 2)
 
+    def seems_lost(self, least_share: float) -> bool:
+        """Whether too few come back, if those count as lost that have not in the JUDGED_N times after them."""
+        n_open = sum(n <= self._n - JUDGED_N for _, n in islice(self._open.values(), MOST_LOOKED_AT))
+        n_lost = self.n_lost + n_open
+        return n_lost >= N_JUDGED and (self.n_again + 2) / (self.n_again + n_lost + 2) < least_share
+
     def knows(self, link: int, now: float, keeps_s: float) -> bool:
         at = self._at.get(link)
         return at is not None and now - at <= keeps_s
@@ -113,8 +125,9 @@ class Reuse:
     def came(self, link: int, now: float) -> None:
         at = self._at.pop(link, None)
         self._at[link] = now
+        self._n += 1
         if at is None:
-            self._open[link] = now + JUDGED_S
+            self._open[link] = now, self._n
         else:
             self._count_gap(now - at)
             if link in self._lost:
@@ -140,8 +153,8 @@ class Reuse:
 
     def _judge(self, now: float) -> None:
         while self._open:
-            link, lost_at = next(iter(self._open.items()))
-            if lost_at > now:
+            link, (at, _) = next(iter(self._open.items()))
+            if now - at < JUDGED_S:
                 break
             del self._open[link]
             self._lost.add(link)
@@ -154,15 +167,17 @@ class Reuse:
 class History:
     """What was sent to one model with one key and one set of tools. Pure state; instants never go backwards."""
 
-    __slots__ = ("_ends", "_kids", "_n_unread", "_off_until", "_statics", "began_at", "n_seen")
+    __slots__ = ("_bare", "_ends", "_kids", "_n_unread", "_off_until", "_statics", "began_at", "n_seen", "seems_moving")
 
     def __init__(self, now: float) -> None:
         self._kids: dict[int, dict[int, float]] = {}  # what followed a beginning, with when; oldest first
         self._statics = Reuse()
         self._ends = Reuse()
+        self._bare: dict[int, bool] = {}  # instructions that went without a mark the last time, since they seemed to move
         self._n_unread = 0
         self._off_until = now
         self.began_at = now
+        self.seems_moving = False  # the last one's instructions; sooner than `Marked.is_moving`, and less sure
         self.n_seen = 0
 
     def saw(self, shape: Shape, rules: PrefixRules, floor_tokens: float, config: PrefixConfig, now: float) -> Marked:
@@ -172,13 +187,20 @@ class History:
         is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_middling > max(N_GAPS, statics.n_short))
         keeps_s = HOUR_S if is_long and rules.marks == "anthropic" else rules.keeps_s
         n_branch = self._branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
-        n_static, is_known = shape.n_static, False
+        n_static, is_known, was_marked = shape.n_static, False, False
         worth = (rules.write_factor - 1) / (1 - rules.read_factor)
         if n_static:
-            is_known = statics.knows(chain[n_static - 1], now, keeps_s)
-            statics.came(chain[n_static - 1], now)
-        is_moving = not is_known and statics.n_lost >= N_JUDGED and statics.share < max(worth, LEAST_SHARE)
+            link = chain[n_static - 1]
+            is_known = statics.knows(link, now, keeps_s)
+            was_marked = is_known and self._bare.pop(link, True) is True
+            statics.came(link, now)
+        least_share = max(worth, LEAST_SHARE)
+        is_moving = not is_known and statics.n_lost >= N_JUDGED and statics.share < least_share
+        self.seems_moving = is_moving or (not is_known and statics.seems_lost(least_share))
         if is_moving:
+            self._bare[chain[n_static - 1]] = False
+            if len(self._bare) > MAX_NODES:
+                del self._bare[next(iter(self._bare))]
             n_static = min(n_branch, n_static)
         wanted = [n_static, n_branch]
         goes_on = shape.n_before > 0 and ends.knows(chain[shape.n_before - 1], now, HOUR_S)
@@ -191,7 +213,7 @@ class History:
         if now >= self._off_until and rules.most_marks:  # those that are worth it, the last ones where there are too many
             found, enough = {shape.markable(n) for n in wanted if n}, floor_tokens * FLOOR_MARGIN
             marks = tuple(sorted(n for n in found if n and shape.tokens[n - 1] >= enough)[-rules.most_marks:])
-        return Marked(marks, n_static, is_known, is_moving, is_long)
+        return Marked(marks, n_static, was_marked, is_moving, is_long)
 
     def told(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
         """What usage said of a marked prompt. True: marks are written and never read here; there are none for an hour."""

@@ -5,6 +5,7 @@
     gpt-5.6 and later  kept at marks, of which the provider sets one itself, at the latest message; writes 1.25, reads 0.1
     older gpt, o*      kept by itself from 1024 tokens on, at the machine that `prompt_cache_key` leads to; writes are free
     gemini, deepseek   kept by itself; nothing can be said
+    any other name     behind Anthropic's protocol as claude-*, with the highest floor that any of them has; else unknown
 
 Source: the providers' documentation as of late 2026 (docs/concepts/prompt-layout.md). When wrong: floors have moved before;
 what usage says raises them here while it runs, and `prefix.models` in the settings replaces a row.
@@ -12,7 +13,7 @@ what usage says raises them here while it runs, and `prefix.models` in the setti
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 
@@ -36,6 +37,11 @@ class PrefixRules:
     keeps_s: float = MINUTES_S
     has_key: bool = False  # it takes `prompt_cache_key`
     marks_end: bool = False  # where the conversation has got to must be marked as well: nobody else does
+    row: str = field(default="", compare=False)  # which of the table's, or whose word, for people
+
+    def __str__(self) -> str:
+        how = "nothing is marked" if self.marks == "none" else f"{self.marks} marks from {self.floor_tokens} tokens on"
+        return f"{self.row}: {how}{', a key' * self.has_key}"
 
     def said_in(self, api: Api) -> "PrefixRules":
         """As far as they can be said in a dialect: behind another provider's protocol a mark may be an unknown field."""
@@ -50,7 +56,7 @@ def _claude(floor_tokens: int) -> PrefixRules:
 
 _AUTOMATIC: Final = PrefixRules("none", 1024, 0, has_key=True)
 _BREAKPOINTS: Final = PrefixRules("openai", 1024, 3, 1.25, 0.1, 1800.0, has_key=True)  # a fourth is the provider's own
-_FAMILIES: Final = tuple((re.compile(pattern), rules) for pattern, rules in (
+_FAMILIES: Final = tuple((re.compile(pattern), replace(rules, row=pattern)) for pattern, rules in (
     (r"claude-(opus|fable|mythos)-5", _claude(512)),
     (r"claude-opus-4-8", _claude(1024)),
     (r"claude-opus-4-7", _claude(2048)),
@@ -63,6 +69,7 @@ _FAMILIES: Final = tuple((re.compile(pattern), rules) for pattern, rules in (
     (r"gemini", PrefixRules(floor_tokens=2048)),
     (r"deepseek", PrefixRules(floor_tokens=64)),
 ))
+_UNNAMED: Final = replace(_claude(4096), row="a name that is not known, behind Anthropic's protocol")
 _BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's vendor/, Bedrock's us.anthropic.
 
 
@@ -78,13 +85,17 @@ class ModelRules:
         check_bounds(self)
 
 
-def rules_of(model: str, own: Mapping[str, ModelRules]) -> PrefixRules | None:
-    """The rules of a model, by its name at the upstream; None: unknown. `own`: by shell pattern, the first that fits."""
+def rules_of(model: str, own: Mapping[str, ModelRules], *, is_anthropic: bool = False) -> PrefixRules | None:
+    """The rules of a model, by its name at the upstream; None: unknown. `own`: by shell pattern, the first that fits.
+    `is_anthropic`: it is asked in Anthropic's protocol, in which a name of the operator's own says nothing.
+    """
     name = _BEFORE.sub("", model.lower()).replace(".", "-")
     found = next((rules for pattern, rules in _FAMILIES if pattern.match(name)), None)
+    if found is None and is_anthropic:
+        found = _UNNAMED
     for pattern, said in own.items():
         if fnmatchcase(model, pattern):
-            return _with(found or PrefixRules(), said)
+            return replace(_with(found or PrefixRules(), said), row=f"prefix.models, {pattern}")
     return found
 
 
