@@ -203,29 +203,27 @@ class Metrics:
 
     def _take_attempts(self, like: _Like, facts: list[AttemptDone]) -> None:
         route, upstream, outcome, fault, status = like
-        where = (route, upstream)
         # _value_: `.value` at a fifth of the cost
         self._attempts[route, upstream, outcome._value_, fault or "", "" if status is None else str(status)] += len(facts)
-        tokens, cost_usd, n_input, n_cached, n_output, is_counted = self._tokens, 0.0, 0, 0, 0, False
+        tokens, n_input, n_cached, n_output, is_counted = self._tokens, 0, 0, 0, False
         for fact in facts:
             usage = fact.usage
             if usage is not None:
-                is_counted = True
-                if fact.is_lost:
-                    tokens[route, upstream, "estimated"] += usage.input_total
+                if fact.is_estimated:
+                    tokens[route, upstream, "estimated"] += usage.input_total + usage.output
                 else:
+                    is_counted = True
                     n_input += usage.input_total
-                n_cached += usage.cached_read
-                n_output += usage.output
-                cost_usd += fact.cost_usd or 0.0
+                    n_cached += usage.cached_read
+                    n_output += usage.output
+            if fact.cost_usd:
+                self._cost_usd[route, upstream, fact.role] += fact.cost_usd
             if fact.is_hedge or fact.n_attempt > 1 or fact.stalls or fact.steps:
                 self._take_extra(fact)
         if is_counted:
             tokens[route, upstream, "input"] += n_input
             tokens[route, upstream, "cached"] += n_cached
             tokens[route, upstream, "output"] += n_output
-        if cost_usd:
-            self._cost_usd[where] += cost_usd
 
     def _take_extra(self, fact: AttemptDone) -> None:
         """One that was not alone, that stalled, or that has steps."""
