@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from stayfast.policy.admission.prompt_tokens import MAX_CLASSES, N_HALVED, PromptTokens
+from stayfast.policy.prompt_tokens import MAX_CLASSES, N_HALVED, PromptTokens
 
 
 def test_nothing_known() -> None:
