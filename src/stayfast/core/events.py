@@ -50,6 +50,19 @@ class GapsSeen(msgspec.Struct, frozen=True, gc=False):
     gaps_s: list[float]  # the listeners' to read, never empty
 
 
+class RequestParams(msgspec.Struct, frozen=True, gc=False):
+    """What a request asked of the model beside its prompt. None: it did not say."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    choice_count: int | None = None  # where it is not 1
+
+
 class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One call to one upstream ended. `ttft_s` is from the attempt's start to its first content (None: none came)."""
 
@@ -76,6 +89,8 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in the order in which they began
     detail: str = ""  # of a fault, for operators: addresses and the system's error numbers
     role: str = "first"  # why it was made: first, hedge, retry, fallback, rescue; not for a client: renewal, audit, judge
+    response_id: str | None = None  # as the upstream named its answer
+    response_model: str | None = None  # and the model that gave it
     is_estimated: bool = False  # its upstream did not report `usage`, or not all of it: it was given up before
 
 
@@ -182,6 +197,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     cache: str | None = None  # hit, semantic, stale, miss, coalesced or bypass; None: its route has none
     saved_usd: float | None = None  # what the answer of a cache had cost; None: none gave it, or no price is set
     cache_key: bytes | None = None  # of the answer that a cache gave, or under which its own is kept
+    params: RequestParams | None = None  # None: it is not traced
 
     @property
     def own_s(self) -> float | None:
