@@ -89,6 +89,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in the order in which they began
     detail: str = ""  # of a fault, for operators: addresses and the system's error numbers
     role: str = "first"  # why it was made: first, hedge, retry, fallback, rescue; not for a client: renewal, audit, judge
+    is_stream: bool = True  # its client asked for a stream
     response_id: str | None = None  # as the upstream named its answer
     response_model: str | None = None  # and the model that gave it
     is_estimated: bool = False  # its upstream did not report `usage`, or not all of it: it was given up before

@@ -77,7 +77,6 @@ class Saved:
 
 
 Read = Callable[[], Iterable[tuple[str, int]]]
-NO_ROUTE = "none"
 LIMIT_CODES = "_s_exceeded"  # ours; an upstream that says 504 has a code of its own choice
 LIVE_S = 300.0
 _Like = tuple[str, str, Outcome, str | None, int | None]  # route, upstream, outcome, fault, upstream's status
@@ -157,7 +156,7 @@ class Metrics:
         """Times to the first token on a route, from accept, in the last `seconds`. What a cache answered is not among them:
         it says nothing of what is usual.
         """
-        now, of = self._clock.now(), route or NO_ROUTE
+        now, of = self._clock.now(), route or known.NO_ROUTE
         return merged(window.last(seconds, now) for (name, upstream), window in self._live.items()
                       if name == of and upstream != FROM_CACHE)
 
@@ -248,7 +247,7 @@ class Metrics:
         spent_s: dict[Stage, list[float]] = {stage: [] for stage in Stage}
         requests, cached = self._requests, list[RequestDone]()
         for fact in facts:
-            route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
+            route, outcome = fact.route or known.NO_ROUTE, outcome_of(fact)
             requests[route, fact.api._value_, str(fact.status)] += 1
             who = (route, fact.upstream or "", outcome)
             if who in by_place:

@@ -20,8 +20,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, 
 
 from stayfast.core.events import AttemptDone, RequestDone, RequestParams, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import Outcome, Usage
+from stayfast.core.types import Usage
 from stayfast.observe.tracing.config import OPERATIONS, PATHS, Peer, TraceConfig
+from stayfast.observe.tracing.error_type import error_type
 from stayfast.observe.tracing.exporter import Verdict
 
 MAX_NAME_CHARS = 128  # of what a client chose freely
@@ -172,7 +173,7 @@ def _describe_params(span: Span, params: RequestParams | None) -> None:
 
 def _describe_attempt(span: Span, done: AttemptDone, peer: Peer, *, is_stream: bool) -> None:
     usage = done.usage or Usage()
-    error = _error_of(done)
+    error = error_type(done)
     _put(span.attributes, {
         "gen_ai.operation.name": OPERATIONS[done.api], "gen_ai.provider.name": peer.provider or done.kind,
         "gen_ai.request.model": done.model[:MAX_NAME_CHARS], "gen_ai.request.stream": True if is_stream else None,
@@ -194,17 +195,6 @@ def _describe_attempt(span: Span, done: AttemptDone, peer: Peer, *, is_stream: b
         reasons.value.array_value.values.add(string_value=done.finish_reason)
     if error is not None:
         _fail(span, error)
-
-
-def _error_of(done: AttemptDone) -> str | None:
-    """A word of few: the status where that was the failure, our name of the fault, or that nobody wanted it any more. None:
-    it was answered, or another attempt was quicker, which is no failure.
-    """
-    if done.outcome is Outcome.SUCCESS or (done.is_lost and done.fault is None):
-        return None
-    if done.fault == "status" and done.upstream_status is not None:
-        return str(done.upstream_status)
-    return done.fault or "cancelled"
 
 
 def _fail(span: Span, message: str | None) -> None:

@@ -163,6 +163,7 @@ class Attempt:
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
             self.is_hedge, is_lost, turn.steps if turn is not None else (), detail, self.role,
+            call.request.stream,
             sight.response_id[:MAX_NAME] if sight is not None and sight.response_id is not None else None,
             sight.model[:MAX_NAME] if sight is not None and sight.model is not None else None,
             is_estimated and turn is None)
