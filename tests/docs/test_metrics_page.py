@@ -7,7 +7,7 @@ from stayfast.observe.metrics.definitions import FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| `(\w+)` \| (counter|histogram|gauge) \| ([\w, ]+) \|", re.MULTILINE)
-NAME = re.compile(r"`(stayfast_\w+)")
+NAME = re.compile(r"`((?:stayfast|gen_ai)_\w+)")
 
 
 def test_the_table_and_the_code_agree() -> None:

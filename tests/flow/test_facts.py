@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
-from stayfast.core.types import Outcome
+from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.retry import RetryConfig
@@ -96,7 +96,7 @@ def test_back_off_is_the_gateways_own_time() -> None:
 
 
 def test_cost_is_by_attempt_and_by_what_was_reported() -> None:
-    """10 tokens in, 3 out; an attempt that was cut off reported nothing and costs nothing that we know of."""
+    """10 tokens in, 3 out; of an attempt that was cut off, the prompt by what such prompts had, and the words that came."""
     price = Price(1.0, 100.0)
 
     async def main(loop: SimLoop) -> None:
@@ -106,7 +106,10 @@ def test_cost_is_by_attempt_and_by_what_was_reported() -> None:
         cut = Rig(loop, [[Say("a"), Cut()]], price=price)
         with pytest.raises(StayfastError):
             await read(await cut.serve())
-        assert (told(cut).cost_usd, told(cut).attempts[0].fault) == (None, "truncated")
+        (attempt,) = told(cut).attempts
+        assert (attempt.fault, attempt.is_estimated) == ("truncated", True)
+        assert attempt.usage == Usage(len(chat().body) // 4, 1)  # nothing is known there yet
+        assert attempt.cost_usd == pytest.approx((len(chat().body) // 4 + 100) / 1e6)
 
     run(main)
 

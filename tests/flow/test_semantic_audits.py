@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
+from stayfast.core.events import AttemptDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.memory import MemoryStore
@@ -32,6 +33,7 @@ def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
         await rig.settled()
         assert rig.lookups == ["nothing_near", "hit", "audit_begun", "hit", "hit", "audit_right"]
         assert rig.n_calls == 2
+        assert [attempt.role for attempt in rig.sink.of(AttemptDone)] == ["first", "audit"]
         rig.check_clean()
 
     run(main)

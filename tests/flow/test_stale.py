@@ -91,6 +91,7 @@ def test_an_old_answer_is_given_at_once_and_made_again() -> None:
         assert renewed.result == "renewed"
         assert renewed.seconds == pytest.approx(0.25)
         assert rig.n_calls == 2
+        assert [attempt.role for attempt in rig.sink.of(AttemptDone)] == ["first", "renewal"]
         rig.check_clean()
 
     run(main)

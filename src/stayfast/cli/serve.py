@@ -88,9 +88,7 @@ def check(arguments: argparse.Namespace) -> int:
     if wrong := unusable(settings):
         say("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
-    sys.stdout.write("
-".join((_summary(settings), *prefix_rules(settings))) + "
-")
+    sys.stdout.write("\n".join((_summary(settings), *prefix_rules(settings))) + "\n")
     _advise(source, settings)
     if why := missing(settings):
         say(why)

@@ -34,6 +34,7 @@ from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import Metrics
 from stayfast.observe.metrics.counters import CONTENT_TYPE
 from stayfast.observe.metrics.definitions import RETRY_BUDGET
+from stayfast.observe.metrics.gen_ai import GenAi
 from stayfast.observe.recent import Recent
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.exchange import Start
@@ -84,8 +85,9 @@ class Observers:
         self.tracing = tracing(settings, self.log)
         self.sagging = Sagging(clock)
         self.held = HeldBytes(settings.server.max_held_bytes)
+        self.gen_ai = GenAi(self.metrics.totals) if settings.metrics.enabled and settings.metrics.gen_ai else None
         listeners: list[Listener | None] = [self.log, self.recent, self.metrics if settings.metrics.enabled else None,
-                                            self.tracing, self.sagging]
+                                            self.gen_ai, self.tracing, self.sagging]
         self.batch = Batch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = self.batch
         self.together = Together(self.metrics, self.recent, self.batch.flush, siblings or Siblings())
@@ -187,6 +189,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)
     if observers.tracing is not None:
         observers.tracing.peers = peers(settings)
+    if observers.gen_ai is not None:
+        observers.gen_ai.peers = peers(settings)
     if isinstance(admit, Admission) and settings.admission.max_in_flight is not None:
         foresee(admit.places, router, registry)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)

@@ -50,6 +50,19 @@ class GapsSeen(msgspec.Struct, frozen=True, gc=False):
     gaps_s: list[float]  # the listeners' to read, never empty
 
 
+class RequestParams(msgspec.Struct, frozen=True, gc=False):
+    """What a request asked of the model beside its prompt. None: it did not say."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    choice_count: int | None = None  # where it is not 1
+
+
 class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One call to one upstream ended. `ttft_s` is from the attempt's start to its first content (None: none came)."""
 
@@ -68,13 +81,18 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     upstream_status: int | None = None  # what the upstream answered where that was an error
     usage: Usage | None = None
     finish_reason: str | None = None
-    cost_usd: float | None = None  # None: no price is set, or no usage was reported
+    cost_usd: float | None = None  # None: no price is set, or no usage is known
     stalls: tuple[Stall, ...] = ()
     span_id: str | None = None  # 16 hex digits: what this attempt's `traceparent` named
     is_hedge: bool = False  # made beside one that still ran
-    is_lost: bool = False  # ended because another attempt brought the first token; then `usage` is an estimate of its prompt
+    is_lost: bool = False  # ended because another attempt brought the first token
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in the order in which they began
     detail: str = ""  # of a fault, for operators: addresses and the system's error numbers
+    role: str = "first"  # why it was made: first, hedge, retry, fallback, rescue; not for a client: renewal, audit, judge
+    is_stream: bool = True  # its client asked for a stream
+    response_id: str | None = None  # as the upstream named its answer
+    response_model: str | None = None  # and the model that gave it
+    is_estimated: bool = False  # its upstream did not report `usage`, or not all of it: it was given up before
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):
@@ -180,6 +198,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     cache: str | None = None  # hit, semantic, stale, miss, coalesced or bypass; None: its route has none
     saved_usd: float | None = None  # what the answer of a cache had cost; None: none gave it, or no price is set
     cache_key: bytes | None = None  # of the answer that a cache gave, or under which its own is kept
+    params: RequestParams | None = None  # None: it is not traced
 
     @property
     def own_s(self) -> float | None:
@@ -195,6 +214,15 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
                 waited_s += ended_at - max(attempt.began_at, until)
                 until = ended_at
         return max(0.0, self.ttft_s - waited_s)
+
+    @property
+    def cost_by_role(self) -> dict[str, float]:
+        """What its attempts cost, by why they were made, USD; together `cost_usd`. Empty where nothing is known."""
+        costs_usd: dict[str, float] = {}
+        for attempt in self.attempts:
+            if attempt.cost_usd is not None:
+                costs_usd[attempt.role] = costs_usd.get(attempt.role, 0.0) + attempt.cost_usd
+        return costs_usd
 
     @property
     def cost_usd(self) -> float | None:

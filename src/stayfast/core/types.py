@@ -142,8 +142,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class Sight:
     """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
 
-    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "n_content", "n_events", "response_id", "turn",
-                 "usage")
+    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "model", "n_content", "n_events", "response_id",
+                 "turn", "usage")
 
     def __init__(self) -> None:
         self.n_content = 0  # content-bearing events so far
@@ -151,6 +151,7 @@ class Sight:
         self.finish_reason: str | None = None  # as the upstream said it
         self.usage: Usage | None = None
         self.response_id: str | None = None
+        self.model: str | None = None  # as the upstream named the one that answers
         self.is_complete = False  # the protocol's own end was seen: only then is an answer whole
         self.is_cut = False  # we ended it ourselves, in its own protocol
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body

@@ -37,6 +37,7 @@ from stayfast.observe.log_text import TextLines
 
 _OF_NO_LINE = (AttemptDone, ConnectionReused, StoreAsked)  # of those that every request brings
 ONCE_IN_S = 10.0  # for kinds of lines that an attacker, or one full table, could make thousands of a second
+_ROUNDING_S = 1e-6
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
@@ -145,6 +146,8 @@ class _Try(msgspec.Struct, omit_defaults=True):
     hedge: bool = False
     lost: bool = False
     detail: str = ""
+    role: str = "first"
+    estimated: bool = False
 
 
 class _RequestLine(msgspec.Struct, omit_defaults=True):
@@ -181,6 +184,9 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     tenant: str | None = None
     trace_id: str | None = None
     stages_ms: dict[str, float] | None = None
+    deadline_ms: float | None = None
+    allowed_ms: dict[str, float] | None = None
+    cost_usd_by: dict[str, float] | None = None
     tries: list[_Try] | None = None
 
 
@@ -296,7 +302,26 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         error=fact.error, over_stage=fact.over_stage, degraded=fact.degraded, shed=fact.shed, cache=fact.cache,
         notes=list(fact.notes) if fact.notes else None, tenant=fact.tenant,
         trace_id=trace.trace_id if trace is not None else None,
-        stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages}, tries=_tries(fact))
+        stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages},
+        deadline_ms=_ms_or_none(fact.total_s), allowed_ms=_allowed_ms(fact), cost_usd_by=_cost_by_role(fact),
+        tries=_tries(fact))
+
+
+def _allowed_ms(fact: RequestDone) -> dict[str, float] | None:
+    """What stages might have used, of those that might not use all that was left until the deadline."""
+    if fact.total_s is None:
+        return None
+    deadline_at = fact.accepted_at + fact.total_s
+    return {done.stage._value_: _ms(done.allowance_s) for done in fact.stages
+            if done.began_at + done.allowance_s < deadline_at - _ROUNDING_S and done.began_at < deadline_at} or None
+
+
+def _cost_by_role(fact: RequestDone) -> dict[str, float] | None:
+    """Where it is not all the first attempt's."""
+    attempts = fact.attempts
+    if len(attempts) < 2 and not (attempts and attempts[0].role != "first"):
+        return None
+    return fact.cost_by_role or None
 
 
 def _tries(fact: RequestDone) -> list[_Try] | None:
@@ -308,7 +333,7 @@ def _tries(fact: RequestDone) -> list[_Try] | None:
                  attempt.upstream_status, attempt.usage.input_total if attempt.usage is not None else None,
                  attempt.usage.output if attempt.usage is not None else None, attempt.cost_usd,
                  [_ms(stall.seconds) for stall in attempt.stalls], attempt.is_hedge, attempt.is_lost,
-                 attempt.detail)
+                 attempt.detail, attempt.role, attempt.is_estimated)
             for attempt in attempts]
 
 

@@ -35,9 +35,12 @@ class Behind:
         self._clock: Clock = alarms.clock
         self._relay = Relay(alarms.clock, self._done)
 
-    async def ask(self, of: Exchange, start: Start) -> None:
-        """Make the call of this request once more, by `start`, and read all of it. What goes wrong is told, not raised."""
-        arrival = replace(of.arrival, accepted_at=self._clock.now(), total_s=None, silence_s=None, urgency=Urgency.BATCH)
+    async def ask(self, of: Exchange, start: Start, role: str) -> None:
+        """Make the call of this request once more, by `start`, and read all of it. What goes wrong is told, not raised.
+        `role`: what its attempts are made for.
+        """
+        arrival = replace(of.arrival, accepted_at=self._clock.now(), total_s=None, silence_s=None, urgency=Urgency.BATCH,
+                          role=role)
         ex = Exchange(of.request, arrival, of.terms, self._alarms)
         held = Held()
         try:

@@ -183,6 +183,9 @@ class Metrics:
     """Prometheus text at /metrics."""
 
     enabled: Annotated[bool, About("Whether they are kept and served.")] = True
+    gen_ai: Annotated[bool, About(
+        "Also those of OpenTelemetry's GenAI conventions (gen_ai_client_*, gen_ai_server_*), in Prometheus's form. Read at "
+        "the start only.")] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,15 @@ class Marker(Protocol):
         """The attempt is over, with what its answer says of its prompt. Called once, whatever its end."""
 
 
+class Sending:
+    """Whether a request has left for its upstream, which bills it from then on."""
+
+    __slots__ = ("has_begun",)
+
+    def __init__(self) -> None:
+        self.has_begun = False
+
+
 class Call(msgspec.Struct, frozen=True, gc=False):
     """One attempt: a request, the upstream's own name for its model, and the time that it has."""
 
@@ -43,6 +52,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None = None
     events: EventsWish | None = None  # None: it wants plain chunks
     wants_parts: bool = False  # of a whole answer the part that has come is of use: to be fetched as a stream, where it may
+    sending: Sending | None = None  # set by the upstream; None: nobody wants to know
 
 
 class Stream(Protocol):

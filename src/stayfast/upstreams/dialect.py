@@ -127,6 +127,8 @@ class DialectUpstream:
 
         def expect(*, is_stream: bool = expects_stream) -> None:
             nonlocal translated
+            if call.sending is not None:  # it is called once the request is written
+                call.sending.has_begun = True
             translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
                                     hide_usage=self._config.asks_usage and not request.include_usage,
                                     created_at=int(self._clock.wall()))

@@ -98,6 +98,8 @@ class Scripted:
         number = next(self._numbers)
         self.n_asked += 1
         self.n_open += 1
+        if call.sending is not None:
+            call.sending.has_begun = True
         stream = _ScriptedStream(self, self._scripts[number % len(self._scripts)], call, number)
         try:
             await stream.begin()

@@ -84,9 +84,11 @@ class WholeSource(ABC):
         self.sight.is_complete = False
         self.sight.failure = failure
 
-    def _complete(self, usage: Usage | None, response_id: str | None = None, finish_reason: str | None = None) -> None:
-        sight = self.sight
-        sight.usage, sight.response_id, sight.finish_reason = usage, response_id, finish_reason
+    def _complete(self, usage: Usage | None, answer: Json | None = None, finish_reason: str | None = None) -> None:
+        """`answer`: with its id and its model."""
+        sight, answer = self.sight, answer or {}
+        sight.usage, sight.finish_reason = usage, finish_reason
+        sight.response_id, sight.model = optional_text(answer.get("id")) or None, optional_text(answer.get("model"))
         sight.n_content = 1
         sight.is_complete = True
 
@@ -179,6 +181,10 @@ def object_in(body: bytes) -> Json:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def optional_text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def text_or_empty(value: object) -> str:

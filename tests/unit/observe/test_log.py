@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.events import RequestDone, Stall
+from stayfast.core.events import RequestDone, StageDone, Stall
 from stayfast.core.types import Outcome, Stage
 from stayfast.observe.log import LineWriter, LogConfig, LogSink, _pieces
 from tests.unit.observe.test_metrics import attempt, done
@@ -80,7 +80,7 @@ def test_a_reader_that_does_not_read_delays_nobody() -> None:
 def line_of(tmp_path: Path, fact: RequestDone) -> dict[str, Any]:
     """The line that a request leaves, decoded."""
     path = tmp_path / "log"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     writer = LineWriter(LogConfig(fd=fd))
     writer.start()
     LogSink(LogConfig(fd=fd), writer, SystemClock()).take([fact])
@@ -102,6 +102,26 @@ def test_what_went_wrong_is_in_the_line(tmp_path: Path) -> None:
         {"upstream": "u", "ms": 400.0, "fault": "status", "status": 429},
         {"upstream": "v", "ms": 400.0, "ttft_ms": 100.0, "input_tokens": 10, "output_tokens": 20, "cost_usd": 0.25,
          "stalls_ms": [1500.0]}]
+
+
+def test_what_was_allowed_is_in_the_line(tmp_path: Path) -> None:
+    """The deadline; of the stages those that might not use all that was left until then."""
+    stages = (StageDone(Stage.ADMIT, 1.0, 1.1, 0.5), StageDone(Stage.CALL, 1.1, 1.3, 2.0),
+              StageDone(Stage.RELAY, 1.3, 1.5, 2.7))
+    fields = line_of(tmp_path, done(stages=stages, total_s=3.0))
+    assert (fields["deadline_ms"], fields["allowed_ms"]) == (3000.0, {"admit": 500.0, "call": 2000.0})
+    assert "allowed_ms" not in line_of(tmp_path, done(stages=stages[2:], total_s=3.0))
+
+
+def test_the_cost_by_role_is_in_the_line(tmp_path: Path) -> None:
+    """Where it is not all the first attempt's; the parts are the whole."""
+    attempts = (attempt(is_lost=True, is_estimated=True, cost_usd=0.125), attempt(role="hedge", is_hedge=True, n_attempt=2))
+    fields = line_of(tmp_path, done(attempts=attempts))
+    assert fields["cost_usd_by"] == {"first": 0.125, "hedge": 0.25}
+    assert fields["cost_usd"] == 0.375
+    assert [one.get("role") for one in fields["tries"]] == [None, "hedge"]
+    assert fields["tries"][0]["estimated"] is True
+    assert "cost_usd_by" not in line_of(tmp_path, done())
 
 
 def test_a_smooth_request_says_no_more_than_it_must(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def test_a_request_is_counted_once_everywhere() -> None:
 
 def test_tokens_and_cost_are_the_attempts() -> None:
     """Two attempts for one answer cost twice; the second is a retry."""
-    metrics = counting(attempt(fault="reset", outcome=Outcome.DROPPED, upstream="v"), attempt(n_attempt=2))
-    assert counted(metrics, known.COST) == {("m", "v"): 0.25, ("m", "u"): 0.25}
+    metrics = counting(attempt(fault="reset", outcome=Outcome.DROPPED, upstream="v"), attempt(n_attempt=2, role="retry"))
+    assert counted(metrics, known.COST) == {("m", "v", "first"): 0.25, ("m", "u", "retry"): 0.25}
     assert counted(metrics, known.TOKENS)["m", "u", "output"] == 20
     assert counted(metrics, known.RETRIES) == {("m", "u"): 1}
     assert counted(metrics, known.ATTEMPTS) == {("m", "v", "dropped", "reset", ""): 1, ("m", "u", "success", "", ""): 1}

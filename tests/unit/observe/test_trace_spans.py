@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -10,6 +11,8 @@ from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall, Tra
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.tracing.config import Peer, provider_of
 from stayfast.observe.tracing.otlp import Spans
+from stayfast.wire.json_input import decode
+from stayfast.wire.request_params import request_params
 from tests.unit.observe.test_metrics import done
 
 TRACE = Trace("a" * 32, "b" * 16, "c" * 16, is_sampled=True, state="foo=1", is_random=True)
@@ -100,9 +103,9 @@ def test_what_a_good_call_says() -> None:
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "anthropic", "gen_ai.request.model": "claude-x",
         "gen_ai.request.stream": True, "gen_ai.response.time_to_first_chunk": 0.2,
         "gen_ai.response.finish_reasons": ["end_turn"], "gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 20,
-        "gen_ai.usage.cache_read.input_tokens": 60, "gen_ai.usage.cache_creation.input_tokens": 11,
+        "gen_ai.usage.cache_read.input_tokens": 60, "gen_ai.usage.cache_write.input_tokens": 11,
         "gen_ai.usage.reasoning.output_tokens": 7, "server.address": "api.anthropic.com", "server.port": 443,
-        "stayfast.upstream": "far", "stayfast.attempt": 2, "stayfast.cost_usd": 0.5}
+        "stayfast.upstream": "far", "stayfast.attempt": 2, "stayfast.cost_usd": 0.5, "stayfast.attempt.role": "first"}
     first, stall = span.events
     assert (first.name, first.time_unix_nano - span.start_time_unix_nano) == ("first_token", 200_000_000)
     assert (stall.name, stall.time_unix_nano - span.start_time_unix_nano) == ("stall", 300_000_000)
@@ -123,6 +126,38 @@ def test_what_a_failed_call_says(fault: str | None, status: int | None, outcome:
     assert attributes(span)["gen_ai.provider.name"] == "vllm"
     assert "gen_ai.usage.input_tokens" not in attributes(span)
     assert not any(name.startswith("gen_ai.response") for name in attributes(span))
+
+
+def test_a_call_says_what_it_was_asked_and_who_answered() -> None:
+    """Numbers of the request; id and model of the answer; never a stop sequence, which may quote a prompt."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5, "top_p": 1, "seed": 7,
+            "max_tokens": 9, "n": 2, "stop": ["SECRET"], "presence_penalty": 0.25}
+    params = request_params(decode(Api.CHAT, msgspec.json.encode(body)))
+    answered = msgspec.structs.replace(WON, response_id="msg_1", response_model="claude-x-2026")
+    found = attributes(exported(request(attempts=(answered,), params=params))[-1])
+    assert {name: value for name, value in found.items() if name.startswith(("gen_ai.request.", "gen_ai.response."))} == {
+        "gen_ai.request.model": "claude-x", "gen_ai.request.stream": True, "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 1.0, "gen_ai.request.seed": 7, "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.choice.count": 2, "gen_ai.request.presence_penalty": 0.25, "gen_ai.response.id": "msg_1",
+        "gen_ai.response.model": "claude-x-2026", "gen_ai.response.finish_reasons": ["end_turn"],
+        "gen_ai.response.time_to_first_chunk": 0.2}
+
+
+def test_a_hedge_that_lost_is_no_error() -> None:
+    """Another one was quicker: its span says so, with an estimate of what it used, and its status is unset."""
+    lost = msgspec.structs.replace(FAILED, outcome=Outcome.IGNORED, fault=None, upstream_status=None, is_lost=True,
+                                   role="hedge", usage=Usage(100), is_estimated=True)
+    span = exported(request(attempts=(lost, WON)))[-2]
+    found = attributes(span)
+    assert "error.type" not in found
+    assert span.status.code == 0
+    assert (found["stayfast.attempt.lost"], found["stayfast.attempt.role"], found["stayfast.usage.estimated"]) == (
+        True, "hedge", True)
+
+
+def test_the_verdict_of_a_cache() -> None:
+    """Hit, miss and the like, on the request's span."""
+    assert attributes(exported(request(cache="hit"))[0])["stayfast.cache"] == "hit"
 
 
 @pytest.mark.parametrize(("status", "error", "type_", "code"), [

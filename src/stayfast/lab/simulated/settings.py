@@ -61,6 +61,8 @@ class Simulated:
         ask = ask_of(msgspec.structs.replace(request, stream=is_stream), model=call.model, number=number, session=session,
                      include_usage=True, has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
         answering = self.provider.ask(ask)
+        if call.sending is not None:
+            call.sending.has_begun = True
         try:
             head = await answering.begin()
             if head.status != 200:

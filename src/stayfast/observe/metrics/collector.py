@@ -77,7 +77,6 @@ class Saved:
 
 
 Read = Callable[[], Iterable[tuple[str, int]]]
-NO_ROUTE = "none"
 LIMIT_CODES = "_s_exceeded"  # ours; an upstream that says 504 has a code of its own choice
 LIVE_S = 300.0
 _Like = tuple[str, str, Outcome, str | None, int | None]  # route, upstream, outcome, fault, upstream's status
@@ -157,7 +156,7 @@ class Metrics:
         """Times to the first token on a route, from accept, in the last `seconds`. What a cache answered is not among them:
         it says nothing of what is usual.
         """
-        now, of = self._clock.now(), route or NO_ROUTE
+        now, of = self._clock.now(), route or known.NO_ROUTE
         return merged(window.last(seconds, now) for (name, upstream), window in self._live.items()
                       if name == of and upstream != FROM_CACHE)
 
@@ -203,29 +202,27 @@ class Metrics:
 
     def _take_attempts(self, like: _Like, facts: list[AttemptDone]) -> None:
         route, upstream, outcome, fault, status = like
-        where = (route, upstream)
         # _value_: `.value` at a fifth of the cost
         self._attempts[route, upstream, outcome._value_, fault or "", "" if status is None else str(status)] += len(facts)
-        tokens, cost_usd, n_input, n_cached, n_output, is_counted = self._tokens, 0.0, 0, 0, 0, False
+        tokens, n_input, n_cached, n_output, is_counted = self._tokens, 0, 0, 0, False
         for fact in facts:
             usage = fact.usage
             if usage is not None:
-                is_counted = True
-                if fact.is_lost:
-                    tokens[route, upstream, "estimated"] += usage.input_total
+                if fact.is_estimated:
+                    tokens[route, upstream, "estimated"] += usage.input_total + usage.output
                 else:
+                    is_counted = True
                     n_input += usage.input_total
-                n_cached += usage.cached_read
-                n_output += usage.output
-                cost_usd += fact.cost_usd or 0.0
+                    n_cached += usage.cached_read
+                    n_output += usage.output
+            if fact.cost_usd:
+                self._cost_usd[route, upstream, fact.role] += fact.cost_usd
             if fact.is_hedge or fact.n_attempt > 1 or fact.stalls or fact.steps:
                 self._take_extra(fact)
         if is_counted:
             tokens[route, upstream, "input"] += n_input
             tokens[route, upstream, "cached"] += n_cached
             tokens[route, upstream, "output"] += n_output
-        if cost_usd:
-            self._cost_usd[where] += cost_usd
 
     def _take_extra(self, fact: AttemptDone) -> None:
         """One that was not alone, that stalled, or that has steps."""
@@ -250,7 +247,7 @@ class Metrics:
         spent_s: dict[Stage, list[float]] = {stage: [] for stage in Stage}
         requests, cached = self._requests, list[RequestDone]()
         for fact in facts:
-            route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
+            route, outcome = fact.route or known.NO_ROUTE, outcome_of(fact)
             requests[route, fact.api._value_, str(fact.status)] += 1
             who = (route, fact.upstream or "", outcome)
             if who in by_place:

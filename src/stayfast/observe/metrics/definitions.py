@@ -11,7 +11,12 @@ LATENCY_BOUNDS_S = tuple(0.01 * 2 ** (i / 2) for i in range(29))  # 10 ms to 164
 GAP_BOUNDS_S = tuple(0.001 * 2 ** (i / 2) for i in range(23))  # 1 ms to 2 s
 OWN_BOUNDS_S = tuple(0.0001 * 2**i for i in range(17))  # 0.1 ms to 6.6 s
 
+GEN_AI_BOUNDS_S = tuple(0.01 * 2**i for i in range(14))  # these three as OpenTelemetry's GenAI conventions have them
+GEN_AI_TTFT_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+GEN_AI_TOKEN_BOUNDS = tuple(float(4**i) for i in range(14))  # 1 to 67,108,864
+
 MAX_STEP_NAMES = 64
+NO_ROUTE = "none"
 
 _WHERE = ("route", "upstream")
 _WHO = ("route", "upstream", "outcome")
@@ -57,7 +62,7 @@ RESCUES = _counter("rescues", "Answers that stalled or broke off where something
 STALLS = _counter("stalls", "Waits in the middle of an answer that were felt.", *_WHERE)
 TRUNCATED = _counter("truncated_streams", "Streams that broke off after their client had a part of them.", "upstream")
 TOKENS = _counter("tokens", "Tokens that upstreams reported.", "route", "upstream", "kind")
-COST = _counter("cost_usd", "What attempts cost by the prices in the settings, USD.", *_WHERE)
+COST = _counter("cost_usd", "What attempts cost by the prices in the settings, by why they were made, USD.", *_WHERE, "kind")
 OPENED = _counter("connections_opened", "New upstream connections: handshakes paid.", "upstream", "http_version", "tls")
 REUSED = _counter("connections_reused", "Requests on a pooled connection: handshakes saved.", "upstream")
 ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
@@ -110,6 +115,16 @@ STORE_SECONDS = Family("stayfast_cache_store_seconds", "histogram", "Waits of re
 LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "How late a timer of the event loop ran, sampled.", (),
                   OWN_BOUNDS_S)
 
+_GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+GEN_AI_DURATION = Family("gen_ai_client_operation_duration_seconds", "histogram", "Calls to upstreams, whole.",
+                         (*_GEN_AI, "error_type"), GEN_AI_BOUNDS_S)
+GEN_AI_FIRST_CHUNK = Family("gen_ai_client_operation_time_to_first_chunk_seconds", "histogram",
+                            "First tokens of streamed calls to upstreams.", _GEN_AI, GEN_AI_BOUNDS_S)
+GEN_AI_TOKENS = Family("gen_ai_client_token_usage", "histogram", "Tokens of a call, as its upstream reported them.",
+                       (*_GEN_AI, "gen_ai_token_type"), GEN_AI_TOKEN_BOUNDS)
+GEN_AI_SERVER_TTFT = Family("gen_ai_server_time_to_first_token_seconds", "histogram",
+                            "Accept to first token of streams; the model is the route.", _GEN_AI, GEN_AI_TTFT_BOUNDS_S)
+
 IN_FLIGHT = _gauge("in_flight", "Requests in flight by upstream.", "upstream")
 QUEUE_DEPTH = _gauge("queue_depth", "Requests that wait for a place.", "upstream", "lane")
 LIMIT = _gauge("limit", "Requests that may run at an upstream at a time; all workers share it.", "upstream", "lane")
@@ -142,7 +157,8 @@ FAMILIES = (
     TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, BUILD_INFO, SEMANTIC,
-    SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR,
+    SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, GEN_AI_DURATION, GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS,
+    GEN_AI_SERVER_TTFT,
 )
 HIGHEST = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name))  # not added up

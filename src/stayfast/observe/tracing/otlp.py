@@ -13,14 +13,16 @@ from typing import Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
-from stayfast.core.events import AttemptDone, RequestDone, Trace
+from stayfast.core.events import AttemptDone, RequestDone, RequestParams, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import Outcome, Usage
+from stayfast.core.types import Usage
 from stayfast.observe.tracing.config import OPERATIONS, PATHS, Peer, TraceConfig
+from stayfast.observe.tracing.error_type import error_type
 from stayfast.observe.tracing.exporter import Verdict
 
 MAX_NAME_CHARS = 128  # of what a client chose freely
@@ -76,6 +78,7 @@ class Spans:
             span = made.span(f"{OPERATIONS[attempt.api]} {attempt.model[:MAX_NAME_CHARS]}", Span.SPAN_KIND_CLIENT,
                              attempt.began_at, attempt.ended_at, span_id=span_id, parent_id=own_id)
             _describe_attempt(span, attempt, peers.get(attempt.upstream, _NO_PEER), is_stream=done.stream)
+            _describe_params(span, done.params)
             made.events(span, attempt)
             if attempt.steps:
                 self._steps(made, attempt.steps, span_id)
@@ -141,6 +144,7 @@ def _describe_request(span: Span, done: RequestDone) -> None:
         "error.type": done.error if is_left or is_error else None,  # a 4xx is no error of a server's, by the convention
         "stayfast.request_id": done.request_id, "stayfast.route": done.route, "stayfast.model": done.model[:MAX_NAME_CHARS],
         "stayfast.stream": done.stream, "stayfast.upstream": done.upstream, "stayfast.attempts": done.n_attempts,
+        "stayfast.cache": done.cache,
         "stayfast.error": done.error, "stayfast.tenant": done.tenant, "stayfast.degraded": done.degraded,
         "stayfast.over_stage": done.over_stage._value_ if done.over_stage is not None else None,
         "stayfast.queue_ms": _ms(done.queue_s), "stayfast.budget_ms": _ms(done.total_s),
@@ -161,20 +165,29 @@ def _describe_step(span: Span, step: StepDone) -> None:
         _fail(span, step.detail)
 
 
+def _describe_params(span: Span, params: RequestParams | None) -> None:
+    if params is not None:
+        _put(span.attributes, {f"gen_ai.request.{name.replace('choice_count', 'choice.count')}": value
+                               for name, value in msgspec.structs.asdict(params).items()})
+
+
 def _describe_attempt(span: Span, done: AttemptDone, peer: Peer, *, is_stream: bool) -> None:
     usage = done.usage or Usage()
-    error = _error_of(done)
+    error = error_type(done)
     _put(span.attributes, {
         "gen_ai.operation.name": OPERATIONS[done.api], "gen_ai.provider.name": peer.provider or done.kind,
         "gen_ai.request.model": done.model[:MAX_NAME_CHARS], "gen_ai.request.stream": True if is_stream else None,
+        "gen_ai.response.id": done.response_id, "gen_ai.response.model": done.response_model,
         "gen_ai.response.time_to_first_chunk": done.ttft_s if is_stream else None,
         "gen_ai.usage.input_tokens": usage.input_total if done.usage is not None else None,
         "gen_ai.usage.output_tokens": usage.output if done.usage is not None else None,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_read or None,
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_5m + usage.cache_write_1h or None,
+        "gen_ai.usage.cache_write.input_tokens": usage.cache_write_5m + usage.cache_write_1h or None,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning or None,
         "server.address": peer.host, "server.port": peer.port, "error.type": error,
         "stayfast.upstream": done.upstream, "stayfast.attempt": done.n_attempt, "stayfast.cost_usd": done.cost_usd,
+        "stayfast.attempt.role": done.role, "stayfast.attempt.lost": True if done.is_lost else None,
+        "stayfast.usage.estimated": True if done.is_estimated else None,
     })
     if done.finish_reason is not None:
         reasons = span.attributes.add()
@@ -182,15 +195,6 @@ def _describe_attempt(span: Span, done: AttemptDone, peer: Peer, *, is_stream: b
         reasons.value.array_value.values.add(string_value=done.finish_reason)
     if error is not None:
         _fail(span, error)
-
-
-def _error_of(done: AttemptDone) -> str | None:
-    """A word of few: the status where that was the failure, our name of the fault, or that nobody wanted it any more."""
-    if done.outcome is Outcome.SUCCESS:
-        return None
-    if done.fault == "status" and done.upstream_status is not None:
-        return str(done.upstream_status)
-    return done.fault or ("hedge_lost" if done.is_lost else "cancelled")
 
 
 def _fail(span: Span, message: str | None) -> None:

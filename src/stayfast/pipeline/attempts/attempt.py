@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, UpstreamFailed
@@ -26,6 +28,7 @@ SUCCESS, DROPPED, IGNORED = Outcome
 PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
 OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # more tokens than the credit buys, a prompt that is moderated
 REPEATS = "x-stainless-retry-count"
+FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
 MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
 
 
@@ -41,11 +44,11 @@ class Attempt:
     """Owns the stream and the place at the upstream. One task owns it."""
 
     __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route",
-                 "_sink", "began_at", "cadence", "call", "done", "is_hedge", "is_incremental", "member", "stream")
+                 "_sink", "began_at", "cadence", "call", "done", "is_incremental", "member", "role", "stream")
 
     def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
                  sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
-                 is_hedge: bool = False, aim: Aim | None = None, lane: str = "") -> None:
+                 role: str = FIRST, aim: Aim | None = None, lane: str = "") -> None:
         self.member = member
         self.is_incremental = is_incremental
         self.stream: Stream | None = None
@@ -58,7 +61,7 @@ class Attempt:
         self._sink = sink
         self._price = price
         self._first_tokens = first_tokens  # None: nobody wants to know
-        self.is_hedge = is_hedge
+        self.role = role
         self._news: tuple[float, Usage | None] | None = None  # when the first content came and what was known of its usage
         self.began_at = clock.now()
         if first_tokens is not None:
@@ -160,8 +163,9 @@ class Attempt:
             self._guess.ended(usage.uncached if usage is not None else None)
         if call.marker is not None:
             call.marker.ended(usage)
-        if is_lost and usage is None:
-            usage = Usage(input_total=len(call.request.body) // BYTES_A_TOKEN)
+        is_estimated = taken is not None or (outcome is not SUCCESS and self._is_billed(fault))
+        if taken is None:
+            usage = self._usage(usage, outcome, is_estimated=is_estimated)
         turn = sight.turn() if sight is not None and sight.turn is not None else None
         self.done = AttemptDone(
             self._route, upstream.name, self.began_at, now, outcome,
@@ -171,8 +175,38 @@ class Attempt:
             turn.cost_usd if turn is not None else
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
-            self.is_hedge, is_lost, turn.steps if turn is not None else (), detail)
+            self.is_hedge, is_lost, turn.steps if turn is not None else (), detail, self.role,
+            call.request.stream,
+            sight.response_id[:MAX_NAME] if sight is not None and sight.response_id is not None else None,
+            sight.model[:MAX_NAME] if sight is not None and sight.model is not None else None,
+            is_estimated and turn is None)
         self._sink.emit(self.done)
+
+    def _is_billed(self, fault: str | None) -> bool:
+        """Whether an attempt that did not end well was heard: sent, and given up by us or broken off in the middle."""
+        sending = self.call.sending
+        if sending is None or not sending.has_begun:
+            return False
+        return fault is None or fault == Fault.TIMEOUT or self.n_content > 0
+
+    def _usage(self, reported: Usage | None, outcome: Outcome, *, is_estimated: bool) -> Usage | None:
+        """What it has used, as far as is known; what was counted of a prompt teaches how others are estimated."""
+        if is_estimated:
+            return self.usage_so_far(reported)
+        if reported is not None and reported.input_total and outcome is SUCCESS:
+            call = self.call
+            self.member.usual.prompt_tokens.learn(call.model, len(call.request.body), reported.input_total)
+        return reported
+
+    def usage_so_far(self, reported: Usage | None) -> Usage:
+        """What an attempt has used that was not read to its end: as far as reported, else estimated."""
+        call = self.call
+        known = reported or Usage(input_total=self.member.usual.prompt_tokens.estimate(call.model, len(call.request.body)))
+        return replace(known, output=max(known.output, self.n_content))
+
+    @property
+    def is_hedge(self) -> bool:
+        return self.role == HEDGE
 
     @property
     def n_content(self) -> int:

@@ -10,6 +10,7 @@ from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.admission.response_owners import ResponseOwners
+from stayfast.wire.request_params import request_params
 
 RESPONSES_API = Api.RESPONSES
 CLIENT_LEFT = 499  # nginx's number for it; logged only
@@ -36,6 +37,7 @@ class Settle:
         ex.watch.stop()
         status, error = _status_and_error(why)
         arrival, request, cached = ex.arrival, ex.request, ex.cached
+        trace = arrival.trace
         stages = ex.ledger.finish()
         if isinstance(why, StayfastError):
             last = ex.attempts[-1].done if ex.attempts else None
@@ -70,7 +72,7 @@ class Settle:
             degraded=ex.degraded,
             tpot_s=cadence.tpot_s(usage.output) if cadence is not None and usage is not None else None,
             gap_max_s=cadence.gap_max_s if cadence is not None else None,
-            trace=arrival.trace,
+            trace=trace,
             queue_s=began_at - arrival.accepted_at if began_at is not None else None,
             attempts=tuple([attempt.done for attempt in ex.attempts if attempt.done is not None]),
             notes=tuple(ex.notes),
@@ -78,6 +80,7 @@ class Settle:
             cache=cached.result if cached is not None else None,
             saved_usd=cached.saved_usd if cached is not None else None,
             cache_key=ex.cache_key,
+            params=request_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
         ))
 
 

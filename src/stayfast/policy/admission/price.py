@@ -9,8 +9,9 @@ attempt is charged by the token counts that its upstream reported:
 A price that is not set is the one it is a variant of: reads and writes of the cache cost what input costs, one-hour writes
 what five-minute writes cost. Reasoning is output.
 Source: the providers' price lists (Anthropic's writes are 1.25 and 2 times input, its reads 0.1 times).
-When wrong: a cut-off stream reports no usage, so its tokens are billed but not counted here; batch rates, tiers by length
-of context and volume discounts are unknown to it.
+When wrong: a cut-off stream reports no usage, so its prompt is estimated (policy.prompt_tokens), as if nothing of
+it were cached, and each event of content is taken for a token, which is too few where events hold several; batch rates,
+tiers by length of context and volume discounts are unknown to it.
 """
 
 from collections.abc import Iterable, Mapping

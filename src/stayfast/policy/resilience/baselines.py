@@ -39,6 +39,8 @@ from enum import Enum
 from math import exp, inf, log
 from typing import Generic, NamedTuple, TypeVar
 
+from stayfast.policy.prompt_tokens import PromptTokens
+
 N_LONG = 600
 N_WARM = 10
 WARM_SHARE = 0.75
@@ -85,11 +87,12 @@ class Norm:
 class Usual:
     """Of one upstream. Pure state; changed only by its owner."""
 
-    __slots__ = ("_by_class", "all")
+    __slots__ = ("_by_class", "all", "prompt_tokens")
 
     def __init__(self) -> None:
         self._by_class: dict[tuple[str, bool, int], Norm] = {}
         self.all = Norm()
+        self.prompt_tokens = PromptTokens()
 
     def norm(self, model: str, n_tokens: int, is_whole: bool) -> Norm:
         """The class of a prompt of so many tokens; `is_whole`: its first token comes with its last."""

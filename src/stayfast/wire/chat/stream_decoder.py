@@ -24,6 +24,7 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
     object_in,
+    optional_text,
     read_begin,
 )
 from stayfast.wire.errors import in_band, malformed, truncated
@@ -120,7 +121,7 @@ class ChatSource(Source):
             self.is_only_usage = not chunk.choices
             sight.usage = usage.from_openai(chunk.usage) or sight.usage
         if sight.response_id is None and isinstance(chunk.id, str):
-            sight.response_id = chunk.id
+            sight.response_id, sight.model = chunk.id, optional_text(chunk.model)
         return None
 
     def finish(self) -> None:
@@ -207,8 +208,8 @@ class ChatSource(Source):
             for choice in choices
         ):
             return self.fail(malformed(self._upstream, "an answer without choices"))
-        self._complete(usage.from_openai(said.get("usage")), _optional_text(said.get("id")),
-                       _optional_text(choices[0].get("finish_reason")) if choices else None)
+        self._complete(usage.from_openai(said.get("usage")), said,
+                       optional_text(choices[0].get("finish_reason")) if choices else None)
         return None
 
     def _see_large(self, body: bytes) -> bool:
@@ -271,10 +272,6 @@ def _has_content(choice: ChunkChoice) -> bool:
         return bool(choice.text)
     return bool(delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.refusal or delta.function_call
                 or choice.text) or has_audio(delta.audio)
-
-
-def _optional_text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _text(value: object) -> str:

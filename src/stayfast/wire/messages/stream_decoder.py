@@ -22,6 +22,7 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
     object_in,
+    optional_text,
     text_or_empty,
 )
 from stayfast.wire.errors import in_band, malformed
@@ -104,7 +105,7 @@ class MessagesSource(Source):
         if event.message is not None:
             said = event.message.usage
             if isinstance(event.message.id, str):
-                sight.response_id = event.message.id
+                sight.response_id, sight.model = event.message.id, optional_text(event.message.model)
         sight.usage = usage.from_anthropic(said, sight.usage)
         if event.delta is not None and event.delta.stop_reason is not None:
             sight.finish_reason = event.delta.stop_reason
@@ -176,7 +177,7 @@ class MessagesSource(Source):
             return self.fail(in_band(self._upstream, said))
         if not isinstance(said.get("content"), list):
             return self.fail(malformed(self._upstream, "an answer without content"))
-        self._complete(usage.from_anthropic(said.get("usage")), text_or_empty(said.get("id")) or None,
+        self._complete(usage.from_anthropic(said.get("usage")), said,
                        text_or_empty(said.get("stop_reason")) or None)
         self._whole = said
         return None

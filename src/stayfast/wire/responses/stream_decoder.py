@@ -22,6 +22,7 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
     object_in,
+    optional_text,
     read_begin,
     text_or_empty,
 )
@@ -176,7 +177,7 @@ class ResponsesSource(Source):
     def _see_response(self, kind: str, head: Head, data: bytes) -> None:
         sight = self.sight
         if isinstance(head.id, str):
-            sight.response_id = head.id
+            sight.response_id, sight.model = head.id, optional_text(head.model)
         if kind == "response.created":
             self._so_far.created = data
         if kind not in _ENDS:
@@ -242,7 +243,7 @@ class ResponsesSource(Source):
             return self.fail(in_band(self._upstream, {"error": error if isinstance(error, dict) else {}}))
         if not isinstance(said.get("output"), list):
             return self.fail(malformed(self._upstream, "an answer without output"))
-        self._complete(usage.from_openai(said.get("usage")), text_or_empty(said.get("id")) or None,
+        self._complete(usage.from_openai(said.get("usage")), said,
                        _reason(text_or_empty(said.get("status")) or "completed", _incomplete(said)))
         self._whole = said
         return None

@@ -11,9 +11,11 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
-from stayfast.core.types import Outcome
+from stayfast.core.events import AttemptDone
+from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.admission.controller import WHY_AWAY, Asked, Call, Places, Refused
 from stayfast.pipeline.admission.tenants import Tenant, Tenants
+from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.policy.admission.fair_share import weighted
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
@@ -180,8 +182,8 @@ class _Admitted(msgspec.Struct):
 
     def _used(self) -> tuple[float, float, float, float | None, int | None, bool]:
         """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it, whether the
-        client left before that token. What none has reported is estimated, but for the tokens read. What lost a race was
-        sent by our choice, and is not charged.
+        client left before that token. What none has reported is estimated, but for the tokens read. What lost a race, or
+        brought nothing by our time-out, is not charged.
         """
         n_input = n_output = cost_usd = 0.0
         ttft_s, n_read, was_left = None, None, False
@@ -190,18 +192,26 @@ class _Admitted(msgspec.Struct):
             if done is None or done.is_lost:
                 continue
             ttft_s = done.ttft_s if done.ttft_s is not None else ttft_s
-            cost_usd += done.cost_usd or 0.0
-            usage = done.usage
-            if usage is not None:
-                n_read = usage.uncached
+            reported = _reported(attempt, done)
+            if reported is not None:
+                n_read = reported.uncached
+            if reported is not None or done.ttft_s is not None:
+                usage = done.usage or Usage(output=attempt.n_content)
                 n_input += usage.input_total
                 n_output += usage.output
-            elif done.ttft_s is not None and attempt.stream is not None:
-                n_output += attempt.stream.sight.n_content
             was_left = done.outcome is IGNORED and done.fault is None
+            if was_left or reported is not None or done.ttft_s is not None:
+                cost_usd += done.cost_usd or 0.0
         if n_read is None and (ttft_s is not None or was_left):
             n_input = self.n_input
         return n_input, n_output, cost_usd, ttft_s, n_read, was_left and ttft_s is None
+
+
+def _reported(attempt: Attempt, done: AttemptDone) -> Usage | None:
+    """What its upstream has counted, of one that was given up what it had counted by then."""
+    if not done.is_estimated:
+        return done.usage
+    return attempt.stream.sight.usage if attempt.stream is not None else None
 
 
 def _said(seconds: float) -> str:

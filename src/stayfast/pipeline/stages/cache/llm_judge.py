@@ -63,7 +63,7 @@ class ByModel:
         if max(len(one), len(other)) > MAX_CHARS:
             return None  # what it does not see, it cannot compare
         asked = f"<first>\n{one}\n</first>\n<second>\n{other}\n</second>"
-        arrival = Arrival(REQUEST_ID, self._clock.now(), urgency=Urgency.BATCH)
+        arrival = Arrival(REQUEST_ID, self._clock.now(), urgency=Urgency.BATCH, role="judge")
         return await _said(self._serve, self._route, ASKS, asked, arrival)
 
 
@@ -81,7 +81,8 @@ class Verifying:
         if len(answer) > MAX_CHARS:
             return False
         asked = f"<question>\n{question}\n</question>\n<answer>\n{answer}\n</answer>"
-        return await _said(self._serve, self._route, VERIFIES, asked, Arrival(VERIFY_ID, self._clock.now())) is True
+        arrival = Arrival(VERIFY_ID, self._clock.now(), role="judge")
+        return await _said(self._serve, self._route, VERIFIES, asked, arrival) is True
 
 
 async def _said(serve: Serve, route: str, asks: str, asked: str, arrival: Arrival) -> bool | None:

@@ -25,7 +25,7 @@ from stayfast.wire.canonical import Asked, asked, key_of, said_of, scope_of, ter
 from stayfast.wire.replay import in_events, keepable
 
 MAX_RENEWING = 64  # answers of one route that are made again at the same time
-Renew = Callable[[Exchange, Start], Coroutine[Any, Any, None]]
+Renew = Callable[[Exchange, Start, str], Coroutine[Any, Any, None]]
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's, after which a look-up in other words is a miss
 MISS, COALESCED = Cached("miss"), Cached("coalesced")
 SAY_NOTHING = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
@@ -138,7 +138,8 @@ class ExactCache:
 
         async def again() -> None:
             try:
-                await renew(ex, partial(self._call, caching, key, control, asking=asking))
+                await renew(ex, partial(self._call, caching, key, control, asking=asking),
+                            "renewal" if asking is None else "audit")
             finally:
                 renewing.discard(key[0])
 

@@ -18,7 +18,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Outcome, Stage
-from stayfast.pipeline.attempts.attempt import Attempt, until_content, until_whole
+from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, until_content, until_whole
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, Started
@@ -32,7 +32,7 @@ from stayfast.policy.admission.price import price_of
 from stayfast.policy.resilience.cross_process import occupancy
 from stayfast.policy.resilience.limits import TOLERANCE
 from stayfast.policy.resilience.retry_budget import weight_of
-from stayfast.upstreams.base import Call
+from stayfast.upstreams.base import Call, Sending
 from stayfast.upstreams.state.limiter import Choice, Limited, Turn
 
 SHARE_OF_THE_TIME: Final = 0.25  # that is spent on waiting, at most
@@ -322,14 +322,15 @@ class Caller:
         call = Call(request, model, arrival.request_id, deadline, ex.terms.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
                     layout.marker(upstream.name, model, price) if layout is not None else None,
-                    arrival.tenant, arrival.events, ex.terms.ends_partial and not request.stream)
+                    arrival.tenant, arrival.events, ex.terms.ends_partial and not request.stream, Sending())
         hedging = plan.route.hedging
         known = None
         if hedging.is_on:
             known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
-                          is_hedge=is_hedge, aim=plan.aim, lane=ex.lane)
+                          role=HEDGE if is_hedge else _role_of(ex, plan, target),
+                          aim=plan.aim, lane=ex.lane)
         ex.attempts.append(attempt)
         return attempt
 
@@ -384,6 +385,15 @@ class Caller:
         if is_over:
             raise verdict from None
         raise _TimedOut(attempt.name, verdict) from None
+
+
+def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
+    """Why an attempt is made that is no hedge."""
+    if ex.arrival.role:
+        return ex.arrival.role
+    if plan.fallback and any(target is other for tier in plan.fallback for other in tier):
+        return FALLBACK
+    return RETRY if ex.attempts else FIRST
 
 
 def _may_race(ex: Exchange, hedging: Hedging) -> bool:

@@ -24,7 +24,7 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import Fact, Fanout, GapsSeen, Rescued, Sink
 from stayfast.core.types import Chunk, Outcome, Sight, Stage, Usage
-from stayfast.pipeline.attempts.attempt import Attempt, until_content
+from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, until_content
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, Route, Started
 from stayfast.pipeline.routing.selector import Target
@@ -34,7 +34,7 @@ from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.admission.price import price_of
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.policy.resilience.stall import Flow, Pulse
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import Call, Sending, Stream
 from stayfast.upstreams.state.upstream_state import Member
 from stayfast.wire.continuation import MAX_SO_FAR_BYTES, CannotGoOn, Continuation, both, in_bytes
 from stayfast.wire.dialect import Json
@@ -111,10 +111,10 @@ class Elsewhere:
     def _begin(self, target: Target, rest: Continuation) -> Attempt:
         ex, model = self._ex, target.model or self._ex.request.model
         call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.terms.timeouts.connect_s,
-                    ex.arrival.headers, ex.arrival.new_span(self._rng), goes_on=bool(rest.seam.prefix))
+                    ex.arrival.headers, ex.arrival.new_span(self._rng), goes_on=bool(rest.seam.prefix), sending=Sending())
         attempt = Attempt(target.member, call, self._plan.route.name, len(ex.attempts) + 1, is_incremental=True,
                           clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
-                          lane=ex.lane)
+                          role=ex.arrival.role or RESCUE, lane=ex.lane)
         ex.attempts.append(attempt)
         return attempt
 
@@ -411,8 +411,8 @@ class Guard:
 
     def _used(self) -> Usage:
         """What the attempt took, which was not heard to its end: as far as it said, else estimated."""
-        said = self._stream.sight.usage or Usage(input_total=len(self._attempt.call.request.body) // BYTES_A_TOKEN)
-        return msgspec.structs.replace(said, output=max(said.output, self._n_content))
+        known = self._attempt.usage_so_far(self._stream.sight.usage)
+        return msgspec.structs.replace(known, output=max(known.output, self._n_content))
 
     def __repr__(self) -> str:
         return f"<Guard of {self._attempt!r}: {self._pulse!r}, {self._elsewhere!r}>"

@@ -1,0 +1,60 @@
+"""OpenTelemetry's GenAI metrics in Prometheus's form: the names, attributes and buckets that any instrumented client has.
+
+A call to an upstream is an operation of a client; what clients of this gateway wait for is a server's time to first token.
+Off unless the settings ask for it: they tell what the gateway's own metrics tell, under names that boards share.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from stayfast.core.events import AttemptDone, Fact, RequestDone
+from stayfast.observe.metrics import definitions as known
+from stayfast.observe.metrics.counters import Totals
+from stayfast.observe.tracing.config import OPERATIONS, Peer
+from stayfast.observe.tracing.error_type import error_type
+
+MAX_MODELS = 100  # names; where clients choose them freely the rest is "other"
+_OTHER = "other"
+
+
+class GenAi:
+    """A listener that counts into `totals`. One loop's."""
+
+    __slots__ = ("_duration_s", "_first_chunk_s", "_models", "_tokens", "_ttft_s", "peers")
+
+    def __init__(self, totals: Totals) -> None:
+        self.peers: Mapping[str, Peer] = {}  # upstreams by name; replaced as a whole by a reload
+        histograms = totals.histograms
+        self._duration_s = histograms[known.GEN_AI_DURATION.name]
+        self._first_chunk_s = histograms[known.GEN_AI_FIRST_CHUNK.name]
+        self._tokens = histograms[known.GEN_AI_TOKENS.name]
+        self._ttft_s = histograms[known.GEN_AI_SERVER_TTFT.name]
+        self._models: set[str] = set()
+
+    def take(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, AttemptDone):
+                self._operation(fact)
+            elif isinstance(fact, RequestDone) and fact.ttft_s is not None and fact.stream:
+                provider = self._provider(fact.upstream or "", fact.attempts[-1].kind if fact.attempts else "stayfast")
+                self._ttft_s[OPERATIONS[fact.api], provider, fact.route or known.NO_ROUTE].add(fact.ttft_s)
+
+    def _operation(self, done: AttemptDone) -> None:
+        who = (OPERATIONS[done.api], self._provider(done.upstream, done.kind), self._model(done.model))
+        self._duration_s[(*who, error_type(done) or "")].add(done.ended_at - done.began_at)
+        if done.ttft_s is not None and done.is_stream:
+            self._first_chunk_s[who].add(done.ttft_s)
+        usage = done.usage
+        if usage is not None and not done.is_estimated:
+            self._tokens[(*who, "input")].add(usage.input_total)
+            self._tokens[(*who, "output")].add(usage.output)
+
+    def _provider(self, upstream: str, kind: str) -> str:
+        peer = self.peers.get(upstream)
+        return peer.provider if peer is not None else kind
+
+    def _model(self, model: str) -> str:
+        if model not in self._models:
+            if len(self._models) >= MAX_MODELS:
+                return _OTHER
+            self._models.add(model)
+        return model

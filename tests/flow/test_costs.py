@@ -1,0 +1,113 @@
+"""What attempts cost, by why they were made; also those that nobody read to their end."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.lab.simulated import Gaps, Lengths, Mixture, ProviderConfig, Simulated
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.policy.admission.price import Price
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from tests.flow.rig import MODEL, Rig, chat, read
+
+PRICE = Price(1.0, 100.0)
+N_PROMPT = 1000  # characters
+HANGS: Script = [Wait(600), Say("never")]
+HALTS: Script = [Wait(0.1), Say("a"), Say("b"), Wait(600)]
+
+
+def hedged(rig: Rig) -> Rig:
+    """The same, racing a second attempt after 0.1 s."""
+    routes = rig.gateway.router.routes
+    assert isinstance(routes, dict)
+    hedging = Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig(max_attempts=1))
+    routes[MODEL] = replace(routes[MODEL], hedging=hedging)
+    return rig
+
+
+def test_a_losers_prompt_is_estimated_by_what_was_reported() -> None:
+    """After some answers of both, within a tenth of what the provider would have counted: not three times as much."""
+
+    async def main(loop: SimLoop) -> None:
+        slow = Simulated("slow", ProviderConfig(ttft=Mixture(5.0), gaps=Gaps(0.01, 0.0), output=Lengths(5, 0.0)), loop)
+        quick = Simulated("quick", ProviderConfig(ttft=Mixture(0.2), gaps=Gaps(0.01, 0.0), output=Lengths(5, 0.0)), loop)
+        rig = Rig(loop, upstreams=[slow, quick], in_turn=True, price=PRICE, timeouts=Timeouts(total_s=60))
+        request = chat(messages=[{"role": "user", "content": "hi"}], metadata={"session": "x" * 80})
+        for _ in range(8):
+            await read(await rig.serve(request))
+        (reported,) = {attempt.usage.input_total for attempt in rig.sink.of(AttemptDone) if attempt.usage is not None}
+        assert len(request.body) // 4 > 2.5 * reported
+        hedged(rig)
+        await read(await rig.serve(request))
+        *_, done = rig.sink.of(RequestDone)
+        lost, won = done.attempts
+        assert (lost.is_lost, lost.is_estimated, won.is_estimated) == (True, True, False)
+        assert lost.usage is not None
+        assert lost.usage.input_total == pytest.approx(reported, rel=0.1)
+        assert done.cost_by_role == {"first": lost.cost_usd, "hedge": won.cost_usd}
+        assert done.cost_usd == pytest.approx(sum(done.cost_by_role.values()))
+
+    run(main)
+
+
+@pytest.mark.parametrize(("script", "n_said"), [(HANGS, 0), (HALTS, 2)])
+def test_a_time_out_costs_its_prompt_and_what_was_said(script: Script, n_said: int) -> None:
+    """It was sent: its provider has read it, and writes on."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [script], price=PRICE, timeouts=Timeouts(total_s=3))
+        with pytest.raises(DeadlineExceeded):
+            await read(await rig.serve())
+        (done,) = rig.sink.of(RequestDone)
+        assert done.cost_usd == pytest.approx((len(chat().body) // 4 + 100 * n_said) / 1e6)
+
+    run(main)
+
+
+def test_a_client_that_leaves_costs_the_same() -> None:
+    """Who goes away before the first token has had a prompt read."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HANGS], price=PRICE)
+        serving = asyncio.ensure_future(rig.serve())
+        await asyncio.sleep(1)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert rig.sink.of(RequestDone)[0].cost_usd == pytest.approx((len(chat().body) // 4) / 1e6)
+
+    run(main)
+
+
+@pytest.mark.parametrize("fault", [Fail(Fault.CONNECT), Fail(Fault.STATUS, 500), Fail(Fault.RESET)])
+def test_what_was_refused_costs_nothing(fault: Fail) -> None:
+    """No connection, an error, or nothing of an answer: nothing is billed for it."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[fault]], price=PRICE)
+        with pytest.raises(UpstreamFailed):
+            await rig.serve()
+        assert rig.sink.of(RequestDone)[0].cost_usd is None
+
+    run(main)
+
+
+def test_every_attempt_says_why_it_was_made() -> None:
+    """First, retry, fallback, and the retry's successor there; the parts are the whole."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [HANGS, [Fail()]], [[Say("well")]], n_fallback=1, price=PRICE,
+                  timeouts=Timeouts(total_s=10, first_token_s=2), retry=RetryConfig(max_attempts=2, base_s=0.01))
+        await read(await rig.serve())
+        (done,) = rig.sink.of(RequestDone)
+        assert [attempt.role for attempt in done.attempts] == ["first", "retry", "fallback"]
+        assert set(done.cost_by_role) == {"first", "fallback"}
+        assert done.cost_usd == pytest.approx(sum(done.cost_by_role.values()))
+
+    run(main)
