@@ -26,11 +26,11 @@ $(STAMP): requirements/dev.txt requirements/weights.txt pyproject.toml
 serve: $(STAMP) ## Run the gateway (ARGS="--port 9000 ...")
 	$(BIN)/stayfast serve $(ARGS)
 
-test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings")
+test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings -m sockets")
 	@# What can, two at a time, each file in one process; then, alone, what measures. Status 5: none of ARGS is in that half.
-	@$(BIN)/python -m pytest -m "not serial" -n 2 --dist loadfile $(ARGS); first=$$?; \
+	@$(BIN)/python -m pytest --serial none -n 2 --dist loadfile $(ARGS); first=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; \
-	$(BIN)/python -m pytest $(ARGS) -m serial -n 0; second=$$?; \
+	$(BIN)/python -m pytest --serial only $(ARGS) -n 0; second=$$?; \
 	[ $$second != 5 ] || exit $$first; exit $$second
 
 clients: ## Install the Node SDK and pyright, by tests/clients/node (without them their tests are skipped)

@@ -1,10 +1,12 @@
 """The bot as a model of a gateway: `turn: "examples.support_bot.served:answer"`.
 
-The model that it asks is one of the same gateway, so that limits, caches and breakers hold there as well. What all turns
+The model that it asks is one of the same gateway, so that limits, caches and breakers hold there as well. It looks for that
+gateway where STAYFAST_PORT or PORT put it, as the gateway itself does; SUPPORT_BOT_URL names another one. What all turns
 share is opened with the first question; vectors follow beside it, and until they are there answers say so.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 from openai import AsyncOpenAI
@@ -12,17 +14,24 @@ from openai import AsyncOpenAI
 from examples.support_bot.desk import Unavailable, meaning, words
 from examples.support_bot.turn import Desk, Writer, support
 from stayfast.engine.config import TINY_ALIAS
+from stayfast.settings.environment import environment
 from stayfast.turns import Answer, Asked, Refused, current
 from stayfast.turns.chat import ChatModel
 
-GATEWAY = "http://127.0.0.1:8090/v1"
+USUAL_PORT = "8090"
+
+
+def gateway(variables: Mapping[str, str]) -> str:
+    """The address of the gateway that the bot asks its model of."""
+    port = variables.get("STAYFAST_PORT") or variables.get("PORT") or USUAL_PORT
+    return variables.get("SUPPORT_BOT_URL") or f"http://127.0.0.1:{port}/v1"
 
 
 class Bot:
-    """One for all requests of a process. `model`: which it asks, at the gateway's own address."""
+    """One for all requests of a process. `model`: which it asks, at `base_url`; None: as `gateway` says."""
 
-    def __init__(self, base_url: str = GATEWAY, model: str = TINY_ALIAS) -> None:
-        self._base_url = base_url
+    def __init__(self, base_url: str | None = None, model: str = TINY_ALIAS) -> None:
+        self._base_url = base_url or gateway(environment())
         self._model = model
         self._desk: Desk | None = None
         self._reading: asyncio.Task[None] | None = None

@@ -177,7 +177,7 @@ class _Voice:
 
 async def _changes(question: str, desk: Desk) -> dict[str, str]:
     """What has changed about it lately: stands for a system of somebody else, which is slow."""
-    found = desk.changes.find(question)
+    found = desk.changes.find(question, least_share=0.0)
     return {"source": found[0].source, "text": found[0].quote(question)} if found else {"text": "Nothing has changed."}
 
 

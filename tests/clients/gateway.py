@@ -66,12 +66,13 @@ def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
 
 
 @contextmanager
-def started(settings: Path, folder: Path, *options: str) -> Iterator[Gateway]:
-    """A gateway with these settings, begun in `folder`; ended by SIGTERM, and waited for."""
+def started(settings: Path, folder: Path, *options: str, module_path: Path | None = None) -> Iterator[Gateway]:
+    """A gateway with these settings, begun in `folder`; ended by SIGTERM, and waited for. module_path: where modules that
+    the settings name are; then the environment has the port, and no flag, so that these learn of it."""
     port = free_port()
     errors_at = folder / "stderr.txt"
     with errors_at.open("w") as errors, (folder / "stdout.txt").open("w") as output:
-        process = _spawn(settings, port, errors, output, folder, *options)
+        process = _spawn(settings, port, errors, output, folder, *options, module_path=module_path)
         gateway = Gateway(f"http://127.0.0.1:{port}", errors_at, process.pid)
         try:
             _wait_live(process, gateway)
@@ -88,9 +89,13 @@ def started(settings: Path, folder: Path, *options: str) -> Iterator[Gateway]:
 
 
 def _spawn(settings: Path, port: int, errors: IO[str], output: IO[str], folder: Path,
-           *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stayfast", "serve", "--config", str(settings), "--port", str(port), *options]
+           *options: str, module_path: Path | None = None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stayfast", "serve", "--config", str(settings), *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STAYFAST_") and name != "PORT"}
+    if module_path is not None:
+        environment |= {"STAYFAST_PORT": str(port), "PYTHONPATH": str(module_path)}
+    else:
+        command += ["--port", str(port)]
     return subprocess.Popen(command, env=environment, stdout=output, stderr=errors, cwd=folder)
 
 

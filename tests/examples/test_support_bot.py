@@ -232,6 +232,20 @@ def test_passages_of_the_docs() -> None:
     assert len(changes(ROOT)) > 10
 
 
+@pytest.mark.parametrize("question", ["Who won the football match yesterday?", "How do I bake bread?",
+                                      "Which bus goes to the airport on Sunday morning?", "xyzzy plugh"])
+def test_what_the_docs_do_not_say_is_not_found(question: str) -> None:
+    """A passage that happens to have one of the words does not speak of it: then the bot says that nothing does."""
+    assert Words(passages(ROOT)).find(question) == []
+
+
+def test_what_the_docs_say_in_part_is_found() -> None:
+    """Half of a question's words are enough."""
+    index = Words(passages(ROOT))
+    for question in ("hedging", "How do I rotate the keys of clients?", "What if an upstream stalls in its middle?"):
+        assert index.find(question)
+
+
 def test_rankings_as_one() -> None:
     """What both lists have comes first."""
     assert fused([[CACHE, HEDGING], [HEDGING]]) == [HEDGING, CACHE]
@@ -304,4 +318,36 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
     assert re.search(r"<div id=\"state\"[^>]*><p>[^<]", document)
     assert '<i class="bar ok"' in document
     assert 'class="is-content' in document
+    assert times_ms(document) == sorted(times_ms(document))
     assert json.loads(re.findall(r'<span class="what">("I am looking[^<]*")</span>', document)[0]).startswith("I am looking")
+
+
+DELAYED = """(() => {
+  if (typeof turn === "undefined" || !turn?.isOver) return false;
+  if (!turn.isReplayed) {
+    let clock = 1000;
+    performance.now = () => clock;
+    turn = {...turn, state: {}, log: [], final: null, begun: {}, ended: {}, isReplayed: true, isOver: true};
+    take("progress", {stage: "words", status: "searching"}, 1);
+    clock = 1500;
+    take("delta", {text: "Hedging"}, 2);
+    clock = 1600;
+    take("patch", {patch: [{op: "add", path: "/turn", value: {at_ms: 100, total_ms: 2500, stages: {}}}]}, 3);
+    drawLog();
+  }
+  return true;
+})()"""
+
+
+@pytest.mark.sockets
+def test_the_times_of_events_never_run_backwards(tmp_path: Path) -> None:
+    """Where an event that says when it was sent came late: the turn did not begin later by that."""
+    with page(tmp_path) as url:
+        document, _ = shown(f"{url}?q=hedging&slow.changes=0", tmp_path, DELAYED)
+    assert times_ms(document) == [0.0, 500.0, 600.0]
+
+
+def times_ms(document: str) -> list[float]:
+    """Those of the log of events, from above."""
+    return [float(value) * (1000 if unit == "s" else 1)
+            for value, unit in re.findall(r'<span class="at">([\d.-]+) (ms|s)</span>', document)]

@@ -9,16 +9,10 @@ import pytest
 from openai import OpenAI
 
 from examples.support_bot.desk import ROOT
+from examples.support_bot.served import gateway as address_of_gateway
 from tests.clients.gateway import Gateway, started
 
 SETTINGS = ROOT / "examples" / "support_bot" / "stayfast.yaml"
-NAMED = "examples.support_bot.served:answer"
-MODULE = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from examples.support_bot.served import Bot
-answer = Bot("http://127.0.0.1:" + sys.argv[sys.argv.index("--port") + 1] + "/v1")
-"""
 QUESTION = "How do I turn hedging off?"
 
 pytestmark = [pytest.mark.sockets,
@@ -27,15 +21,17 @@ pytestmark = [pytest.mark.sockets,
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """The example's own settings; only the address that the bot asks its model at is another one."""
-    folder = tmp_path_factory.mktemp("bot")
-    (folder / "bot_here.py").write_text(MODULE)
-    settings = folder / "stayfast.yaml"
-    text = SETTINGS.read_text(encoding="utf-8")
-    assert NAMED in text
-    settings.write_text(text.replace(NAMED, "bot_here:answer"))
-    with started(settings, folder) as running:
+    """The example as it stands, on a port that it learns of from the environment."""
+    with started(SETTINGS, tmp_path_factory.mktemp("bot"), module_path=ROOT) as running:
         yield running
+
+
+@pytest.mark.parametrize(("variables", "url"), [
+    ({}, "http://127.0.0.1:8090/v1"), ({"STAYFAST_PORT": "9000", "PORT": "80"}, "http://127.0.0.1:9000/v1"),
+    ({"PORT": "9001"}, "http://127.0.0.1:9001/v1"), ({"PORT": "1", "SUPPORT_BOT_URL": "http://h/v1"}, "http://h/v1")])
+def test_the_gateway_is_where_the_environment_put_it(variables: dict[str, str], url: str) -> None:
+    """By the variables that the gateway reads itself, the stronger first; or where it is said to be."""
+    assert address_of_gateway(variables) == url
 
 
 def test_through_openais_sdk(gateway: Gateway) -> None:
