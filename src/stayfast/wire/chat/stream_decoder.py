@@ -221,7 +221,7 @@ class ChatSource(Source):
         if said.error or not said.choices or not all(
                 choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in said.choices):
             return False
-        self._complete(usage.from_openai(said.usage), _optional_text(said.id), _optional_text(said.choices[0].finish_reason))
+        self._complete(usage.from_openai(said.usage), optional_text(said.id), optional_text(said.choices[0].finish_reason))
         return True
 
     def whole(self) -> list[Delta]:
