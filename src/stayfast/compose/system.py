@@ -296,7 +296,7 @@ def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink:
 
 
 def _http(name: str, its: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes) -> Upstream:
-    http = HttpConfig(its.base_url, max_connections=its.max_connections, http=its.http, keepalive_s=its.keepalive_s,
+    http = HttpConfig(its.base_url, max_connections=its.max_connections or 0, http=its.http, keepalive_s=its.keepalive_s,
                       ca_file=its.ca_file, verify=its.verify)
     dialect = DialectConfig(
         its.kind, its.native_apis, its.key.reveal() if its.key is not None else None,

@@ -75,7 +75,9 @@ class HttpUpstream:
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
     http: Annotated[Literal["auto", "1.1", "2"], About("HTTP version.")] = "auto"
-    max_connections: Annotated[int, About("Most connections to it at a time.", minimum=1, maximum=100_000)] = 1000
+    max_connections: Annotated[int | None, About(
+        "Most connections to it at a time. null: as many as its `limit` lets run and file descriptors allow.",
+        minimum=1, maximum=100_000)] = None
     keepalive_s: Annotated[float, About("Idle connections are closed after this.", more_than=0, maximum=3600)] = 50.0
     ca_file: Annotated[str | None, About("PEM file of the authorities to trust instead of the system's.")] = None
     verify: Annotated[bool, About("Whether its certificate is checked. false: anybody on the way can read along.")] = True

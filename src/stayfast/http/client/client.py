@@ -34,7 +34,7 @@ class HttpConfig:
     """
 
     base_url: str
-    max_connections: int = 1000  # 0: no limit
+    max_connections: int = 0  # 0: no limit
     max_idle: int = 256
     keepalive_s: float = 50.0  # below the 60 s and more after which servers usually close, so that we close first
     http: Literal["auto", "1.1", "2"] = "auto"

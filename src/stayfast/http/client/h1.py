@@ -123,6 +123,7 @@ class H1Connection(Connection):
         """A body without a length ends here; any other response is broken."""
         response, self._response = self._response, None
         self._leave()
+        del self._parser  # it refers back: a cycle would hold its memory until a full collection
         if response is None:
             return
         if exc is None and response.status and is_until_close(response.headers):

@@ -288,6 +288,7 @@ class Connection(asyncio.Protocol, Generic[R]):
         self._server.leave(self)
         self._timer.cancel()
         self._cancel()
+        self._parser.close()
 
     def pause_writing(self) -> None:
         self.is_full = True

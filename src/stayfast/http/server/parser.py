@@ -209,6 +209,11 @@ class RequestParser(Generic[R]):
                 self._check_size()
             return
 
+    def close(self) -> None:
+        """No more bytes will come. What parses refers back, and a cycle would hold its memory until a full collection."""
+        self.is_over = True
+        del self._parser
+
     def _check_size(self) -> None:
         limits = self._limits
         if self.phase == HEAD:
