@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path as FilePath
 
 from stayfast.engine.config import EngineConfig, check_runnable
@@ -17,7 +18,6 @@ from stayfast.settings.yaml_nodes import Mapping as Tree
 from stayfast.stores.sqlite import why_not_a_store
 
 Complain = Callable[[Path, str], None]
-_ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
 _INSTEAD_OF_THRESHOLD = ("max_error", "min_labels")  # of the calibrated mode only
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
@@ -106,8 +106,16 @@ def _is_itself(base_url: str, server: ServerConfig) -> bool:
     base = split_base_url(base_url)
     if not server.port or base.port != server.port:
         return False
-    host, own = base.host.strip("[]"), server.host.strip("[]")
-    return host == own or (is_loopback(host) and (is_loopback(own) or own in _ANY_ADDRESS)) or host in _ANY_ADDRESS
+    host, own = base.host, server.host
+    is_here = is_loopback(host) or _is_every_address(host)
+    return host == own or (is_here and (is_loopback(own) or _is_every_address(own)))
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _check_tenants(settings: Settings, complain: Complain) -> None:

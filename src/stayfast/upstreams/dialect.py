@@ -271,7 +271,7 @@ class HttpStream:
         return None
 
     def cut(self) -> Chunk | None:
-        return self._transcoder.cut()
+        return self._transcoder.cut() if not self._is_ended else None  # its end may be under way in the other thread
 
     def close(self) -> None:
         """Back to the pool when the answer is whole and its body ends with it, else closed at once."""
