@@ -32,6 +32,7 @@ WRONG: list[tuple[Body, type[Exception], str]] = [
     (lambda b: b.run(takes, 1, hedge=0.3), TypeError, r"search = Hedge\(\)"),
     (lambda b: b.run(takes, 1, breaker=True), TypeError, r"crm = Breaker\(\)"),
     (lambda b: b.run(step(takes, 1, cap=-1)), ValueError, r"cap=-1: .* more than 0, as in cap=0\.4"),
+    (lambda b: b.run(step(takes, 1, kind="tools")), ValueError, "kind='tools': what the step is .*, tool or retrieval"),
     (lambda b: b.gather(), TypeError, "nothing to run"),
     (lambda b: b.gather(takes, need=1), TypeError, r"a step without a name: .* b\.gather\(kb=step\(search, question\)"),
     (lambda b: b.gather(a=takes, need=2), ValueError, "need=2: of 1 steps"),

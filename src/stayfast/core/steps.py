@@ -15,6 +15,7 @@ class StepDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_capped: bool = False  # by its own cap, not by what the turn had left
     cost_usd: float | None = None  # None: it did not say
     parent: int = -1  # which of the turn's steps it ran in; -1: in none
+    kind: str = ""  # tool, retrieval; empty: neither
 
     @property
     def broke_budget(self) -> bool:

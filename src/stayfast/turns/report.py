@@ -107,7 +107,7 @@ def _step(row: Running, now: float, parent: int, left: str) -> StepDone:
     cost_usd = row.cost_usd + sum(total_cost_usd(inner) for inner in row.inner or ())
     is_excused = row.is_capped or row.blocked_s > 0  # it is not what broke the budget
     return StepDone(row.name[:MAX_NAME], row.began_at, min(row.ended_at, now), row.ends_at - row.began_at,
-                    row.how if row.is_over else left, detail, is_excused, cost_usd or None, parent)
+                    row.how if row.is_over else left, detail, is_excused, cost_usd or None, parent, row.kind)
 
 
 def _lines(of: BudgetState, since: float, whole_s: float, depth: int) -> list[str]:

@@ -212,14 +212,18 @@ class Way(Enum):
 ASYNC, THREAD, READY = Way
 
 
-class Step:
-    """One call to be made. `cap_s`: the most seconds it may take; None: all that is left."""
+KINDS: Final = ("", "tool", "retrieval")
 
-    __slots__ = ("args", "breaker", "cap_s", "fallback", "function", "hedge", "way")
+
+class Step:
+    """One call to be made. `cap_s`: the most seconds it may take; None: all that is left. `kind`: of KINDS, for traces."""
+
+    __slots__ = ("args", "breaker", "cap_s", "fallback", "function", "hedge", "kind", "way")
 
     def __init__(self, function: Callable[..., Any] | Awaitable[Any], args: tuple[Any, ...], cap_s: float | None = None, *,
-                 hedge: Hedge | None = None, fallback: Any = RAISE, breaker: Breaker | None = None) -> None:
+                 hedge: Hedge | None = None, fallback: Any = RAISE, breaker: Breaker | None = None, kind: str = "") -> None:
         self.function: Any = function
+        self.kind = kind
         self.args = args
         self.cap_s = cap_s
         self.hedge = hedge
@@ -229,6 +233,9 @@ class Step:
         if cap_s is not None and not is_seconds(cap_s):
             raise wrong(f"cap={cap_s!r}: a cap is the most seconds that the step may take, more than 0, as in cap=0.4; "
                         "leave it out where the step may take all that is left", cap_s)
+        if kind not in KINDS:
+            raise ValueError(f"kind={kind!r:.80}: what the step is in traces, {' or '.join(filter(None, KINDS))}; leave it "
+                             "out where it is neither")
         if args and self.way is READY:
             self._refuse("a coroutine that was made already has its arguments: give the function and what it takes, as in "
                          "b.run(find, question), or the coroutine alone, b.run(find(question))")
@@ -256,12 +263,13 @@ class Step:
 
 
 def step(function: Callable[..., Any] | Awaitable[Any], *args: Any, cap: float | None = None, hedge: Hedge | None = None,
-         fallback: Any = RAISE, breaker: Breaker | None = None) -> Step:
+         fallback: Any = RAISE, breaker: Breaker | None = None, kind: str = "") -> Step:
     """A call for `Budget.gather` with a cap (seconds), hedge, breaker, fallback of its own: `kb=step(find, query, cap=0.4)`.
+    `kind`: what it is in traces, "tool" or "retrieval".
 
     Raises ValueError and TypeError for wrong use, saying what to write.
     """
-    return Step(function, args, cap, hedge=hedge, fallback=fallback, breaker=breaker)
+    return Step(function, args, cap, hedge=hedge, fallback=fallback, breaker=breaker, kind=kind)
 
 
 def fits_at_a_glance(function: object, n_args: int) -> bool:

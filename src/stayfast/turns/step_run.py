@@ -197,6 +197,11 @@ class Running(Scope):
         self._waiters: list[asyncio.Future[None]] | None = None
         self._value: Any = None
 
+    @property
+    def kind(self) -> str:
+        """What it is in traces; empty: nothing that traces have a name for."""
+        return self._step.kind
+
     def begin(self, now: float) -> None:
         """Start the first call, where one may be made. Raises TypeError where the arguments do not fit the function."""
         self.began_at = now

@@ -85,7 +85,7 @@ class Tool(Generic[P, T]):
 
     def step(self, arguments: str) -> Step:
         """A step that calls it. Raises ToolError where the arguments do not fit."""
-        return Step(self._run, (self._checked(arguments),), self.timeout_s, breaker=self.breaker)
+        return Step(self._run, (self._checked(arguments),), self.timeout_s, breaker=self.breaker, kind="tool")
 
     def as_function(self) -> Json:
         """What a model reads, in OpenAI's form."""

@@ -69,6 +69,22 @@ def test_spans_of_steps() -> None:
     assert notes.status.message == "KeyError"
 
 
+def test_a_turn_is_an_agent_and_its_steps_are_tools() -> None:
+    """By OpenTelemetry's GenAI names, where a step says that it is one of theirs."""
+    steps = (StepDone("find_order", 1.1, 1.2, 0.3, "ok", kind="tool"), StepDone("kb", 1.2, 1.3, 0.3, "ok", kind="retrieval"),
+             StepDone("sum up", 1.3, 1.4, 0.3, "ok"))
+    answered = attempt(upstream="desk", kind="turn", steps=steps)
+    spans = exported(done(attempts=(answered,), trace=Trace("a" * 32, "b" * 16), wall_at=1_700_000_000.0))
+    call, tool, kb, other = spans[-4:]
+    assert [(span.kind, span.name) for span in (call, tool, kb, other)] == [
+        (1, "invoke_agent desk"), (1, "execute_tool find_order"), (1, "retrieval kb"), (1, "sum up")]
+    assert (attributes(call)["gen_ai.operation.name"], attributes(call)["gen_ai.agent.name"]) == ("invoke_agent", "desk")
+    said = attributes(tool)
+    assert (said["gen_ai.operation.name"], said["gen_ai.tool.name"]) == ("execute_tool", "find_order")
+    assert attributes(kb)["gen_ai.operation.name"] == "retrieval"
+    assert "gen_ai.operation.name" not in attributes(other)
+
+
 def test_the_picture_of_a_turn() -> None:
     """Each step below its call, deeper where it ran in another; which broke the budget, what was cut, what it cost."""
     drawn = picture(waterfall(turn(), LogHistogram()), 100)

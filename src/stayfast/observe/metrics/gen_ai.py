@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from stayfast.core.events import AttemptDone, Fact, RequestDone
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
-from stayfast.observe.tracing.config import OPERATIONS, Peer
+from stayfast.observe.tracing.config import OPERATIONS, Peer, is_turn
 from stayfast.observe.tracing.error_type import error_type
 
 MAX_MODELS = 100  # names; where clients choose them freely the rest is "other"
@@ -33,7 +33,8 @@ class GenAi:
     def take(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, AttemptDone):
-                self._operation(fact)
+                if not is_turn(fact):  # which is no call to a model
+                    self._operation(fact)
             elif isinstance(fact, RequestDone) and fact.ttft_s is not None and fact.stream:
                 provider = self._provider(fact.upstream or "", fact.attempts[-1].kind if fact.attempts else "stayfast")
                 self._ttft_s[OPERATIONS[fact.api], provider, fact.route or known.NO_ROUTE].add(fact.ttft_s)

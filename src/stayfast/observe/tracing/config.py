@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stayfast.core.events import AttemptDone
 from stayfast.core.types import Api
 
 ENDPOINT = "http://127.0.0.1:4318"  # where collectors listen for OTLP over HTTP
@@ -64,6 +65,8 @@ OPERATIONS: Mapping[Api, str] = {
     Api.CHAT: "chat", Api.MESSAGES: "chat", Api.RESPONSES: "chat", Api.COMPLETIONS: "text_completion",
     Api.EMBEDDINGS: "embeddings", Api.COUNT_TOKENS: "count_tokens",  # the last one is ours: there is no word for it
 }
+INVOKE_AGENT = "invoke_agent"  # a turn that is served as a model
+STEPS: Mapping[str, str] = {"tool": "execute_tool", "retrieval": "retrieval"}  # of turns, by their kind
 PATHS: Mapping[Api, str] = {
     Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.EMBEDDINGS: "/v1/embeddings",
     Api.RESPONSES: "/v1/responses", Api.MESSAGES: "/v1/messages", Api.COUNT_TOKENS: "/v1/messages/count_tokens",
@@ -77,6 +80,11 @@ _BY_HOST = (  # hosts, and domains of which any host is meant
     ("api.moonshot.cn", "moonshot_ai"), ("api.perplexity.ai", "perplexity"), ("api.x.ai", "x_ai"),
     ("ml.cloud.ibm.com", "ibm.watsonx.ai"),
 )
+
+
+def is_turn(done: AttemptDone) -> bool:
+    """Whether a turn of the operator's own answered, not a model."""
+    return done.kind == "turn"
 
 
 class Peer(msgspec.Struct, frozen=True):

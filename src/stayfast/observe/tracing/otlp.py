@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, 
 from stayfast.core.events import AttemptDone, RequestDone, RequestParams, Trace
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Usage
-from stayfast.observe.tracing.config import OPERATIONS, PATHS, Peer, TraceConfig
+from stayfast.observe.tracing.config import INVOKE_AGENT, OPERATIONS, PATHS, STEPS, Peer, TraceConfig, is_turn
 from stayfast.observe.tracing.error_type import error_type
 from stayfast.observe.tracing.exporter import Verdict
 
@@ -75,8 +75,11 @@ class Spans:
                 _add(span.attributes, "stayfast.over", True)
         for attempt in done.attempts:
             span_id = bytes.fromhex(attempt.span_id) if attempt.span_id is not None else self._new_id()
-            span = made.span(f"{OPERATIONS[attempt.api]} {attempt.model[:MAX_NAME_CHARS]}", Span.SPAN_KIND_CLIENT,
-                             attempt.began_at, attempt.ended_at, span_id=span_id, parent_id=own_id)
+            name = f"{OPERATIONS[attempt.api]} {attempt.model[:MAX_NAME_CHARS]}"
+            kind: Span.SpanKind.ValueType = Span.SPAN_KIND_CLIENT
+            if is_turn(attempt):  # it runs in this process, or in one that is told of the trace
+                name, kind = f"{INVOKE_AGENT} {attempt.upstream}", Span.SPAN_KIND_INTERNAL
+            span = made.span(name, kind, attempt.began_at, attempt.ended_at, span_id=span_id, parent_id=own_id)
             _describe_attempt(span, attempt, peers.get(attempt.upstream, _NO_PEER), is_stream=done.stream)
             _describe_params(span, done.params)
             made.events(span, attempt)
@@ -89,7 +92,9 @@ class Spans:
         for step in steps:
             ids.append(self._new_id())
             parent_id = ids[step.parent] if step.parent >= 0 else below
-            _describe_step(made.span(step.name, Span.SPAN_KIND_INTERNAL, step.began_at, step.ended_at, span_id=ids[-1],
+            operation = STEPS.get(step.kind)
+            name = f"{operation} {step.name}" if operation is not None else step.name
+            _describe_step(made.span(name, Span.SPAN_KIND_INTERNAL, step.began_at, step.ended_at, span_id=ids[-1],
                                      parent_id=parent_id), step)
 
     def _new_id(self) -> bytes:
@@ -156,7 +161,9 @@ def _describe_request(span: Span, done: RequestDone) -> None:
 
 
 def _describe_step(span: Span, step: StepDone) -> None:
+    operation = STEPS.get(step.kind)
     _put(span.attributes, {
+        "gen_ai.operation.name": operation, "gen_ai.tool.name": step.name if step.kind == "tool" else None,
         "stayfast.step.result": step.how, "stayfast.allowance_ms": step.allowance_s * 1e3,
         "stayfast.over": True if step.broke_budget else None, "stayfast.cost_usd": step.cost_usd,
     })
@@ -175,7 +182,8 @@ def _describe_attempt(span: Span, done: AttemptDone, peer: Peer, *, is_stream: b
     usage = done.usage or Usage()
     error = error_type(done)
     _put(span.attributes, {
-        "gen_ai.operation.name": OPERATIONS[done.api], "gen_ai.provider.name": peer.provider or done.kind,
+        "gen_ai.operation.name": INVOKE_AGENT if is_turn(done) else OPERATIONS[done.api],
+        "gen_ai.agent.name": done.upstream if is_turn(done) else None, "gen_ai.provider.name": peer.provider or done.kind,
         "gen_ai.request.model": done.model[:MAX_NAME_CHARS], "gen_ai.request.stream": True if is_stream else None,
         "gen_ai.response.id": done.response_id, "gen_ai.response.model": done.response_model,
         "gen_ai.response.time_to_first_chunk": done.ttft_s if is_stream else None,
