@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with everything for development (PYTHON=python3.12 chooses the interpreter)
+setup: $(STAMP) ## Make .venv for development (PYTHON=python3.12: with that one)
 
 $(STAMP): requirements/dev.txt requirements/weights.txt pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -33,7 +33,7 @@ test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings -m sockets")
 	$(BIN)/python -m pytest --serial only $(ARGS) -n 0; second=$$?; \
 	[ $$second != 5 ] || exit $$first; exit $$second
 
-clients: ## Install the Node SDK and pyright, by tests/clients/node (without them their tests are skipped)
+clients: ## Install the Node SDK and pyright, without which tests are skipped
 	npm ci --prefix tests/clients/node --no-audit --no-fund
 
 check: $(STAMP) ## Lint, types, floors, sizes, generated pages
@@ -49,10 +49,10 @@ docs: $(STAMP) ## Write the generated pages of docs/reference and the rules in d
 		| OPENAI_API_KEY=none MY_APP_DIGEST=sha256:$$(printf '%064d' 0) \
 		$(BIN)/stayfast alerts --config /dev/stdin --out deploy/prometheus/stayfast.rules.yml
 
-pictures: $(STAMP) ## Draw docs/images/policy-*.svg anew, each policy off and on (ten minutes; ARGS="hedging --n 2000")
+pictures: $(STAMP) ## Draw docs/images anew, ten minutes (ARGS="hedging --n 2000")
 	$(BIN)/python scripts/pictures/run.py $(ARGS)
 
-bench: $(STAMP) ## Measure the gateway beside nginx, with wrk (docs/benchmarks.md; ARGS="plain --seconds 10")
+bench: $(STAMP) ## Measure the gateway beside nginx, by wrk (ARGS="plain --seconds 10")
 	$(BIN)/python scripts/bench/run.py $(ARGS)
 
 proofs: $(STAMP) ## Run every published claim again (docs/proofs.md; ARGS=--quick)

@@ -25,6 +25,7 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.settings import Settings, SettingsError, Source, load
 from stayfast.workers.channels import Lifeline, encode_frame
+from tests.terminal import in_terminal
 
 GOOD = "upstreams: {a: {kind: simulated}, b: {kind: simulated}}\nroutes: {m: [a, b]}\n"
 
@@ -81,6 +82,36 @@ def test_version_command(capsys: pytest.CaptureFixture[str]) -> None:
     """`stayfast version` says the same."""
     assert main(["version"]) == 0
     assert capsys.readouterr().out == f"stayfast {__version__}\n"
+
+
+def test_a_command_that_there_is_not_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    """And without any, the list of them."""
+    with pytest.raises(SystemExit):
+        main(["serv"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "stayfast: there is no command serv, did you mean serve? `stayfast --help` lists all" in said
+    with pytest.raises(SystemExit):
+        main([])
+    assert "\n    serve " in capsys.readouterr().err
+
+
+def test_an_interrupt_before_a_command_listens_for_it_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while modules are imported: the status that a shell gives it."""
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stayfast.cli.serve.check", interrupted)
+    assert main(["check"]) == 130
+
+
+@pytest.mark.parametrize("command", [["--help"], ["serv"], ["prove", "--list"], ["prove"], ["bench"], ["check", "bad.yaml"],
+                                     ["explain", "req_0", "--url", "http://127.0.0.1:9"], ["init"]])
+def test_in_a_terminal_of_80_columns_no_line_is_broken_by_it(command: list[str], tmp_path: Path) -> None:
+    """Help, lists and errors."""
+    (tmp_path / "bad.yaml").write_text("model_list: [{model_name: m}]\nupstreams: {a: {kind: azure}}\nroutes: {m: [a]}\n")
+    seen = in_terminal([sys.executable, "-m", "stayfast", *command], cwd=tmp_path)
+    assert max(map(len, seen.lines)) <= 80
+    assert "Traceback" not in seen.coloured
 
 
 @pytest.mark.parametrize("arguments", [[], ["serv"], ["serve", "--prot", "1"], ["check", "a", "b"]])
@@ -194,7 +225,7 @@ def test_serve(compose: Compose, capsys: pytest.CaptureFixture[str]) -> None:
     assert (compose.given["siblings"].others, compose.given["n_workers"], compose.given["engines"]) == ((), 1, None)
     out, err = capsys.readouterr()
     assert out == ""
-    command = shlex.split(err.splitlines()[-1])
+    command = shlex.split(err.partition("try:\n")[2])
     assert command[:4] == ["curl", "-i", "-N", "http://127.0.0.1:8090/v1/chat/completions"]
     assert json.loads(command[-1])["model"] == "m"
 
@@ -262,15 +293,20 @@ def test_taken_port_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_hello(text: str, address: tuple[str, int], part: str) -> None:
     """The line to try names an address that can be called and a model that costs nothing where there is one."""
     settings = load(Source("x", text), {}, check_engine=lambda config: None, kinds=KINDS)
-    assert part in hello(settings, [address], "1").splitlines()[-1]
+    _, _, command = hello(settings, [address], "1").partition("\ntry:\n")
+    assert part in command
+    assert max(map(len, command.splitlines())) <= 80
+    words = shlex.split(command)
+    assert words[:3] == ["curl", "-i", "-N"]
+    assert json.loads(words[-1])["messages"] == [{"role": "user", "content": "Hello!"}]
 
 
 def test_hello_without_a_name_to_try() -> None:
     """With nothing but a wildcard to a provider, whose models only its customer knows, it says what is to be put in."""
     text = 'upstreams: {a: {kind: openai, key: k}}\nroutes: {"*": [a]}'
-    *_, asked, line = hello(load(Source("x", text), {}, kinds=KINDS), [("h", 1)], "1").splitlines()
-    assert asked == "try, with a model that your upstream has for MODEL:"
-    assert '"model": "MODEL"' in line
+    said = hello(load(Source("x", text), {}, kinds=KINDS), [("h", 1)], "1")
+    _, _, command = said.partition("\ntry, with a model that your upstream has for MODEL:\n")
+    assert '"model": "MODEL"' in command
 
 
 class Parent:

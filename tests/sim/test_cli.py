@@ -84,7 +84,7 @@ def test_a_person_gets_an_address_and_a_line_to_try() -> None:
         said, errors = process.communicate(timeout=10)
     assert (process.returncode, said) == (0, "")
     assert f"curl -i -N {url}/chat/completions" in errors
-    assert "-H 'content-type: application/json' -d '{" in errors  # a gateway demands it
+    assert "-H 'content-type: application/json' \\\n    -d '{" in errors  # a gateway demands it
     assert f"  {url.removesuffix('/v1')}/sim/v1  gpt-4o-like\n" in errors
 
 

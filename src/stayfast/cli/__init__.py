@@ -3,11 +3,14 @@ only when the command is asked for.
 """
 
 import argparse
+import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from stayfast import __version__
 
@@ -18,13 +21,14 @@ exit status:
   2    wrong usage
   3    the address to listen on is taken or not ours
   4    the workers cannot be started
-  5    there was nothing to do: `cache purge` met no answer, `warm` asked what no cache keeps,
-       `prove` was not given the data that a proof needs
+  5    there was nothing to do: `cache purge` met no answer, `warm` asked what
+       no cache keeps, `prove` was not given the data that a proof needs
   78   the settings are wrong
 """
 
 
 EXIT_NOTHING_TO_DO = 5
+EXIT_INTERRUPTED = 130
 _FUNCTIONS = {  # module and function of a command that is not `run` of the module of its name
     "check": ("serve", "check"),
     "init": ("files", "write_starter"),
@@ -36,8 +40,20 @@ _FUNCTIONS = {  # module and function of a command that is not `run` of the modu
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
-    parsed = _parser().parse_args(arguments)
+    """Run one command; returns the exit status. What an interrupt ends before the command listens for it ends quietly."""
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("\n" * sys.stderr.isatty())
+        return EXIT_INTERRUPTED
+
+
+def _run(words: Sequence[str]) -> int:
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    parsed = parser.parse_args(words)
     if parsed.command == "version":
         sys.stdout.write(f"stayfast {__version__}\n")
         return 0
@@ -65,6 +81,20 @@ class Command(argparse.ArgumentParser):
         return found, unknown
 
 
+class _Commands(argparse.ArgumentParser):
+    """All commands. A name that there is not gets the nearest one, and not only the list."""
+
+    def error(self, message: str) -> NoReturn:
+        """See `ArgumentParser`."""
+        word, is_choice, choices = message.removeprefix("argument COMMAND: invalid choice: '").partition("' (choose from ")
+        if is_choice:
+            near = get_close_matches(word, choices.replace("'", "").rstrip(")").split(", "), 1)
+            hint = f", did you mean {near[0]}?" if near else "."
+            message = f"there is no command {word}{hint} `stayfast --help` lists all"
+        self.print_usage(sys.stderr)
+        self.exit(2, fitting(f"stayfast: {message}") + "\n")
+
+
 class _Once(argparse.Action):
     """An option of which a second one would quietly stand in the place of the first."""
 
@@ -76,9 +106,10 @@ class _Once(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Commands(
         prog="stayfast", description="An LLM gateway that keeps applications fast at p99.",
-        epilog=EXIT_STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter)
+        epilog=EXIT_STATUSES,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=16))
     parser.add_argument("--version", action="version", version=f"stayfast {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Command)
 
@@ -211,5 +242,19 @@ def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
 
 def say(text: str) -> None:
     """A line for the person at the terminal; standard output belongs to logs and to what a command was asked for."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{fitting(text) if sys.stderr.isatty() else text}\n")
     sys.stderr.flush()
+
+
+def fitting(text: str) -> str:
+    """Sentences broken where the terminal ends. What is indented is to be copied, and stays."""
+    columns = max(40, shutil.get_terminal_size().columns)
+    return "\n".join(line if line.startswith(" ") else textwrap.fill(
+        line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+
+
+def curl(url: str, model: str, header: str = "") -> str:
+    """A request to try, for a shell, in lines of a terminal; `url` ends in /v1."""
+    lines = [f"  curl -i -N {url}/chat/completions", *([f"    {header}"] if header else []),
+             "    -H 'content-type: application/json'", f"    -d '{{\"model\": {json.dumps(model)}, \"stream\": true,"]
+    return " \\\n".join(lines) + '\n         "messages": [{"role": "user", "content": "Hello!"}]}\''

@@ -29,6 +29,9 @@ def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
     Refused."""
     try:
         status, body = _send(arguments.url, method, path, authorization(arguments.key_env))
+    except ConnectionRefusedError as error:
+        raise Unreachable(f"{arguments.url} cannot be asked: nothing listens there. Start `stayfast serve`, or name the "
+                          "gateway's address by --url") from error
     except (OSError, HTTPException, ValueError) as error:
         raise Unreachable(f"{arguments.url} cannot be asked: {error}") from error
     if status != 200:

@@ -32,7 +32,7 @@ def write_starter(arguments: argparse.Namespace) -> int:
     except OSError as error:
         say(f"stayfast init: {path} cannot be written: {error.strerror}")
         return 1
-    say(f"wrote {path}; next: stayfast check {path} && stayfast serve --config {path}")
+    say(f"wrote {path}; next:\n  stayfast check {path} && stayfast serve --config {path}")
     return 0
 
 

@@ -34,7 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     interrupted. Of all, those that need data which was not named are skipped."""
     known = claims()
     if arguments.list:
-        sys.stdout.write("".join(f"{name:10} {claim.says}\n" for name, claim in known.items()))
+        ink = ink_of_output()
+        sys.stdout.write("".join(f"{line}\n" for name, claim in known.items()
+                                 for line in ink.wrap(f"{name:10} {claim.says}", 11)))
         return 0
     wrong = _what_is_wrong(arguments, known)
     if wrong is not None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stayfast import __version__, compose
-from stayfast.cli import say
+from stayfast.cli import curl, say
 from stayfast.compose.caching import missing, prefix_rules
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
@@ -257,10 +257,9 @@ def hello(settings: Settings, addresses: Sequence[tuple[str, int]], version: str
     lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
     model = _model_to_try(settings)
     if model is not None:
-        key = ' -H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""
-        body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
+        key = '-H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""
         lines += [f"try, with a model that your upstream has for {_UNKNOWN}:" if model == _UNKNOWN else "try:",
-                  f"  curl -i -N {url}/chat/completions{key} -H 'content-type: application/json' -d '{body}'"]
+                  curl(url, model, key)]
     return "\n".join(lines)
 
 

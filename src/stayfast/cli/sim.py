@@ -3,7 +3,6 @@
 import argparse
 import errno
 import gc
-import json
 import os
 import sys
 import traceback
@@ -16,7 +15,7 @@ import msgspec
 import uvloop
 
 from stayfast import __version__
-from stayfast.cli import say
+from stayfast.cli import curl, say
 from stayfast.core.clock import SystemClock
 from stayfast.core.setting import About
 from stayfast.lab.sim_server.app import ListenConfig, Site, check_name, signalled
@@ -144,13 +143,12 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
 
 
 def _hello(site: Site, url: str) -> str:
-    body = json.dumps({"model": "any", "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
-    key = ' -H "authorization: Bearer $KEY"' if site.config.key is not None else ""
+    key = '-H "authorization: Bearer $KEY"' if site.config.key is not None else ""
     return "\n".join([
         f"stayfast {__version__} simulates:",
         *(f"  {url}/{name}/v1  {_kind(config)}" for name, config in site.control.configs.items()),
-        "try:", f"  curl -i -N {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{body}'",
-        *([f"  curl {url}/_sim/counts{key}"] if site.config.has_control else [])])
+        "try:", curl(f"{url}/v1", "any", key),
+        *([f"  curl {url}/_sim/counts {key}".rstrip()] if site.config.has_control else [])])
 
 
 def _kind(config: ProviderConfig) -> str:

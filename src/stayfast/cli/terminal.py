@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TextIO
 
+from stayfast.cli import fitting
 from stayfast.lab.report.table import Ink
 from stayfast.settings import environment
 
@@ -54,7 +55,7 @@ class ProgressLine:
     def note(self, text: str) -> None:
         """A line that stays, above the one that is rewritten; it is shown where the progress is not, too."""
         self.clear()
-        self._write(f"{text}\n")
+        self._write(f"{fitting(text) if self.is_terminal else text}\n")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

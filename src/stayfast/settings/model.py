@@ -221,7 +221,8 @@ class Settings:
     upstreams: Annotated[Mapping[str, Upstream], About("Who can answer, by a name of your choice.")] = field(
         default_factory=nothing)
     routes: Annotated[Mapping[str, Route], About(
-        'What clients may send as `model`. The route "*" takes every other name, and passes it on as it is.')] = field(
+        'What clients may send as `model`, word for word: names are no patterns. The route "*" takes every other name, and '
+        'passes it on as it is.')] = field(
         default_factory=nothing)
     defaults: Annotated[Defaults, About("What routes and upstreams have where they say nothing else.")] = field(
         default_factory=Defaults)
