@@ -196,6 +196,7 @@ def test_what_was_learned_outlives_a_restart() -> None:
                 if (kept := await rig.caching.store.get(its.keys[answer])) is not None}
 
     async def after(loop: SimLoop) -> None:
+        await asyncio.sleep(60.0)  # later than what was stored before
         rig = SemanticRig(loop, *saying(NO), semantic=SemanticConfig(threshold=0.9))
         for key, kept in answers.items():
             await rig.caching.store.put(key, kept)

@@ -16,7 +16,7 @@ from stayfast.observe.alerts.rule import Recording, quoted
 from stayfast.settings import Settings, Source, load
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
-from tests.services.traffic import SETTINGS, traffic
+from tests.services.traffic import PROVIDER, SETTINGS, traffic
 from tests.unit.observe.queries import BOARD
 
 # The command line, but a beginning of prompts that has not come back is given up after seconds, not after a minute.
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.sockets
 
 def settings() -> Settings:
     """What the gateway of these tests is told."""
-    return load(Source("test", SETTINGS), {}, kinds=KINDS)
+    return load(Source("test", SETTINGS.replace("{provider}", "8081")), {}, kinds=KINDS)
 
 
 def board_queries() -> list[str]:
@@ -71,8 +71,10 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder: Path = tmp_path_factory.mktemp("prometheus")
     made = settings()
     rules = rules_file({name: route.slo for name, route in made.routes.items()}, made.alerts)
-    with (gateway(folder, SETTINGS, ("-c", LAUNCH)) as port, prometheus(program, folder, port, rules) as running,
-          traffic(port)):
+    other: Path = tmp_path_factory.mktemp("provider")
+    with (gateway(other, PROVIDER) as provider,
+          gateway(folder, SETTINGS.replace("{provider}", str(provider)), ("-c", LAUNCH)) as port,
+          prometheus(program, folder, port, rules) as running, traffic(port)):
         yield running
 
 

@@ -48,12 +48,6 @@ upstreams:
     output: {median: 20, sigma: 0.4}
     stalls: {share: 0.5, duration: {median_s: 1.2}}
     faults: [{kind: status, status: 429, rate: 0.5, retry_after_s: 0.1}]
-  torn:
-    kind: simulated
-    probe: false
-    ttft: {median_s: 0.02}
-    gaps: {median_s: 0.001}
-    faults: [{kind: truncated, rate: 0.8}]
   recalling:
     kind: simulated
     probe: false
@@ -62,20 +56,19 @@ upstreams:
     prompt_cache: {rules: anthropic}
     prices: {"*": {input_per_mtok: 1, output_per_mtok: 4}}
   dead: {kind: openai, base_url: "http://127.0.0.1:1/v1", key: none, probe: false}
-  mending: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, continues: true}
-  self: {kind: openai, base_url: "http://127.0.0.1:{port}/v1", key: none, probe: false, keepalive_s: 0.1}
+  mending: {kind: openai, base_url: "http://127.0.0.1:{provider}/v1", key: none, probe: false, continues: true}
+  provider: {kind: openai, base_url: "http://127.0.0.1:{provider}/v1", key: none, probe: false, keepalive_s: 0.1}
 stores:
   disk: {kind: sqlite, path: answers.db, near_bytes: 0}
   lost: {kind: sqlite, path: "."}
 routes:
   chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01}}}
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
-  through: {upstreams: [self], model: chat}
+  through: {upstreams: [provider], model: chat}
   narrow: {upstreams: [narrow]}
   refused: {upstreams: [refusing], retry: {max_attempts: 1}}
   recalled: {upstreams: [recalling], model: claude-sonnet-4-5, prefix: {mode: auto}}
   moved: {upstreams: [recalling], model: claude-sonnet-4-5, prefix: {mode: auto}}
-  torn: {upstreams: [torn]}
   mended: {upstreams: [mending], model: torn, on_stall: rescue}
   makeshift: {upstreams: [dead], on_overrun: {fallback: {upstreams: [quick]}}}
   kept: {upstreams: [quick], cache: {mode: exact, max_temperature: 1}}
@@ -85,6 +78,27 @@ routes:
   stored: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: disk}}
   unstored: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: lost}}
 """
+
+PROVIDER = """
+server: {host: 127.0.0.1}
+log: {requests: false}
+upstreams:
+  quick:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.02, sigma: 0.5, tail_share: 0.05, tail_median_s: 0.4}
+    gaps: {median_s: 0.001}
+    output: {median: 20, sigma: 0.4}
+  torn:
+    kind: simulated
+    probe: false
+    ttft: {median_s: 0.02}
+    gaps: {median_s: 0.001}
+    faults: [{kind: truncated, rate: 0.8}]
+routes:
+  chat: {upstreams: [quick]}
+  torn: {upstreams: [torn]}
+"""  # another gateway, as an upstream over sockets; its port is {provider} in SETTINGS
 
 
 def ask(port: int, model: str, *, stream: bool = True, leaves_after: int | None = None, system: str = "") -> None:

@@ -12,6 +12,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.setting import About, Secret, check_bounds
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
+from stayfast.http.client.client import split_base_url
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
@@ -91,6 +92,7 @@ class HttpUpstream:
                                  "before it")
         if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
             url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
+        split_base_url(url)
         object.__setattr__(self, "base_url", url)
         allowed = NATIVE_APIS[self.kind]
         for api in self.apis:

@@ -221,7 +221,8 @@ class ChatSource(Source):
         if said.error or not said.choices or not all(
                 choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in said.choices):
             return False
-        self._complete(usage.from_openai(said.usage), optional_text(said.id), optional_text(said.choices[0].finish_reason))
+        self._complete(usage.from_openai(said.usage), {"id": said.id, "model": said.model},
+                       optional_text(said.choices[0].finish_reason))
         return True
 
     def whole(self) -> list[Delta]:
@@ -260,6 +261,7 @@ class LargeChat(msgspec.Struct, gc=False):
     choices: list[LargeChoice] | None = None
     usage: Any = None
     id: Any = None
+    model: Any = None
     error: Any = None
 
 
