@@ -203,8 +203,11 @@ class RequestParser(Generic[R]):
             return
 
     def close(self) -> None:
-        """No more bytes will come. What parses refers back, and a cycle would hold its memory until a full collection."""
+        """No more bytes will come. What parses refers back, and so may the last request: a cycle would hold their memory until
+        a full collection.
+        """
         self.is_over = True
+        self._request = self._request_type(0.0)
         del self._parser
 
     def _check_size(self) -> None:
