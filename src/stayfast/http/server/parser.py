@@ -203,8 +203,8 @@ class RequestParser(Generic[R]):
             return
 
     def close(self) -> None:
-        """No more bytes will come. What parses refers back, and so may the last request: a cycle would hold their memory until
-        a full collection.
+        """No more bytes will come. What parses refers back, and so may the last request: a cycle would hold both until a
+        full collection.
         """
         self.is_over = True
         self._request = self._request_type(0.0)
