@@ -203,12 +203,12 @@ class RequestParser(Generic[R]):
             return
 
     def close(self) -> None:
-        """No more bytes will come. What parses refers back, and so may the last request: a cycle would hold both until a
+        """No more bytes will come. What it holds refers back to it or its owner, and a cycle would hold all until a
         full collection.
         """
         self.is_over = True
         self._request = self._request_type(0.0)
-        del self._parser
+        del self._parser, self._check_head
 
     def _check_size(self) -> None:
         limits = self._limits
