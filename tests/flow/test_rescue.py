@@ -17,6 +17,7 @@ from stayfast.core.events import AttemptDone, RequestDone, Rescued
 from stayfast.core.types import Outcome
 from stayfast.pipeline.plan import OnStall
 from stayfast.pipeline.stages.call.midstream_failover import Guarded
+from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.stall import Flow
@@ -136,6 +137,29 @@ def test_wherever_it_halts_the_text_is_whole(n_words: int, n_more: int, breaks: 
         for _ in range(2):
             assert said(await read(await rig.serve())) == TEXT
         await gone(rig)
+
+    run(main)
+
+
+def test_both_attempts_cost_what_they_took() -> None:
+    """Also where the rest is not heard to its end, so that nobody tells its usage: as far as it came."""
+    async def main(loop: SimLoop) -> None:
+        for leaves in (False, True):
+            rig = rig_of(loop, Speaker("up0", loop, {10: HALT}), Speaker("up1", loop, {20: HALT}))
+            routes = rig.gateway.router.routes
+            assert isinstance(routes, dict)
+            routes[MODEL] = replace(routes[MODEL], targets=tuple(
+                replace(target, prices={MODEL: Price(1.0, 2.0)}) for target in routes[MODEL].targets))
+            reply = await rig.serve()
+            while len(rig.sink.of(AttemptDone)) < 1 or not leaves:
+                if await reply.next() is None:
+                    break
+            reply.close()
+            costs = [done.cost_usd or 0.0 for done in rig.sink.of(AttemptDone)]
+            assert len(costs) >= 2
+            assert all(cost > 0 for cost in costs)
+            assert rig.sink.of(RequestDone)[0].cost_usd == pytest.approx(sum(costs))
+            await gone(rig)
 
     run(main)
 

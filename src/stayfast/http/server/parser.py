@@ -210,9 +210,12 @@ class RequestParser(Generic[R]):
             return
 
     def close(self) -> None:
-        """No more bytes will come. What parses refers back, and a cycle would hold its memory until a full collection."""
+        """No more bytes will come. What it holds refers back to it or its owner, and a cycle would hold all until a
+        full collection.
+        """
         self.is_over = True
-        del self._parser
+        self._request = self._request_type(0.0)
+        del self._parser, self._check_head
 
     def _check_size(self) -> None:
         limits = self._limits

@@ -18,7 +18,13 @@ Throttling shows before anything stops: the rate sags. Over the gaps since the l
     sag = mean gap / usual mean gap here         where that and the ratio to the answer's own start exceed SAG_TIMES
     load is taken (1 + (sag - 1) e^(-t/10)) fold    the largest sag lately; so new requests go elsewhere
 
-Answers that nobody watches are looked at when they end, and every 256 gaps: their second half against their first.
+Answers that nobody watches are looked at when they end, and every 256 gaps: their second half against their first. Those
+that were slow from their start are known by the pace of the last few:
+
+    recent += min(ln(mean gap / usual mean gap) - recent, ln(SAG_TIMES)) / 4      so that no one answer is enough
+    load is taken (1 + (exp(recent) - 1) e^(-t/10)) fold        where exp(recent) > RECENT_TIMES; the larger of the two
+
+What is usual learns no more than SAG_TIMES of itself from one answer. Where all upstreams sag alike, all weigh alike.
 
 Source: Karlin et al., "Competitive randomized algorithms for non-uniform problems" (SODA 1990) for the wait; the quantile
 of live gaps and the sag are ours.
@@ -38,6 +44,7 @@ OWN_TIMES = 8.0
 MIN_GAPS, MIN_OWN, MIN_FRESH = 200, 4, 8
 N_START = 32  # gaps that are an answer's own start
 SAG_TIMES, MAX_SAG = 2.5, 10.0
+RECENT_TIMES, RECENT_LEARNS = 1.5, 0.25
 SAG_DECAY_S = 10.0
 REFRESHED_S = 1.0
 _LEAST_S = 1e-6
@@ -46,7 +53,7 @@ _LEAST_S = 1e-6
 class Flow:
     """How the answers of one upstream flow. Instants must not go back; changed by its owner only, nothing here awaits."""
 
-    __slots__ = ("_gaps", "_limit_s", "_n", "_read_at", "_sag", "_sag_at", "_usual")
+    __slots__ = ("_gaps", "_limit_s", "_n", "_read_at", "_recent", "_recent_at", "_sag", "_sag_at", "_usual")
 
     def __init__(self) -> None:
         self._gaps = Window()
@@ -56,6 +63,8 @@ class Flow:
         self._read_at = -inf
         self._sag = 1.0
         self._sag_at = 0.0
+        self._recent = 0.0  # the pace of the last answers, as a logarithm of the ratio to what is usual
+        self._recent_at = 0.0
 
     @property
     def usual_s(self) -> float:
@@ -67,7 +76,7 @@ class Flow:
         for gap_s in gaps_s:
             self._gaps.add(gap_s, now)
         self._n += len(gaps_s)
-        self._usual.learn(log(max(sum(gaps_s) / len(gaps_s), _LEAST_S)))
+        self._learn(sum(gaps_s) / len(gaps_s))
 
     def saw(self, gaps_s: Sequence[float], now: float) -> None:
         """The gaps of one answer, or of a long part of it, that nobody watched while they lasted: has it sagged?"""
@@ -78,7 +87,15 @@ class Flow:
         usual_s = self.usual_s
         if usual_s and rest_s > SAG_TIMES * start_s and rest_s > SAG_TIMES * usual_s:
             self.sagged(rest_s / usual_s, now)
-        self._usual.learn(log(max(sum(gaps_s) / n, _LEAST_S)))
+        mean_s = sum(gaps_s) / n
+        if usual_s:
+            self._recent += min(log(max(mean_s, _LEAST_S) / usual_s) - self._recent, log(SAG_TIMES)) * RECENT_LEARNS
+            self._recent_at = now
+        self._learn(mean_s)
+
+    def _learn(self, mean_s: float) -> None:
+        usual_s = self.usual_s
+        self._usual.learn(log(max(min(mean_s, SAG_TIMES * usual_s) if usual_s else mean_s, _LEAST_S)))
 
     def limit_s(self, now: float) -> float:
         """Longer than nearly all gaps lately, several times; infinite where too few are known."""
@@ -91,15 +108,22 @@ class Flow:
 
     def sagged(self, times: float, now: float) -> None:
         """An answer came so many times slower than usual, or stopped."""
-        if times > self.load_factor(now):
+        if times > self._sag_factor(now):
             self._sag, self._sag_at = min(times, MAX_SAG), now
 
     def load_factor(self, now: float) -> float:
         """How many times its load weighs, from 1 to MAX_SAG."""
+        recent = exp(self._recent)
+        if recent <= RECENT_TIMES:
+            return self._sag_factor(now)
+        faded = 1.0 + (min(recent, MAX_SAG) - 1.0) * exp((self._recent_at - now) / SAG_DECAY_S)
+        return max(self._sag_factor(now), faded)
+
+    def _sag_factor(self, now: float) -> float:
         return 1.0 if self._sag <= 1.0 else 1.0 + (self._sag - 1.0) * exp((self._sag_at - now) / SAG_DECAY_S)
 
     def __repr__(self) -> str:
-        return f"<Flow of {self._n} gaps, usually {self.usual_s:.3g} s, sag {self._sag:.3g}>"
+        return f"<Flow of {self._n} gaps, usually {self.usual_s:.3g} s, sag {self._sag:.3g}, lately {exp(self._recent):.3g}>"
 
 
 class Pulse:

@@ -312,7 +312,8 @@ class Guard:
             now = self._clock.now()
             self._pulse.look(self._flow, now)
             self.cadence.end(now, is_whole=outcome is SUCCESS and not self.sight.is_cut)
-        self._attempt.end(outcome, fault, upstream_status=upstream_status)
+        taken = self._used() if self._rest is not None and self._stream.sight.usage is None else None
+        self._attempt.end(outcome, fault, upstream_status=upstream_status, taken=taken)
 
     def abandon(self) -> None:
         self.end(IGNORED)
