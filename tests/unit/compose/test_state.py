@@ -59,7 +59,7 @@ def test_metrics_and_text() -> None:
     assert "<Breaker open: 2 failures in a row; 2 failures in a row>" in state["upstreams"]["a"]
     assert "<Limit off>" in state["upstreams"]["b"]
     assert "admission" not in state
-    assert state["routes"]["m"]["hedging"].endswith("<ExtraBudget: hedges 0.0% of 5%, all 0.0% of 10%>>")
+    assert state["routes"]["m"]["hedging"].endswith("<ExtraBudget: hedges 0.0% of 10%, all 0.0% of 15%>>")
     assert state["extra"] == dict.fromkeys(("a", "b"), "<Pool of 1 routes: 0 tokens in the last minute>")
 
 
