@@ -42,11 +42,11 @@ TAIL_RPS, HANGS_RPS, HEDGE_RPS = 100.0, 40.0, 60.0
 NARROW = {"a": ProviderConfig(ttft=Mixture(0.2, 0.25), gaps=Gaps(0.0, 0.0), fills_max_tokens=True)}
 DEFAULT, LARGER = "defaults", "budget 25%"
 TAIL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, float]]] = {
-    DEFAULT: ({}, {"p95_s": 0.68, "p99_s": 0.93, "past_5_s": 0.0001, "calls": 1.10}),
+    DEFAULT: ({}, {"p95_s": 0.68, "p99_s": 0.92, "past_5_s": 0.0001, "calls": 1.10}),
     LARGER: ({"budget": 0.25}, {"p95_s": 0.50, "p99_s": 0.72}),  # run more briefly
 }
 TUNED = (Constant(0.5, 6), Constant(0.5, 3, is_hedge=True))
-TUNED_GOALS = (1.0, 1.08)  # times their p99
+TUNED_GOALS = (1.0, 1.05)  # times their p99
 N_TUNED = 200_000
 HANGS_GOALS: Mapping[str, float] = {"p99_s": 0.1, "calls": 1.07}
 LESS_P99, MORE_CALLS, P50_WITHIN, NARROW_CALLS = 0.60, 0.05, 0.03, 0.02
@@ -82,7 +82,7 @@ class Tail:
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
     name = "tail"
-    says = ("Behind two providers with p99 8 s, with nothing set: p95 at most 0.68 s, p99 at most 0.93 s, 0.01 % past 5 s "
+    says = ("Behind two providers with p99 8 s, with nothing set: p95 at most 0.68 s, p99 at most 0.92 s, 0.01 % past 5 s "
             "at 10 % more calls, which is no longer than a time-out tuned to them takes and at most "
             f"{TUNED_GOALS[1] - 1:.0%} longer than hedges that are; with a budget of 25 % p95 0.5 s, p99 0.72 s.")
 
