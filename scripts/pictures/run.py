@@ -48,8 +48,8 @@ SCENES: Mapping[str, Scene] = MappingProxyType({
         "tenant (one key for all) the noisy one's requests have the places and fill the queue.", own.fairness),
     "hedging": Scene(
         "Hedging: two providers, each with p99 8 s",
-        "prove tail: 93.2 % lognormal (median 0.19 s), 6.8 % lognormal (median 3.7 s); 100 requests/s, nothing configured "
-        "but the share of extra calls.", proofs.hedging),
+        "prove tail: 93.2 % lognormal (median 0.19 s), 6.8 % lognormal (median 3.7 s); 100 requests/s, nothing "
+        "configured.", proofs.hedging),
     "lanes": Scene(
         "Lanes: short prompts, while 1 of 50 has 100 times the tokens",
         "prove stragglers, continuous engine: 57.5 requests/s, 99 % of what it can read; 128 places and the same queue for "

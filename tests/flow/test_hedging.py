@@ -196,6 +196,43 @@ def test_the_live_distribution_says_when() -> None:
     run(main)
 
 
+def test_nothing_set_is_enough_for_a_tail() -> None:
+    """The same with the defaults and one answer in fifteen: whoever is slow is asked again, and notes tell of 10 %."""
+    async def main(loop: SimLoop) -> None:
+        script: list[Script] = [*[QUICK] * 14, [Wait(3.0), Say("late")]]
+        rig = _rig(loop, script, script, config=HedgeConfig())
+        took = []
+        for _ in range(400):
+            began_at = loop.now()
+            await read(await rig.serve())
+            took.append(loop.now() - began_at)
+            await asyncio.sleep(0.05)
+        assert max(took[-200:]) < 1.0
+        notes = [note for done in rig.sink.of(RequestDone)[200:] for note in done.notes]
+        assert any("hedged to" in note and "/10 %" in note for note in notes)
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_slow_answer_without_a_second_attempt_has_a_reason(stream: bool) -> None:
+    """The first slow one meets what is not known yet; after two hundred quick ones, one more is no tail."""
+    async def main(loop: SimLoop) -> None:
+        slow: Script = [Wait(3.0), Say("late")]
+        rig = _rig(loop, [slow, *[QUICK] * 200, slow, *[QUICK] * 9], config=HedgeConfig())
+        rig.scripted[0].always_streams = stream  # else it is not asked twice for whole answers
+        for _ in range(202):
+            await read(await rig.serve(chat(stream=stream)))
+        done = rig.sink.of(RequestDone)
+        first, last = done[0], done[201]
+        assert first.notes == ("not hedged to up0: no help is expected, as only 1 of 32 attempts are known",)
+        assert len(last.notes) == 1
+        assert last.notes[0].startswith("not hedged to up0: no help is expected, as p99 of 20")
+        assert all(not one.notes for one in done[1:201])
+
+    run(main)
+
+
 def test_the_soonest_a_second_attempt_may_be_due() -> None:
     """Where nearly all answers take a millisecond, it goes out after LEAST_AFTER_S, to the millisecond."""
     async def main(loop: SimLoop) -> None:

@@ -26,13 +26,40 @@ def _tail(config: HedgeConfig) -> Waits:
 
 
 def test_the_tail_in_virtual_time() -> None:
-    """6,000 requests, whose draws are heavy: within 15 % of the goals; without hedges far from them."""
-    hedged = _tail(HedgeConfig(budget=0.1))
-    assert hedged.p95_s <= tail.TAIL_GOALS[0.1]["p95_s"] * 1.15
-    assert hedged.p99_s <= tail.TAIL_GOALS[0.1]["p99_s"] * 1.15
+    """6,000 requests, whose draws are heavy, nothing set: within 15 % of the goals; without hedges far from them."""
+    _, goals = tail.TAIL[tail.DEFAULT]
+    hedged = _tail(HedgeConfig())
+    assert hedged.p95_s <= goals["p95_s"] * 1.15
+    assert hedged.p99_s <= goals["p99_s"] * 1.15
     assert hedged.calls <= 1.11
     assert hedged.n_failed == 0
     assert _tail(HedgeConfig("off")).p99_s > 5
+
+
+def test_whole_answers_have_the_tail_cut_as_streams_have() -> None:
+    """The same, not streamed: hedging does not stop because it hides the tail; few have three slow attempts."""
+    load = replace(tail.tail_load(60.0), stream=False)
+    hedged = waits(run_virtual(ask_in_virtual_time, tail.HEAVY_TAILED, HedgeConfig(), load, 1))
+    assert hedged.p99_s <= 1.1
+    assert hedged.past_5_s < 0.001
+    assert 1.06 < hedged.calls <= 1.11
+
+
+def test_a_provider_without_a_tail_costs_nothing() -> None:
+    """Sigma 0.25: at most 2 % more calls, streams and whole answers alike."""
+    for stream in (True, False):
+        load = replace(tail.tail_load(60.0), stream=stream)
+        assert waits(run_virtual(ask_in_virtual_time, tail.NARROW, HedgeConfig(), load, 1)).calls <= 1.02
+
+
+def test_what_is_tuned_by_hand() -> None:
+    """Against the arithmetic: a time-out of 0.5 s is passed by 9.1 %, and a second attempt after it comes to 9.9 % with the
+    third."""
+    timeout, hedge = tail.ask_tuned(40_000, 1)
+    assert timeout.calls == pytest.approx(1.10, abs=0.006)
+    assert hedge.calls == pytest.approx(1.099, abs=0.006)
+    assert timeout.p99_s == pytest.approx(0.945, rel=0.04)
+    assert hedge.p99_s == pytest.approx(0.88, rel=0.04)
 
 
 def test_hangs_in_virtual_time() -> None:
@@ -46,16 +73,20 @@ def test_hangs_in_virtual_time() -> None:
 
 
 def test_mixed_in_virtual_time() -> None:
-    """A minute after half a minute: quicker than the best time-out by a third at no more calls; without hedges it is not."""
+    """A minute after half a minute: with nothing set quicker than the best time-out by a fifth, at fewer calls, and at as
+    many calls by a third; without hedges it is not.
+    """
     load = load_of(50.0, 60.0, 30.0)
     rivals = Rivals(load, 1)
-    hedged, plain = (rivals.against("", run_virtual(mixed_in_virtual_time, load, HedgeConfig(mode, rivals.budget), 1), 1.0)
-                     for mode in ("auto", "off"))
-    ratio, calls, lost = (next(figure.value for figure in hedged if words in figure.name)
-                          for words in ("p99, over", "calls", "without an answer"))
-    assert ratio < 0.67
-    assert calls <= rivals.best.n_calls / rivals.n
-    assert lost == 0
+    by_default, tuned, plain = (
+        rivals.against("", run_virtual(mixed_in_virtual_time, load, config, 1), 1.0)
+        for config in (HedgeConfig(), HedgeConfig(budget=rivals.budget), HedgeConfig("off")))
+    for figures, least, most_calls in ((by_default, 0.8, 1.1), (tuned, 0.67, rivals.best.calls)):
+        ratio, calls, lost = (next(figure.value for figure in figures if words in figure.name)
+                              for words in ("p99, over", "calls", "without an answer"))
+        assert ratio < least
+        assert calls <= most_calls
+        assert lost == 0
     assert not all(figure.holds for figure in plain)
 
 

@@ -11,7 +11,7 @@ from stayfast.core.setting import declarations
 from stayfast.engine.config import EngineConfig
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import HttpUpstream, Override, Secret, Settings, SettingsError, Source, find, load
-from stayfast.settings.validate import Many, Maybe, Plain, Record, Shape, Table, Variants, settings_of
+from stayfast.settings.validate import Many, Maybe, Plain, Record, Shape, Table, Variants, WordOrNumber, settings_of
 
 UPSTREAM = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
 ROUTE = "routes: {m: [a]}\n"
@@ -52,6 +52,10 @@ def complaints(text: str, variables: dict[str, str] | None = None, *given: Overr
      "defaults.timeouts.total_s: must be a number more than 0 and at most 86400, not 0"),
     ("defaults: {retry: {base_s: 9, cap_s: 1}}",
      "defaults.retry: 0 < base_s <= cap_s <= 60 must hold, not base_s=9.0, cap_s=1.0"),
+    ("defaults: {hedge: {budget: aut}}",
+     'defaults.hedge.budget: must be auto or a number more than 0 and at most 1, not "aut"'),
+    ("defaults: {hedge: {budget: 0}}",
+     'defaults.hedge.budget: must be auto or a number more than 0 and at most 1, not 0'),
     ("log: {level: info, level: debug}", "log.level: given twice, first in line 3"),
     ("log: {level: !!python/name:os.system x}", "log.level: YAML tags such as !!python/name:os.system are not supported"),
     ("log: &me {level: *me}", "log.level: an anchor may not contain itself"),
@@ -237,6 +241,7 @@ def test_declared_bounds_are_held_by_the_code(cls: type[Any]) -> None:
     """A value beyond a bound is refused by the dataclass itself, wherever it is made."""
     for setting in settings_of(Record(cls)):
         shape = setting.shape.inner if isinstance(setting.shape, Maybe) else setting.shape
+        shape = shape.number if isinstance(shape, WordOrNumber) else shape
         if not isinstance(shape, Plain) or shape.kind not in ("integer", "number") or setting.into:
             continue  # an inlined record is tried by itself
         assert setting.default is not MISSING

@@ -52,13 +52,14 @@ upstreams:
   a: {kind: openai, base_url: "http://h/v1", key: "${K}", http: 1.1, apis: [chat], headers: {x: 1}, models: {m: 4.10}}
   b: {kind: anthropic, key: k, ca_file: null}
   c: {kind: embedded, n_slots: 2}
-routes: {m: [a, b], n: {upstreams: [c], timeouts: {total_s: 1.5}, model: 7}}
+routes: {m: [a, b], n: {upstreams: [c], timeouts: {total_s: 1.5}, model: 7, hedge: {budget: auto}},
+         o: {upstreams: [c], hedge: {budget: 0.2}}, p: {upstreams: [c], hedge: {budget: "${N}"}}}
 defaults: {retry: {max_attempts: "${N}"}}
 log:
 """ % ("0" * 64)])
 def test_what_is_accepted_fits_the_schema(text: str) -> None:
     """An editor that knows the schema marks nothing in a file that works."""
-    load(Source("x", text), {"K": "k", "N": "2"}, check_engine=lambda config: None, kinds=KINDS)
+    load(Source("x", text), {"K": "k", "N": "1"}, check_engine=lambda config: None, kinds=KINDS)
     validator().validate(yaml.safe_load(text))
 
 
@@ -66,7 +67,8 @@ def test_what_is_accepted_fits_the_schema(text: str) -> None:
     {"prot": 1}, {"server": {"port": "x"}}, {"server": {"port": -1}}, {"server": {"auth": "of"}}, {"workers": 0},
     {"server": {"keys": {"a": "x"}}}, {"upstreams": {"a": {}}}, {"upstreams": {"a": {"kind": "simulated", "key": "k"}}},
     {"upstreams": {"a": {"kind": "nope"}}}, {"routes": {"m": {}}}, {"routes": {"m": 5}}, {"log": {"level": "loud"}},
-    {"defaults": {"timeouts": {"total_s": 0}}}, {"server": []}, {"log": {"requests": "yes"}},
+    {"defaults": {"timeouts": {"total_s": 0}}}, {"defaults": {"hedge": {"budget": 0}}},
+    {"defaults": {"hedge": {"budget": "off"}}}, {"server": []}, {"log": {"requests": "yes"}},
 ])
 def test_what_the_schema_refuses_is_refused(change: dict[str, Any]) -> None:
     """A file that an editor marks does not load either."""

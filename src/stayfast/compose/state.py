@@ -82,8 +82,8 @@ def _hedging(hedging: Hedging, now: float) -> Json:
     budget = hedging.budget
     budget.turn(now)
     report: Json = {
-        "mode": hedging.config.mode, "hedged_ratio": budget.hedged_share(now), "hedge_budget_ratio": hedging.config.budget,
-        "extra_ratio": budget.extra_share(now), "extra_budget_ratio": budget.share}
+        "mode": hedging.config.mode, "hedged_ratio": budget.hedged_share(now), "hedge_budget_ratio": hedging.config.most,
+        "extra_ratio": budget.extra_share(now), "extra_budget_ratio": round(budget.share, 6)}
     if hedging.is_on:
         report["slow"] = hedging.slow_now(now)
         report["due"] = hedging.due_now()

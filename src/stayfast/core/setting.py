@@ -5,12 +5,12 @@ made of, drift apart. Rule: they stand at the field alone. `check_bounds` holds 
 `stayfast.settings` reads them for files, the schema and the page. A field without an `About` cannot be set from a file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from re import fullmatch
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,25 @@ def check_bounds(record: Any) -> None:
 
 
 def _complaint(hint: Any, about: About, item: object) -> str | None:
-    """What a value should have been, its kind included: one of the words, a number where there are bounds."""
-    words = (*about.words, "") if about.words else _literals(hint)  # an empty text: none of them was chosen
-    if words:
-        return None if item in words else f"must be one of {', '.join(filter(None, words))}"
+    """What a value should have been, its kind included: one of the words, a number where there are bounds, either."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    words = (*about.words, "") if about.words else _literals(options)  # an empty text: none of them was chosen
+    if item in words:
+        return None
+    number = next((kind for kind in options if kind in (int, float)), None)
     has_bounds = (about.minimum, about.maximum, about.more_than) != (None, None, None)
-    if has_bounds and hint in (int, float) and (isinstance(item, bool) or not isinstance(item, int | hint)):
-        return f"must be a {'whole ' if hint is int else ''}number {about.bounds()}"
-    return about.complaint(item)
+    if number is None or not has_bounds:
+        return f"must be one of {', '.join(filter(None, words))}" if words else about.complaint(item)
+    is_number = isinstance(item, int | number) and not isinstance(item, bool)
+    complaint = about.complaint(item) if is_number else f"must be {number_words(number, about)}"
+    return complaint and f"must be {' or '.join((*words, number_words(number, about)))}" if words else complaint
 
 
-def _literals(hint: Any) -> tuple[str, ...]:
-    """The words of a Literal, or of one beside None."""
-    return next((get_args(one) for one in (hint, *get_args(hint)) if get_origin(one) is Literal), ())
+def number_words(kind: type, about: About) -> str:
+    """A number in words, with its bounds."""
+    return f"a {'whole ' if kind is int else ''}number {about.bounds()}".rstrip()
+
+
+def _literals(options: Sequence[Any]) -> tuple[str, ...]:
+    """The words of a Literal among these."""
+    return next((get_args(one) for one in options if get_origin(one) is Literal), ())

@@ -10,7 +10,19 @@ from stayfast.core.setting import About, Secret
 from stayfast.settings.environment import OVERRIDES
 from stayfast.settings.model import Settings
 from stayfast.settings.upstreams import AddedUpstream
-from stayfast.settings.validate import Choice, Many, Maybe, Plain, Record, Setting, Shape, Table, Variants, settings_of
+from stayfast.settings.validate import (
+    Choice,
+    Many,
+    Maybe,
+    Plain,
+    Record,
+    Setting,
+    Shape,
+    Table,
+    Variants,
+    WordOrNumber,
+    settings_of,
+)
 
 IDENTIFIER = "urn:stayfast:settings"
 _REFERENCE = {"$ref": "#/$defs/reference"}
@@ -72,6 +84,8 @@ def _shape(shape: Shape, about: About, definitions: _Definitions) -> dict[str, A
             return {"enum": [*words, *(other for word in words for other in _as_others_read(word))]}
         case Maybe(inner):
             return {"anyOf": [_shape(inner, about, definitions), {"type": "null"}]}
+        case WordOrNumber(word, number):
+            return {"anyOf": [_shape(word, about, definitions), *_plain(number, about)["anyOf"]]}
         case Many(item):
             return {"type": "array", "items": _shape(item, about, definitions)}
         case Table(item):
@@ -173,6 +187,8 @@ def _words(shape: Shape, about: About) -> str:
             return ", ".join(f"`{word}`" for word in words)
         case Maybe(inner):
             return _words(inner, about)
+        case WordOrNumber(word, number):
+            return f"{_words(word, about)} or {_words(number, about)}"
         case Many(item):
             return f"list of {_words(item, about)}"
         case Table(item):

@@ -43,6 +43,14 @@ class Maybe:
 
 
 @dataclass(frozen=True, slots=True)
+class WordOrNumber:
+    """A number, or a word in its place."""
+
+    word: Choice
+    number: Plain
+
+
+@dataclass(frozen=True, slots=True)
 class Many:
     """A list."""
 
@@ -78,7 +86,7 @@ class Variants:
         return Variants(self.by_kind + tuple((word, cls) for cls in added for word in kinds_of(cls)))
 
 
-Shape = Plain | Choice | Maybe | Many | Table | Record | Variants
+Shape = Plain | Choice | Maybe | WordOrNumber | Many | Table | Record | Variants
 
 _PLAIN: AnyMapping[Any, Plain] = {
     str: Plain("string"), Secret: Plain("secret"), int: Plain("integer"), float: Plain("number"), bool: Plain("boolean"),
@@ -110,16 +118,24 @@ def shape_of(hint: Any) -> Shape:
     if origin is not None and isinstance(origin, type) and issubclass(origin, AnyMapping) and args[0] is str:
         return Table(shape_of(args[1]))
     if origin in (Union, UnionType):
-        others = [arg for arg in args if arg is not NoneType]
-        if len(others) == 1:
-            return Maybe(shape_of(others[0]))
-        by_kind = tuple((word, cls) for cls in others for word in kinds_of(cls))
-        return Variants(by_kind, next((cls for cls in others if not kinds_of(cls)), None))
+        return _shape_of_union([arg for arg in args if arg is not NoneType])
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Choice(tuple(word.value for word in hint), hint)
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
         return Record(hint)
     raise TypeError(f"settings cannot hold a {hint!r}")
+
+
+def _shape_of_union(hints: list[Any]) -> Shape:
+    """Of one of these; of one and null, where there is but one."""
+    if len(hints) == 1:
+        return Maybe(shape_of(hints[0]))
+    match sorted((shape_of(hint) for hint in hints if hint in (int, float) or get_origin(hint) is Literal),
+                 key=lambda shape: isinstance(shape, Plain)):
+        case [Choice() as word, Plain() as number]:
+            return WordOrNumber(word, number)
+    by_kind = tuple((word, cls) for cls in hints for word in kinds_of(cls))
+    return Variants(by_kind, next((cls for cls in hints if not kinds_of(cls)), None))
 
 
 def kinds_of(cls: type[Any]) -> tuple[str, ...]:
@@ -186,7 +202,7 @@ class Decoder:
         match shape:
             case Maybe(inner):
                 return None if isinstance(node, Scalar) and node.is_null else self.value(inner, node, path, about)
-            case Plain() | Choice():
+            case Plain() | Choice() | WordOrNumber():
                 return self._scalar(shape, node, path, about)
             case Many(item):
                 if not isinstance(node, Listing):
@@ -204,7 +220,7 @@ class Decoder:
         self.problems.append(Problem(place, path, message))
         return BAD
 
-    def _scalar(self, shape: Plain | Choice, node: Node, path: Path, about: About) -> Any:
+    def _scalar(self, shape: Plain | Choice | WordOrNumber, node: Node, path: Path, about: About) -> Any:
         wanted = wanted_words(shape, about)
         if not isinstance(node, Scalar) or node.is_null:
             what = {Listing: "a list", Mapping: "a mapping"}.get(type(node), "nothing")
@@ -309,12 +325,13 @@ def _what_was_meant(name: str, known: AnyMapping[str, Setting]) -> str:
     return did_you_mean(name, known)
 
 
-def _hint(shape: Plain | Choice, text: str, path: Path, about: About) -> str:
+def _hint(shape: Plain | Choice | WordOrNumber, text: str, path: Path, about: About) -> str:
     """What may be added to a complaint of a scalar."""
     if isinstance(shape, Choice):
         hint = kind_hint(path, text)
         return did_you_mean(text, shape.words) if hint is None else f"; {hint}"
-    hint = number_hint(path, text, about.maximum) if shape.kind in ("integer", "number") else None
+    is_number = isinstance(shape, WordOrNumber) or shape.kind in ("integer", "number")
+    hint = number_hint(path, text, about.maximum) if is_number else None
     return "" if hint is None else f": {hint}"
 
 
@@ -336,14 +353,18 @@ def wanted_words(shape: Shape, about: About = _NO_BOUNDS) -> str:
             return about.form or "text"
         case Maybe(inner):
             return wanted_words(inner, about)
+        case WordOrNumber(word, number):
+            return f"{wanted_words(word)} or {wanted_words(number, about)}"
         case Many(item):
             return f"a list of {wanted_words(item, about)}"
         case _:
             return "a mapping"
 
 
-def _converted(shape: Plain | Choice, text: str, is_bare: bool, about: About) -> Any:
+def _converted(shape: Plain | Choice | WordOrNumber, text: str, is_bare: bool, about: About) -> Any:
     """The value of a scalar's text; ValueError with what may be added to `must be ...`."""
+    if isinstance(shape, WordOrNumber):
+        shape = shape.word if text in shape.word.words else shape.number
     if isinstance(shape, Choice):
         if text not in shape.words:
             raise ValueError

@@ -69,8 +69,8 @@ def test_metrics_and_text() -> None:
     (limit,), (breaker,) = state["upstreams"]["b"]["limits"], state["upstreams"]["b"]["breakers"]
     assert (limit["mode"], limit["places"], breaker["is_enabled"], breaker["state"]) == ("off", None, False, "closed")
     assert "admission" not in state
-    assert state["routes"]["m"]["hedging"] == {"mode": "auto", "hedged_ratio": 0.0, "hedge_budget_ratio": 0.05,
-                                               "extra_ratio": 0.0, "extra_budget_ratio": 0.1, "slow": [], "due": []}
+    assert state["routes"]["m"]["hedging"] == {"mode": "auto", "hedged_ratio": 0.0, "hedge_budget_ratio": 0.1,
+                                               "extra_ratio": 0.0, "extra_budget_ratio": 0.15, "slow": [], "due": []}
 
 
 ADMITTING = """

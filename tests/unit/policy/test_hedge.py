@@ -12,14 +12,16 @@ from stayfast.policy.resilience.hedge import (
     FORGOTTEN_S,
     LEAST_AFTER_S,
     MIN_SAMPLES,
+    SHARES,
     FirstTokens,
     HedgeConfig,
     Lately,
-    Survival,
     aim,
     live,
     plan,
+    worthwhile,
 )
+from stayfast.policy.resilience.survival import Survival
 
 Draw = Callable[[Random], float]
 
@@ -55,6 +57,66 @@ def test_nothing_is_sent_where_nothing_is_won() -> None:
     assert plan(narrow, narrow, 0.1, 2).after_s == inf
     few = _seen(_mixture, MIN_SAMPLES - 1)
     assert plan(few, few, 0.1, 2).after_s == inf
+
+
+TWO_HUMPS = {0.0: 0.0, 0.01: 0.03, 0.03: 0.05, 0.068: 0.1}  # share of the tail, and what it is worth
+
+
+@pytest.mark.parametrize(("tail", "share"), TWO_HUMPS.items())
+def test_a_tail_is_worth_what_it_takes(tail: float, share: float) -> None:
+    """Of a lognormal of sigma 0.3 with a second hump at 18 times its median; without one no second attempt is sent."""
+    def draw(rng: Random) -> float:
+        return rng.lognormvariate(-1.6, 0.3) if rng.random() >= tail else rng.lognormvariate(1.3, 0.5)
+
+    seen = _seen(draw, 20_000)
+    found = worthwhile(seen, seen, 2)
+    if share:
+        assert found == pytest.approx(share, abs=0.011)
+        assert plan(seen, seen, found, 2).after_s < 1.0
+    else:
+        assert plan(seen, seen, found, 2).after_s == plan(seen, seen, 0.1, 2).after_s == inf
+
+
+def test_a_gain_that_begins_late_is_found() -> None:
+    """Below 2 % nothing is won where 2.5 % last for a minute: the choice looks at all shares, not at the next one."""
+    seen = _seen(lambda rng: rng.lognormvariate(-1.6, 0.3) if rng.random() >= 0.025 else 60.0, 20_000)
+    assert worthwhile(seen, seen, 2) >= 0.03
+
+
+def test_the_share_in_force_stays_where_another_is_hardly_better() -> None:
+    """Every share from 4 to 6 % is within 1 % of the best one here: whichever is in force, stays."""
+    seen = _seen(lambda rng: rng.lognormvariate(-1.6, 0.3) if rng.random() >= 0.03 else rng.lognormvariate(1.3, 0.5), 20_000)
+    free = worthwhile(seen, seen, 2)
+    beside = [share for share in SHARES if worthwhile(seen, seen, 2, present=share) == share]
+    assert free in beside
+    assert len(beside) >= 2
+    assert worthwhile(seen, seen, 2, present=0.1) < 0.1
+
+
+def test_what_is_hedged_goes_on_for_half_of_the_gain() -> None:
+    """A lognormal of sigma 0.6 gains an eighth of its p99: not enough to begin, enough to go on."""
+    seen = _seen(lambda rng: rng.lognormvariate(0.0, 0.6), 20_000)
+    assert plan(seen, seen, 0.05, 2).after_s == inf
+    assert plan(seen, seen, 0.05, 2, is_hedged=True).after_s < inf
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whole_answers_are_hedged_while_hedges_hide_their_tail(seed: int) -> None:
+    """A minute's whole answers, whose tail is cut off by second and third attempts: it still is a tail, on every draw."""
+    rng, tokens = Random(seed), FirstTokens(Lately(0.1))
+    ends = []  # when an attempt is over, which one it is, and whether it won
+    for number in range(1800):
+        over_at = [0.5 * n + _mixture(rng) for n in range(3)]
+        won_at = min(over_at)
+        for n, at in enumerate(over_at):
+            if 0.5 * n < won_at:
+                tokens.began((number, n), 0.5 * n)
+                ends.append((won_at, (number, n), at == won_at))
+    for now, attempt, has_won in sorted(ends):
+        (tokens.took if has_won else tokens.cut_off)(attempt, now)
+    seen = live([tokens], 55.0)
+    for share in (0.05, 0.1):
+        assert plan(seen, seen, share, 2, is_whole=True).after_s < 1.5
 
 
 def test_those_that_hang_are_seen_while_they_hang() -> None:

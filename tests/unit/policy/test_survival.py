@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from stayfast.policy.histogram import LogHistogram
-from stayfast.policy.resilience.hedge import Survival
+from stayfast.policy.resilience.survival import Survival
 
 
 def _of(ended_s: list[float], cut_off_s: list[float]) -> Survival:
@@ -42,6 +42,15 @@ def test_cutting_off_early_does_not_bend_the_curve() -> None:
     whole = _of(took, [])
     for q in (0.5, 0.9, 0.95):
         assert survival.quantile(q) == pytest.approx(whole.quantile(q), rel=0.06)
+
+
+def test_one_of_the_last_few_does_not_end_a_tail() -> None:
+    """Of a thousand, seventy last for seconds and all but three of those are cut off at half a second: what one of the three
+    does says nothing of the seventy. Where none was cut off, the last one ends it.
+    """
+    quick = [0.2] * 930
+    assert _of([*quick, 2.0], [0.5] * 67 + [3.0] * 2).at(2.5) == pytest.approx(0.07)
+    assert _of([*quick, *[2.0] * 69, 3.0], []).at(4.0) == pytest.approx(0.0)
 
 
 def test_nothing_known() -> None:

@@ -1,32 +1,88 @@
 """What one route knows of second attempts: the live times to the first token, and the budget of all extra attempts."""
 
 from collections.abc import Iterable
-from math import inf
+from dataclasses import dataclass
+from math import exp, inf
 from typing import Any
 
-from stayfast.policy.resilience.hedge import FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
+from stayfast.policy.resilience.hedge import (
+    CHOSEN_AGAIN_S,
+    ENOUGH_SAMPLES,
+    MIN_SAMPLES,
+    NEVER,
+    FirstTokens,
+    HedgeConfig,
+    Lately,
+    Plan,
+    aim,
+    live,
+    plan,
+    worthwhile,
+)
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import ExtraBudget
 
-REFRESHED_S = 1.0  # how old a plan may be: merging a minute's histograms takes a tenth of a millisecond
+REFRESHED_S = 1.0  # how old a plan may be: making one takes a tenth of a millisecond, choosing its share 0.4 ms
 MAX_KINDS = 1000  # of upstream and prompt size; far more than there are
 N_SIZES = 128  # half octaves of a body's bytes
 MAX_TOLD = 20  # kinds of prompt
 FEW = 100  # samples; with fewer, prompts of the sizes beside it are asked as well
+SMOOTHING = 0.25  # how far the share goes towards the one that was chosen last, at most
+MEAN_OVER_S = 60.0  # as long as the budget remembers
+STAYS_S = 10.0  # how long no help must have been expected before a kind that is hedged is not hedged any more
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What is decided for one kind of prompt, and until when. `share`: of the calls, what second attempts may come to."""
+
+    plan: Plan
+    refresh_at: float
+    share: float
+    n: int  # first tokens that were counted in the mean share
+    n_chosen: int  # first tokens that there were when the share was last chosen
+    choose_at: float = -inf
+    helped_at: float = -inf  # when help was last expected
+
+
+class MeanShare:
+    """What second attempts may come to over all kinds of prompts, by their traffic; forgotten as the budget forgets."""
+
+    __slots__ = ("_at", "_n", "_weighed")
+
+    def __init__(self) -> None:
+        self._n = self._weighed = 0.0
+        self._at = 0.0
+
+    def add(self, share: float, n: int, now: float) -> None:
+        """So many calls of a kind came, of which this share may be hedged."""
+        left = exp((self._at - now) / MEAN_OVER_S)
+        self._at = now
+        self._n = self._n * left + n
+        self._weighed = self._weighed * left + n * share
+
+    @property
+    def value(self) -> float | None:
+        """None before anything is known."""
+        return self._weighed / self._n if self._n else None
+
+    def __repr__(self) -> str:
+        return f"<MeanShare {self.value if self.value is not None else 'unknown'}>"
 
 
 class Hedging:
     """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
 
-    __slots__ = ("_lately", "_of", "_plans", "budget", "config", "has_slow", "is_on", "retry")
+    __slots__ = ("_kinds", "_lately", "_mean", "_of", "budget", "config", "has_slow", "is_on", "retry")
 
     def __init__(self, config: HedgeConfig, retry: RetryConfig) -> None:
         self.config = config
         self.is_on = config.mode != "off"  # whether there are second attempts at all
         self.retry = retry
-        self.budget = ExtraBudget(retry.budget, config.budget if config.mode != "off" else 0.0)
+        self.budget = ExtraBudget(retry.budget, config.most if config.mode != "off" else 0.0)
         self._of: dict[tuple[str, bool, int], FirstTokens] = {}
-        self._plans: dict[tuple[str, str, bool, int], tuple[float, Plan]] = {}
+        self._kinds: dict[tuple[str, str, bool, int], _Kind] = {}
+        self._mean = MeanShare()
         self._lately: dict[tuple[str, bool], Lately] = {}
         self.has_slow = False  # one was when they were last looked at
 
@@ -50,14 +106,17 @@ class Hedging:
         if self.config.mode == "race":
             return Plan(self.config.race_after_s, 0.0, 0, 0.0)
         key = (upstream, second, is_whole, _size_of(n_body_bytes))
-        known = self._plans.get(key)
-        if known is not None and now < known[0]:
-            return known[1]
-        made = self._made(key, now)
-        if len(self._plans) >= MAX_KINDS:
-            del self._plans[next(iter(self._plans))]
-        self._plans[key] = (now + REFRESHED_S, made)
-        return made
+        kind = self._kinds.get(key)
+        if kind is not None and now < kind.refresh_at:
+            return kind.plan
+        if kind is None:
+            if len(self._kinds) >= MAX_KINDS:
+                del self._kinds[next(iter(self._kinds))]
+            known = self._of.get((upstream, is_whole, key[3]))
+            n = known.n if known is not None else 0
+            self._kinds[key] = kind = _Kind(NEVER, -inf, self.config.most, n, n)
+        self._refresh(kind, key, now)
+        return kind.plan
 
     def late(self, upstream: str, now: float, *, is_whole: bool) -> None:
         """An attempt at an upstream has no token when the next one is due."""
@@ -76,7 +135,7 @@ class Hedging:
         """Whether an upstream is slow just now."""
         found = self._lately.get((upstream, is_whole))
         if found is None:
-            self._lately[upstream, is_whole] = found = Lately(self.config.budget)
+            self._lately[upstream, is_whole] = found = Lately(self.config.most)
         return found
 
     def slow_now(self, now: float) -> list[dict[str, Any]]:
@@ -85,24 +144,42 @@ class Hedging:
                 for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
 
     def due_now(self) -> list[dict[str, Any]]:
-        """When second attempts are due, of the newest kinds of prompt. `after_ms` None: no help is to be expected."""
-        newest = sorted(self._plans.items(), key=lambda item: item[1][0], reverse=True)
+        """When second attempts are due, of the newest kinds of prompt. `after_ms` None: no help is to be expected, and
+        `why_never` is the reason. `share`: of the calls, what they may come to.
+        """
+        newest = sorted(self._kinds.items(), key=lambda item: item[1].refresh_at, reverse=True)
         return [{"upstream": upstream, "then": second, "form": _form(is_whole),
                  "least_body_bytes": (2 + size % 2 << size // 2) >> 2,
-                 "after_ms": round(its.after_s * 1e3, 3) if its.after_s < inf else None, "quantile": its.quantile,
-                 "known": its.n, "usual_ttft_ms": round(its.usual_s * 1e3, 3)}
-                for (upstream, second, is_whole, size), (_, its) in newest[:MAX_TOLD]]
+                 "after_ms": round(kind.plan.after_s * 1e3, 3) if kind.plan.after_s < inf else None,
+                 "quantile": kind.plan.quantile, "known": kind.plan.n,
+                 "usual_ttft_ms": round(kind.plan.usual_s * 1e3, 3) if kind.plan.usual_s < inf else None,
+                 "share": round(kind.share, 4), "why_never": kind.plan.why_never or None}
+                for (upstream, second, is_whole, size), kind in newest[:MAX_TOLD]]
 
-    def _made(self, key: tuple[str, str, bool, int], now: float) -> Plan:
+    def _refresh(self, kind: _Kind, key: tuple[str, str, bool, int], now: float) -> None:
         upstream, second, is_whole, size = key
         first_s = live(self._like(upstream, is_whole, size), now)
         second_s = first_s if second == upstream else live(self._like(second, is_whole, size), now)
-        share = aim(self.config.budget, self.budget.wanted_share(now))
-        made = plan(first_s, second_s, share, self.max_extra, is_whole=is_whole)
-        known = self._of.get((upstream, is_whole, size))
+        known, is_free = self._of.get((upstream, is_whole, size)), self.config.budget == "auto"
+        if is_free and now >= kind.choose_at and known is not None:
+            chosen = worthwhile(first_s, second_s, self.max_extra, is_whole=is_whole, present=kind.share)
+            kind.share += min(SMOOTHING, (known.n - kind.n_chosen) / ENOUGH_SAMPLES) * (chosen - kind.share)
+            kind.n_chosen = known.n
+            kind.choose_at = now + CHOSEN_AGAIN_S
+        share = aim(kind.share, self.budget.wanted_share(now), self._mean.value if is_free else None)
+        is_hedged = kind.plan.after_s < inf
+        made = plan(first_s, second_s, share, self.max_extra, is_whole=is_whole, is_hedged=is_hedged)
+        if made.after_s < inf:
+            kind.helped_at = now
+        elif is_hedged and now < kind.helped_at + STAYS_S:
+            made = kind.plan
+        kind.plan = made
+        kind.refresh_at = now + REFRESHED_S
         if known is not None:
             known.due_s = made.after_s
-        return made
+            if made.n >= MIN_SAMPLES:
+                self._mean.add(kind.share if made.after_s < inf else 0.0, known.n - kind.n, now)
+            kind.n = known.n
 
     def _like(self, upstream: str, is_whole: bool, size: int) -> list[FirstTokens]:
         """Those of this size; where they have seen few, also those of neighbouring sizes, larger and smaller alike."""

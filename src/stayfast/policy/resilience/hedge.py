@@ -1,30 +1,36 @@
-"""When to ask a second time while the first attempt still runs.
+"""When to ask a second time while the first attempt still runs, and how much that may cost.
 
 Problem: the slowest one in twenty answers is slow by bad luck, and a second attempt would mostly be quick. A constant
 time-out is right for one distribution; prompts differ a hundredfold and providers have bad minutes. Rule: a second attempt
-is sent after the delay d at which the budget is just spent, by the live distribution S of the times to the first token of
+is sent after the delay d at which the share is just spent, by the live distribution S of the times to the first token of
 this route, upstream and prompt size (`Survival`, F that of the upstream it goes to):
 
     spent(d) = S(d) + S(2d) * F(d)                  the second term where two extra attempts may be made
     d        = the least d with spent(d) <= aim,    but at least LEAST_AFTER_S
-    aim      = AIM * share * (1 + PULL * (1 - wanted lately / (AIM * share)))      within 1/2 and 3/2 of AIM * share
+    aim      = AIM * share * (1 + PULL * (1 - wanted lately / (AIM * mean share)))  within 1/2 and 3/2 of AIM * share
 
-so 5 % of extra calls make it about p95, 10 % about p90: an earlier d always has the better tail, and the budget says what
-can be had. What the estimate gets wrong comes back as what was wanted lately: what was spent, and what was due and found
-the budget empty. So where bad times come in bursts, room is left for the next one. The first valid token wins, the others
-are closed. It is sent only where it is predicted to help:
+so 5 % of extra calls make it about p95, 10 % about p90: an earlier d always has the better tail. What the estimate gets
+wrong comes back as what was wanted lately: what was spent, and what was due and found the budget empty. So where bad times
+come in bursts, room is left for the next one. The first valid token wins, the others are closed.
 
-    P(wait > t) = S(t) * F(t - d) * F(t - 2d)       p99 of that at most 1 - LEAST_GAIN of the p99 without
+Problem: which share? A tail of 7 % needs 7 % and more, and 5 % for a provider without a tail is 5 % for nothing. Rule: by
+marginal gain. With P(wait > t) = S(t) * F(t - d) * F(t - 2d), and p99(share) that of it at the share's d, a number as
+`budget` is the share, and `auto` takes
 
-An attempt that a quicker one cut off at t took *at least* t. Forgotten, it would take the tail out of the samples, and the
-delay would shrink and shrink. So it counts among those at risk up to t and says nothing beyond (the product-limit estimate,
-bucket by bucket; inside a bucket S falls in a straight line, beyond the last end it stays where it is):
+    share    = the one of SHARES (2 % to 10 %) with the least  ln p99(share) + WORTH * spent(d)
 
-    S(t) = product over buckets b up to t of (1 - ended(b) / at_risk(b))
-    at_risk(b) = attempts that ended, or were cut off, in b or later
+which is the last one at which 1 % more calls takes 3.5 % off p99, also where the gain begins late: a tail of 7 % gains
+nothing at p95 before 6 % are spent. It is chosen anew every CHOSEN_AGAIN_S, and the share in force goes a part of the way
+to it, 1/500 for each new answer and a quarter at most: samples of a minute are chance. It begins with 10 %: while little is
+known, the tail is what is least known. The budget (`policy.resilience.retry_budget`) lets hedges come to 10 %.
+Second attempts are sent only where they are predicted to help: where p99 falls by LEAST_GAIN at least; half of that is
+enough to go on. For a provider without a tail that is never: a lognormal of sigma 0.5 has p99 at 3.2 times the median, and
+10 % more calls take an eighth off that.
 
 A whole answer has no first token, and its length is most of its time: the same prompt is as long the second time. There S
-is of whole answers, and a second attempt is taken to need its p95: it pays where some hang, not where some are long.
+is of whole answers, and a second attempt is taken to need at least as long as the first one had when it was sent, and at
+least its p90; and p99 must fall by LEAST_GAIN_WHOLE. So it pays where some hang, not where some are long. Not the p95: in
+the tail nothing is known but that attempts were cut off there.
 Slow just now is an upstream of whose attempts so many in a row were late (without a token after d) that chance would make
 it so once in 10,000:
 
@@ -33,69 +39,31 @@ it so once in 10,000:
 Second attempts go to who is not; where one upstream is, the second attempt is quickly the rule for its requests, and new
 ones go elsewhere first. Silent: with fewer than MIN_SAMPLES; where all that could be asked are slow just now, failing or
 refusing for lack of quota; while requests wait for places or are turned away; for requests that must not be sent twice.
-Source: Dean, Barroso, "The Tail at Scale" (CACM, 2013); tower `hedge`; Kaplan, Meier, "Nonparametric Estimation from
-Incomplete Observations" (JASA, 1958); the choice by budget and the feedback are ours.
+Source: Dean, Barroso, "The Tail at Scale" (CACM, 2013); tower `hedge`; the choice by budget, the feedback and the price
+of a call in per cent of p99 are ours.
 When wrong: it takes attempts as independent draws, and the cutting off as unrelated to what the attempt would have taken.
 Two keys of one provider in a bad minute are not; then both are slow just now after some dozen requests. Below a request a
-second or so no upstream is ever slow just now.
+second or so no upstream is ever slow just now. WORTH is one taste for all: to whom a second costs more than tokens sets a
+number. Answers whose lengths are spread more than a lognormal of sigma 1.3 look as if some hung.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, exp2, inf, log
+from math import ceil, inf, log
 from typing import Annotated, Literal
 
 from stayfast.core.setting import About, check_bounds
-from stayfast.policy.histogram import GAMMA, PER_OCTAVE, LogHistogram, Window
-
-_ZERO = 30.0 * PER_OCTAVE  # a histogram's own zero
-
-
-class Survival:
-    """S(t), made once from two histograms; immutable. `n` counts the ended and the cut off."""
-
-    __slots__ = ("_beyond", "_ends_s", "n")
-
-    def __init__(self, ended: LogHistogram, cut_off: LogHistogram) -> None:
-        self.n = n_at_risk = ended.n + cut_off.n
-        self._ends_s: list[float] = []  # the upper ends of the buckets in which something ended
-        self._beyond: list[float] = []  # S at each of them
-        beyond = 1.0
-        for bucket in sorted(ended.counts.keys() | cut_off.counts.keys()):
-            n_ended = ended.counts.get(bucket, 0)
-            if n_ended:
-                beyond *= 1.0 - n_ended / n_at_risk
-                self._ends_s.append(exp2((bucket + 1 - _ZERO) / PER_OCTAVE))
-                self._beyond.append(beyond)
-            n_at_risk -= n_ended + cut_off.counts.get(bucket, 0)
-
-    def at(self, seconds: float) -> float:
-        """The share that lasts longer than this; 1 where nothing is known."""
-        index = bisect_right(self._ends_s, seconds)
-        before = self._beyond[index - 1] if index else 1.0
-        if index == len(self._ends_s):
-            return before
-        end_s = self._ends_s[index]
-        begin_s = end_s / GAMMA
-        if seconds <= begin_s:
-            return before
-        return before - (before - self._beyond[index]) * (seconds - begin_s) / (end_s - begin_s)
-
-    def quantile(self, q: float) -> float:
-        """When the share `q` has ended; infinite where that many were never seen to end."""
-        for end_s, beyond in zip(self._ends_s, self._beyond, strict=True):
-            if beyond <= 1.0 - q:
-                return end_s
-        return inf
-
-    def __repr__(self) -> str:
-        return f"<Survival of {self.n}: p50 {self.quantile(0.5):.3g} s>"
-
+from stayfast.policy.histogram import LogHistogram, Window
+from stayfast.policy.resilience.survival import Survival
 
 MIN_SAMPLES = 32
 LEAST_AFTER_S = 0.02  # timers of a busy loop run late by some milliseconds, and nobody feels less
-LEAST_GAIN = 0.2
+SHARES = (0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1)  # of extra calls, to choose from
+MOST = SHARES[-1]
+WORTH = 3.5  # 1 % of extra calls is worth 3.5 % of p99
+SETTLED = 0.005  # of p99, what another share must be better by
+CHOSEN_AGAIN_S = 5.0
+LEAST_GAIN, LEAST_GAIN_WHOLE = 0.2, 0.5
 LEAST_ROOM = 1.05  # over the share that hangs for good: without it the delay would be for ever
 AIM = 0.985  # of the budget's share: what is over it waits for the budget instead of being sent in time
 PULL = 1.0
@@ -105,6 +73,8 @@ WINDOWS_S = (60.0, 300.0, 1800.0)  # the shortest that holds ENOUGH_SAMPLES
 ENOUGH_SAMPLES = 500
 _N_HALVINGS = 24
 _JUDGED_AT = 0.01  # p99
+_SURE_AT = 0.9  # of whole answers, what a second attempt is taken to need at least
+_LONGEST_S = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +84,9 @@ class HedgeConfig:
     mode: Annotated[Literal["auto", "off", "race"], About(
         "auto: a second attempt when the first one is slow for its kind, as the live distribution has it. race: a second "
         "one after race_after_s, always. off: none.")] = "auto"
-    budget: Annotated[float, About(
-        "The share of the route's spend that second attempts may come to; it decides how early they are sent.",
-        more_than=0, maximum=1)] = 0.05
+    budget: Annotated[float | Literal["auto"], About(
+        "The share of the route's spend that second attempts may come to; it decides how early they are sent. auto: from "
+        "2 % to 10 %, as long as 1 % more calls is predicted to take 3.5 % off p99.", more_than=0, maximum=1)] = "auto"
     max_extra: Annotated[int, About("Attempts beside the first one, at most.", minimum=1, maximum=2)] = 2
     race_after_s: Annotated[float, About("In a race: how long the first attempt runs alone.", minimum=0, maximum=60)] = 0.15
     stateful: Annotated[bool, About(
@@ -125,6 +95,11 @@ class HedgeConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+
+    @property
+    def most(self) -> float:
+        """The share of the route's spend that second attempts may come to, whatever they are worth."""
+        return MOST if self.budget == "auto" else self.budget
 
 
 class Lately:
@@ -222,56 +197,108 @@ class Plan:
     quantile: float  # of the live distribution, which `after_s` is
     n: int  # samples that say so
     usual_s: float
+    why_never: str = ""
 
 
 NEVER = Plan(inf, 1.0, 0, inf)
 
 
-def aim(share: float, spent_share: float) -> float:
-    """The share of calls that is to be hedged, from what the budget allows and what was spent lately."""
-    wanted = AIM * share
-    return wanted * min(1.5, max(0.5, 1.0 + PULL * (1.0 - spent_share / wanted)))
+def aim(share: float, spent_share: float, mean_share: float | None = None) -> float:
+    """The share of calls that is to be hedged, from what it may come to and what was spent lately. `mean_share`: what all
+    kinds of calls that were counted may come to; None: as much as this one.
+    """
+    wanted, mean = AIM * share, AIM * (share if mean_share is None else mean_share)
+    return wanted * min(1.5, max(0.5, 1.0 + PULL * (1.0 - spent_share / mean))) if mean > 0 else wanted
 
 
-def plan(first: Survival, second: Survival, share: float, max_extra: int, *, is_whole: bool = False) -> Plan:
+def plan(first: Survival, second: Survival, share: float, max_extra: int, *, is_whole: bool = False,
+         is_hedged: bool = False) -> Plan:
     """When to send second attempts, so that they come to `share` of the calls; never, where they would not help. `first` is
-    of the upstream that was asked, `second` of the one that is asked next. `is_whole`: of whole answers.
+    of the upstream that was asked, `second` of the one that is asked next. `is_whole`: of whole answers. `is_hedged`: second
+    attempts are sent already.
+    """
+    n = max(first.n, second.n)
+    if n < MIN_SAMPLES:
+        return Plan(inf, 1.0, n, inf, f"only {n} of {MIN_SAMPLES} attempts are known")
+    first, second = _known(first, second)
+    after_s = max(LEAST_AFTER_S, _affordable_s(first, second, share, max_extra))
+    least = (LEAST_GAIN_WHOLE if is_whole else LEAST_GAIN) * (0.5 if is_hedged else 1.0)
+    plain_s = first.quantile(1.0 - _JUDGED_AT)
+    judged_s = plain_s * (1.0 - least) if plain_s < inf else 10.0 * after_s + _sure_s(second, after_s, is_whole=is_whole)
+    if _waiting(first, second, after_s, max_extra, is_whole=is_whole)(judged_s) > _JUDGED_AT:
+        return Plan(inf, 1.0, first.n, second.quantile(0.5), f"p99 of {first.n} would not fall by {least:.0%}")
+    return Plan(after_s, 1.0 - first.at(after_s), first.n, second.quantile(0.5))
+
+
+def worthwhile(first: Survival, second: Survival, max_extra: int, *, is_whole: bool = False, present: float = MOST) -> float:
+    """Which of SHARES second attempts are worth: the one with the least `ln p99 + WORTH * spent`, or the one next to the
+    `present` one, unless another is better by SETTLED; MOST where too little is known.
     """
     if max(first.n, second.n) < MIN_SAMPLES:
-        return NEVER
-    if second.n < MIN_SAMPLES:  # a spare that is asked for nothing else is taken to be like the other one, until it is known
-        second = first
-    elif first.n < MIN_SAMPLES:
-        first = second
-    after_s = max(LEAST_AFTER_S, _affordable_s(first, second, share, max_extra))
-    sure_s = second.quantile(0.95) if is_whole else 0.0
+        return MOST
+    first, second = _known(first, second)
+
+    settled = min(SHARES, key=lambda share: abs(share - present))
+
+    def price(share: float) -> float:
+        after_s = max(LEAST_AFTER_S, _affordable_s(first, second, share, max_extra))
+        waits_longer = _waiting(first, second, after_s, max_extra, is_whole=is_whole)
+        spent = max(share, _spent(first, second, after_s, max_extra))
+        return log(_least_s(waits_longer, _JUDGED_AT)) + WORTH * spent - (SETTLED if share == settled else 0.0)
+
+    return min(SHARES, key=price)
+
+
+def _known(first: Survival, second: Survival) -> tuple[Survival, Survival]:
+    """A spare that is asked for nothing else is taken to be like the other one, until it is known."""
+    if second.n < MIN_SAMPLES:
+        return first, first
+    return (second, second) if first.n < MIN_SAMPLES else (first, second)
+
+
+def _sure_s(second: Survival, after_s: float, *, is_whole: bool) -> float:
+    """What a second attempt needs at least."""
+    if not is_whole:
+        return 0.0
+    usual_s = second.quantile(_SURE_AT)
+    return max(after_s, usual_s) if usual_s < inf else after_s
+
+
+def _waiting(first: Survival, second: Survival, after_s: float, max_extra: int, *,
+             is_whole: bool) -> Callable[[float], float]:
+    """The predicted share of requests that wait longer than some seconds."""
+    sure_s = _sure_s(second, after_s, is_whole=is_whole)
 
     def waits_longer(seconds: float) -> float:
         share_left = first.at(seconds)
         for n in range(1, max_extra + 1):
             since_s = seconds - n * after_s
-            if since_s > 0:
-                share_left *= (1.0 if since_s < sure_s else 0.0) if is_whole else second.at(since_s)
+            if since_s > sure_s:
+                share_left *= second.at(since_s)
         return share_left
 
-    plain_s = first.quantile(1.0 - _JUDGED_AT)
-    if waits_longer(plain_s * (1.0 - LEAST_GAIN) if plain_s < inf else 10.0 * after_s + sure_s) > _JUDGED_AT:
-        return NEVER
-    return Plan(after_s, 1.0 - first.at(after_s), first.n, second.quantile(0.5))
+    return waits_longer
+
+
+def _spent(first: Survival, second: Survival, after_s: float, max_extra: int) -> float:
+    """The extra calls that this delay comes to, as a share of all."""
+    deeper = first.at(2 * after_s) * second.at(after_s) if max_extra > 1 else 0.0
+    return first.at(after_s) + deeper
 
 
 def _affordable_s(first: Survival, second: Survival, share: float, max_extra: int) -> float:
-    """The least delay whose second and third attempts come to at most `share` of the calls; by halving, in logarithms."""
+    """The least delay whose second and third attempts come to at most `share` of the calls."""
+    # where more hang than can be paid for, the budget picks
+    share = max(share, LEAST_ROOM * _spent(first, second, _LONGEST_S, max_extra))
+    return _least_s(lambda seconds: _spent(first, second, seconds, max_extra), share)
 
-    def spent(seconds: float) -> float:
-        deeper = first.at(2 * seconds) * second.at(seconds) if max_extra > 1 else 0.0
-        return first.at(seconds) + deeper
 
-    low_s, high_s = LEAST_AFTER_S, 1000.0
-    share = max(share, LEAST_ROOM * spent(high_s))  # where more hang than can be paid for, the budget picks
+def _least_s(falls: Callable[[float], float], to: float) -> float:
+    """When a function that never rises has come down to this; at most _LONGEST_S. By halving, in logarithms."""
+    low_s, high_s = LEAST_AFTER_S, _LONGEST_S
     for _ in range(_N_HALVINGS):
         middle_s = (low_s * high_s) ** 0.5
-        if spent(middle_s) > share:
+        if falls(middle_s) > to:
             low_s = middle_s
         else:
             high_s = middle_s

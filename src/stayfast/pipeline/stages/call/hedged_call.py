@@ -26,6 +26,8 @@ from stayfast.policy.resilience.retry_budget import weight_of
 
 LOOK_AGAIN_S = 1.0  # where no second attempt helps as far as is known: it may be known by then
 ASK_AGAIN_S = 0.1  # where it helps and may not be sent: there may be room by then
+LONG = 3.0  # times what is usual: an answer that takes longer has a note of why it was not hedged
+NO_HELP = "no help"
 IsShedding = Callable[[float], bool]  # whether the gateway has more requests than places at an instant
 WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
                               "slow": "it is slow as a whole", "budget": "the budget of hedges is spent",
@@ -159,6 +161,9 @@ class Race:
         running, name = self._running, target.member.upstream.name
         plan = hedging.plan(running.name, name, self._n_bytes, now, is_whole=self._is_whole)
         if plan.after_s == inf:
+            if not self._refused and not now - running.began_at < LONG * plan.usual_s < inf:
+                self._refused = NO_HELP
+                ex.notes.append(f"not hedged to {name}: no help is expected, as {plan.why_never}")
             self._watch.ring(now + LOOK_AGAIN_S, self._alarm)
             return
         due_at = running.began_at + plan.after_s
@@ -170,7 +175,7 @@ class Race:
             hedging.late(running.name, now, is_whole=self._is_whole)
         refused = self._refusal(target, plan.usual_s, now)
         if refused:
-            if not self._refused:
+            if self._refused in ("", NO_HELP):
                 self._refused = refused
                 if refused == "budget":
                     hedging.budget.miss_hedge(weight_of(self._n_bytes), now)
@@ -192,7 +197,7 @@ class Race:
     def _told(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
         hedging = self._hedging
         fact = Hedged(self._ex.route or "", self._running.name, now, refused, to, plan.after_s, plan.quantile, plan.n,
-                      hedging.budget.hedged_share(now), hedging.config.budget)
+                      hedging.budget.hedged_share(now), hedging.config.most)
         self._sink.emit(fact)
         return fact
 

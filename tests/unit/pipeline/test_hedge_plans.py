@@ -1,0 +1,124 @@
+"""What a route decides of second attempts from second to second: what each kind of prompt may spend, and when it stops."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import inf
+from random import Random
+
+import pytest
+
+from stayfast.pipeline.attempts.hedge_plans import MEAN_OVER_S, STAYS_S, Hedging, MeanShare
+from stayfast.policy.resilience.hedge import SHARES, HedgeConfig, Plan
+from stayfast.policy.resilience.retry import RetryConfig
+
+Draw = Callable[[Random], float]
+BODY, LONGER = 400, 40_000  # bytes
+PER_S = 40
+
+
+def _tailed(rng: Random) -> float:
+    return rng.lognormvariate(-1.6555, 0.5) if rng.random() < 0.932 else rng.lognormvariate(1.2975, 0.745)
+
+
+def _at_the_edge(rng: Random) -> float:
+    """One in a hundred is late: in one minute p99 is of the tail, in the next it is not."""
+    return rng.lognormvariate(-1.6, 0.3) if rng.random() >= 0.01 else 4.0 + rng.random()
+
+
+def _narrow(rng: Random) -> float:
+    return rng.lognormvariate(-1.6, 0.25)
+
+
+class _Traffic:
+    """One upstream of a route, asked PER_S times a second; nothing is hedged in fact."""
+
+    def __init__(self, config: HedgeConfig | None = None) -> None:
+        self.hedging = Hedging(config or HedgeConfig(), RetryConfig())
+        self.now = 0.0
+        self._rng = Random(4)
+
+    def run(self, seconds: int, draw: Draw, n_bytes: int = BODY) -> list[Plan]:
+        """The plan at the end of each second."""
+        found = []
+        tokens = self.hedging.first_tokens("a", n_bytes, is_whole=False)
+        for _ in range(seconds):
+            for _ in range(PER_S):
+                tokens.began(self, self.now - draw(self._rng))
+                tokens.took(self, self.now)
+            self.now += 1.0
+            found.append(self.hedging.plan("a", "a", n_bytes, self.now, is_whole=False))
+        return found
+
+
+def _flips(plans: list[Plan]) -> int:
+    return sum((before.after_s < inf) != (after.after_s < inf) for before, after in pairwise(plans))
+
+
+def test_a_tail_gets_the_most_and_a_narrow_one_nothing() -> None:
+    """7 % are late: 10 % of the calls, and a delay that hardly moves. None is late: nothing, and the reason."""
+    tailed, narrow = _Traffic(), _Traffic()
+    plans = tailed.run(300, _tailed)
+    [due] = tailed.hedging.due_now()
+    assert due["share"] >= 0.095
+    assert _flips(plans[10:]) == 0
+    assert max(plan.after_s for plan in plans[60:]) < 1.5 * min(plan.after_s for plan in plans[60:]) < 0.8
+    assert all(plan.after_s == inf for plan in narrow.run(120, _narrow))
+    [due] = narrow.hedging.due_now()
+    assert due["after_ms"] is None
+    assert due["why_never"].startswith("p99 of ")
+    assert "would not fall by 20%" in due["why_never"]
+
+
+def test_a_plan_at_the_edge_does_not_flap() -> None:
+    """What helps in one minute and not in the next changes a few times in ten minutes, and its share by steps."""
+    traffic = _Traffic()
+    assert _flips(traffic.run(600, _at_the_edge)) <= 8
+    [due] = traffic.hedging.due_now()
+    assert due["after_ms"] is None or due["share"] <= 0.05
+
+
+def test_what_is_hedged_stops_when_nothing_has_helped_for_a_while() -> None:
+    """A tail that is gone: the plan ends once, STAYS_S after the minute that still knew of it, and begins no more."""
+    traffic = _Traffic()
+    traffic.run(120, _tailed)
+    plans = traffic.run(120, _narrow)
+    assert _flips(plans) == 1
+    n_on = sum(plan.after_s < inf for plan in plans)
+    assert 30 < n_on < 75 + STAYS_S
+
+
+def test_too_few_answers_are_a_reason() -> None:
+    """Nothing is chosen before there is something to choose by."""
+    traffic = _Traffic()
+    plan = traffic.hedging.plan("a", "a", BODY, 0.0, is_whole=False)
+    assert (plan.after_s, plan.why_never) == (inf, "only 0 of 32 attempts are known")
+
+
+def test_a_number_is_what_it_says() -> None:
+    """With a budget nothing is chosen."""
+    traffic = _Traffic(HedgeConfig(budget=0.08))
+    traffic.run(30, _tailed)
+    assert traffic.hedging.due_now()[0]["share"] == 0.08
+
+
+def test_what_one_kind_does_not_spend_is_no_license_for_another() -> None:
+    """Half of the requests have a tail and half have none: the mean of both is half of what the first may come to."""
+    traffic = _Traffic()
+    for _ in range(120):
+        traffic.run(1, _tailed)
+        traffic.now -= 1.0
+        traffic.run(1, _narrow, LONGER)
+    mean = traffic.hedging._mean.value
+    assert mean is not None
+    assert mean == pytest.approx(SHARES[-1] / 2, rel=0.1)
+
+
+def test_the_mean_share_forgets_as_the_budget_does() -> None:
+    """By the calls of each kind; after a few minutes only what is new counts."""
+    mean = MeanShare()
+    assert mean.value is None
+    mean.add(0.1, 300, 0.0)
+    mean.add(0.0, 100, 0.0)
+    assert mean.value == pytest.approx(0.075)
+    mean.add(0.02, 400, 5 * MEAN_OVER_S)
+    assert mean.value == pytest.approx(0.02, abs=0.001)
