@@ -214,13 +214,14 @@ async def _request(loop: SimLoop, limits: Sequence[Limited], rng: Random) -> Non
     await asyncio.sleep(rng.choice([0.0, 0.1, 0.2, rng.uniform(0, 3)]))
     at = rng.sample(limits, rng.randint(1, len(limits)))
     ends_at, quickest_s = loop.now() + rng.uniform(0.1, 4), rng.choice([0.0, 0.1, 0.5])
-    called = next((one for one in at if one.has_room), None)
-    while called is None:
+    while (called := next((one for one in at if one.has_room), None)) is None:  # again, where it was sent on
         try:
             turn = Turn(loop, ends_at, rng.randrange(5), rng.choice("abc"), rng.choice([1.0, 2.0]))
             called = await turn.wait(choices(*at, quickest_s=quickest_s))
         except Shed:
             return
+        if called is not None:
+            break
     called.take()
     assert called.n_in_flight <= called.limit.value
     held_s = rng.choice([0.1, 0.2, rng.uniform(0, 1)])
