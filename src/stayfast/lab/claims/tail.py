@@ -165,8 +165,7 @@ class Hedge:
     name = "hedge"
     says = (f"Hedging one provider to itself takes {LESS_P99:.0%} off its p99 for {MORE_CALLS:.0%} more calls, and nothing "
             f"is worse at p50; one without a tail (sigma 0.25) gets at most {NARROW_CALLS:.0%} more calls. Nothing is set. "
-            f"Over sockets those may be {HEDGE_SLACK - 1:.0%} more, and p99 "
-            f"{1 - (1 - LESS_P99) * HEDGE_SLACK**0.5:.0%} less.")
+            f"Over sockets they may be {HEDGE_SLACK - 1:.0%} more, p99 {1 - (1 - LESS_P99) * HEDGE_SLACK**0.5:.0%} less.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
