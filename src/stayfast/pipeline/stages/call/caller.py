@@ -391,8 +391,8 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     """Why an attempt is made that is no hedge."""
     if ex.arrival.role:
         return ex.arrival.role
-    if plan.fallback and any(target is other for tier in plan.fallback for other in tier):
-        return FALLBACK
+    if ex.degraded == "fallback" or (plan.fallback and any(target is other for tier in plan.fallback for other in tier)):
+        return FALLBACK  # planned so, since nobody of the route's own may go, or fallen back to
     return RETRY if ex.attempts else FIRST
 
 
