@@ -83,7 +83,7 @@ class Router:
         if n_alone:
             tiers = [*tiers[n_alone:], *tiers[:n_alone]]
             ex.degraded = "fallback"
-        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim)
+        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, those if n_alone else None)
 
     def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
         if response_id is None or tenant is None or self._owners is None:
