@@ -271,8 +271,9 @@ def test_defaults_are_those_of_the_code_they_configure() -> None:
     """What settings repeat of the HTTP client's configuration and of the scripts is the same there."""
     upstream = http(loaded(SMALLEST), "bench")
     config = HttpConfig(base_url=upstream.base_url)
-    for name in ("http", "max_connections", "keepalive_s", "ca_file", "verify"):
+    for name in ("http", "keepalive_s", "ca_file", "verify"):
         assert getattr(upstream, name) == getattr(config, name), name
+    assert (upstream.max_connections, config.max_connections) == (None, 0)  # both: no bound of their own
     from stayfast.lab.simulated import NAMED_SCRIPTS
 
     for script in NAMED_SCRIPTS:
