@@ -33,7 +33,7 @@ test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings -m sockets")
 	$(BIN)/python -m pytest --serial only $(ARGS) -n 0; second=$$?; \
 	[ $$second != 5 ] || exit $$first; exit $$second
 
-clients: ## Install the Node SDK and pyright, without which tests are skipped
+clients: ## Install the Node SDK and pyright, else tests are skipped
 	npm ci --prefix tests/clients/node --no-audit --no-fund
 
 check: $(STAMP) ## Lint, types, floors, sizes, generated pages
@@ -42,7 +42,7 @@ check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_shape.py tests/test_imports.py tests/unit/test_settings_schema.py
 
-docs: $(STAMP) ## Write the generated pages of docs/reference and the rules in deploy anew
+docs: $(STAMP) ## Write the generated pages and the rules in deploy anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
 	$(BIN)/python -c 'import yaml; print(next(yaml.safe_load_all(open("deploy/kubernetes.yaml")))["data"]["stayfast.yaml"])' \
@@ -52,7 +52,7 @@ docs: $(STAMP) ## Write the generated pages of docs/reference and the rules in d
 pictures: $(STAMP) ## Draw docs/images anew, ten minutes (ARGS="hedging --n 2000")
 	$(BIN)/python scripts/pictures/run.py $(ARGS)
 
-bench: $(STAMP) ## Measure the gateway beside nginx, by wrk (ARGS="plain --seconds 10")
+bench: $(STAMP) ## Measure beside nginx, by wrk (ARGS="plain --seconds 10")
 	$(BIN)/python scripts/bench/run.py $(ARGS)
 
 proofs: $(STAMP) ## Run every published claim again (docs/proofs.md; ARGS=--quick)

@@ -48,6 +48,13 @@ def test_commands_exist(page: Path) -> None:
         assert [target for target in TARGET.findall(line) if target not in targets] == []
 
 
+def test_make_lists_its_commands_in_80_columns() -> None:
+    """As the recipe of `help` prints them."""
+    listed = re.findall(r"^([a-z]+):.*## (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed
+    assert [target for target, told in listed if len(f"  make {target:8} {told}") > 80] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link leads to a file, every #anchor to a heading of it."""

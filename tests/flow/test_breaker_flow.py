@@ -96,7 +96,11 @@ def test_the_fallback_while_all_others_are_open() -> None:
         reply = await rig.serve()
         assert (reply.upstream, reply.degraded, reply.n_attempts) == ("up1", "fallback", 1)
         await read(reply)
+        done = rig.sink.of(RequestDone)[-1]
+        assert [attempt.role for attempt in done.attempts] == ["fallback"]
+        assert [note.split(":")[0] for note in done.notes] == ["up0 stands behind the fallback"]
         assert await ask(rig) == ["up0"]
+        assert rig.sink.of(RequestDone)[-1].degraded is None  # it is what was asked for
 
     run(main)
 

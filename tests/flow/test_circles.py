@@ -27,9 +27,9 @@ WHOLE = (b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices
 
 
 @asynccontextmanager
-async def gateway(port: int, to: int) -> AsyncIterator[None]:
-    """A gateway in this process on `port`, whose one upstream is at port `to`."""
-    text = (f"server: {{port: {port}}}\nroutes: {{m: [a]}}\n"
+async def gateway(port: int, to: int, route: str = "[a]") -> AsyncIterator[None]:
+    """A gateway in this process on `port`, whose one upstream, a, is at port `to`."""
+    text = (f"server: {{port: {port}}}\nroutes: {{m: {route}}}\n"
             f"upstreams: {{a: {{kind: openai, base_url: 'http://127.0.0.1:{to}/v1', probe: false}}}}")
     settings = load(Source("test", text), {}, kinds=KINDS)
     clock = SystemClock()

@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from stayfast.core.errors import Fault
-from stayfast.core.events import ProbeFailed
+from stayfast.core.events import AttemptDone, ProbeFailed
 from stayfast.core.types import Outcome
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
@@ -51,6 +51,7 @@ def test_failures_are_told_when_they_change() -> None:
         assert member.is_proven
         assert upstream.n_asked == 6
         assert [fact.code for fact in sink.of(ProbeFailed)] == ["upstream_connect", "upstream_status", "upstream_connect"]
+        assert [fact.upstream_status for fact in sink.of(AttemptDone)] == [None, None, None, 503, None, None]
         assert prober.complaints == {}
 
     run(main)

@@ -105,7 +105,8 @@ def test_an_interrupt_before_a_command_listens_for_it_leaves_no_traceback(monkey
 
 
 @pytest.mark.parametrize("command", [["--help"], ["serv"], ["prove", "--list"], ["prove"], ["bench"], ["check", "bad.yaml"],
-                                     ["explain", "req_0", "--url", "http://127.0.0.1:9"], ["init"]])
+                                     ["explain", "req_0", "--url", "http://127.0.0.1:9"], ["init"], ["bench", "--help"],
+                                     ["bench", "run", "--help"]])
 def test_in_a_terminal_of_80_columns_no_line_is_broken_by_it(command: list[str], tmp_path: Path) -> None:
     """Help, lists and errors."""
     (tmp_path / "bad.yaml").write_text("model_list: [{model_name: m}]\nupstreams: {a: {kind: azure}}\nroutes: {m: [a]}\n")

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Command(prog="stayfast bench", epilog=RUN_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-                     description="Measure a gateway or a provider under load: `stayfast bench run --help` has the options.")
+                     description="Measure a gateway or a provider under load.\n`stayfast bench run --help` has the options.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="measure (may be left out: `stayfast bench --rate ...`)", epilog=RUN_EXAMPLES,
                                   formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -27,13 +27,21 @@ MAX_TARGETS = 8
 
 RUN_EXAMPLES = """\
 examples:
-  stayfast bench --model simulated --rate 50 --duration 30s --slo "ttft:500ms e2e:5s"
-  stayfast bench --model m --arrivals gamma:0.25 --rate 20 --input-tokens conv --output-tokens conv --html report.html
+  stayfast bench --model simulated --rate 50 --duration 30s \\
+    --slo "ttft:500ms e2e:5s"
+  stayfast bench --model m --arrivals gamma:0.25 --rate 20 \\
+    --input-tokens conv --output-tokens conv --html report.html
   stayfast bench --model m --sweep 1,2,4,8,16
-  stayfast bench --model m --target gateway=http://127.0.0.1:8090/v1 --target direct=http://127.0.0.1:8100/v1 --rate 20
-  stayfast bench --virtual --config stayfast.yaml --model m --rate 200 --requests 1000000
+  stayfast bench --model m --rate 20 --target gateway=http://127.0.0.1:8090/v1 \\
+    --target direct=http://127.0.0.1:8100/v1
+  stayfast bench --virtual --config stayfast.yaml --model m --rate 200 \\
+    --requests 1000000
   stayfast bench compare before.json after.json
-exit status: 0 done; 1 the run is invalid, nothing was answered or an assertion fails; 2 wrong usage; 130 interrupted
+exit status:
+  0    done
+  1    the run is invalid, nothing was answered or an assertion fails
+  2    wrong usage
+  130  interrupted
 """
 
 

@@ -142,8 +142,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class Sight:
     """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
 
-    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "model", "n_content", "n_events", "response_id",
-                 "turn", "usage")
+    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content", "n_events",
+                 "response_id", "turn", "usage")
 
     def __init__(self) -> None:
         self.n_content = 0  # content-bearing events so far
@@ -154,5 +154,6 @@ class Sight:
         self.model: str | None = None  # as the upstream named the one that answers
         self.is_complete = False  # the protocol's own end was seen: only then is an answer whole
         self.is_cut = False  # we ended it ourselves, in its own protocol
+        self.is_degraded = False  # the upstream, a gateway too, says in its head that this is not what was asked for
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body
         self.turn: Callable[[], TurnSeen] | None = None  # the steps so far, where a turn of our operator's own answers

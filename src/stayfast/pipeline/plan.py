@@ -85,6 +85,7 @@ class Plan(msgspec.Struct, frozen=True):
     candidates: tuple[Target, ...]
     fallback: tuple[tuple[Target, ...], ...] = ()  # in tiers, asked in order
     aim: Aim | None = None  # wants to be told of the attempts
+    own: tuple[Target, ...] | None = None  # of the fallback: the route's own, the last resort behind one that goes first
 
 
 class Source(Protocol):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
-from stayfast.core.constants import HOP_HEADER
+from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.held_bytes import HeldBytes, Holding
 from stayfast.core.types import Api, Chunk, Sight
@@ -148,6 +148,7 @@ class DialectUpstream:
                 if request.stream:
                     raise await self._failure(response, spoken)
                 expect(is_stream=is_stream)
+            translated.sight.is_degraded = DEGRADED_HEADER in headers
         except BaseException:
             response.close()
             raise

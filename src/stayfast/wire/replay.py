@@ -5,8 +5,9 @@ answers of streams, and told again by the writers that translate: all the text i
 
 Only clean answers are kept: the protocol's own end was seen (of a chat the finish reason of its one choice: servers omit the
 [DONE]), the model stopped by itself, and said text and nothing else. Not kept: what met a length limit, a filter or our
-own time-out; refusals (the next drawing may not refuse); calls of tools (they are acts, not answers); answers without words;
-and several answers where one was asked for.
+own time-out; what a gateway behind us gave instead of failing; refusals (the next drawing may not refuse); calls of tools
+(they are acts, not answers); answers without words; and several answers where one was asked for. Such a gateway's report of
+its own work (`stream_report`) is no part of the answer, and is left out.
 When wrong: what a writer has no words for (annotations, citations, what nobody here knows) is in a whole body, but would not
 be in a stream made of it: such an answer is given whole or not at all (`_is_all_said`).
 """
@@ -19,6 +20,7 @@ import msgspec
 from stayfast.core.types import FROM_CACHE, Api, Request, Sight
 from stayfast.wire import sse
 from stayfast.wire.dialect import TextDelta, object_in
+from stayfast.wire.stream_report import MEMBER
 from stayfast.wire.transcode import WRONG_SHAPE, fold_of, said_in_events, source_of, writer_of
 from stayfast.wire.usage import to_chat
 
@@ -26,6 +28,7 @@ Json = dict[str, Any]
 _CLEAN: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
 _OF_CHAT: Final = (Api.CHAT, Api.COMPLETIONS)
 _ANY: Final = msgspec.json.Decoder()
+_MEMBER: Final = b'"%b"' % MEMBER.encode()
 
 
 # What a stream made of deltas says, or what says nothing of the answer itself.
@@ -50,15 +53,15 @@ _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 
 def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
     """The whole body of an answer that was given to `request` as `data`; None where it must not be given again."""
-    if not sight.is_complete or sight.is_cut or sight.failure is not None or not sight.n_content:
+    if not sight.is_complete or sight.is_cut or sight.is_degraded or sight.failure is not None or not sight.n_content:
         return None
     if request.api is Api.EMBEDDINGS:
         return data
     if sight.finish_reason not in _CLEAN:
         return None
     try:
-        body = _folded(request, data) if request.stream else data
-        if not _SAYS_TEXT[request.api](body):
+        body = _folded(request, data) if request.stream else _unreported(data)
+        if body is None or not _SAYS_TEXT[request.api](body):
             return None
     except WRONG_SHAPE:
         return None
@@ -69,13 +72,32 @@ def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
     return body
 
 
-def _folded(request: Request, data: bytes) -> bytes:
-    """The whole answer of a stream that has been seen to be complete."""
+def _folded(request: Request, data: bytes) -> bytes | None:
+    """The whole answer of a stream that has been seen to be complete; None where its report says that it is another."""
     fold = fold_of(request.api)
     for event, _ in sse.events(sse.Splitter(), data):
         if event.strip() != b"[DONE]":
-            fold.add(_ANY.decode(event))
+            said = _ANY.decode(event)
+            if _MEMBER in event and (_drops_report(said) or _drops_report(said.get("response"))):
+                return None
+            fold.add(said)
     return fold.body()
+
+
+def _unreported(body: bytes) -> bytes | None:
+    """A whole answer without the report of a stream that it was made of; None where that says that it is another."""
+    if _MEMBER not in body:
+        return body
+    said = object_in(body)
+    if MEMBER not in said:
+        return body
+    return None if _drops_report(said) else msgspec.json.encode(said)
+
+
+def _drops_report(said: object) -> bool:
+    """Takes a gateway's report out of what it stands in; whether it says that the answer is not what was asked for."""
+    report = said.pop(MEMBER, None) if isinstance(said, dict) else None
+    return isinstance(report, dict) and report.get("degraded") is not None
 
 
 def _chat_says_text(body: bytes) -> bool:

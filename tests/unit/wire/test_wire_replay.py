@@ -67,3 +67,38 @@ def test_an_answer_too_many_is_not_kept() -> None:
     assert keepable(request, sight, msgspec.json.encode(CHAT)) is not None
     other = {"index": 1, "message": {"role": "assistant", "content": "other"}}
     assert keepable(request, sight, changed(Api.CHAT, ["choices"], [*CHAT["choices"], other])) is None
+
+
+REPORT = {"request_id": "of another", "upstream": "u", "attempts": 1, "timings_ms": {"total": 1.0}}
+USAGE = {"input_tokens": 1, "output_tokens": 1}
+ENDS: dict[Api, Any] = {  # the stream of a gateway behind us: its last event, by the report in it
+    Api.CHAT: lambda report: [
+        {**CHAT, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "Hi."}}]},
+        {**CHAT, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+         "stayfast": report}],
+    Api.MESSAGES: lambda report: [
+        {"type": "message_start", "message": {**MESSAGES, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi."}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": USAGE, "stayfast": report},
+        {"type": "message_stop"}],
+    Api.RESPONSES: lambda report: [{"type": "response.completed", "response": {**RESPONSE, "stayfast": report}}]}
+
+
+@pytest.mark.parametrize("api", list(WHOLE))
+def test_the_report_of_a_gateway_behind_is_not_kept(api: Api) -> None:
+    """It tells of another request; what it gave instead of failing is not kept at all."""
+    sight = Sight()
+    sight.is_complete, sight.n_content = True, 1
+    sight.finish_reason = {Api.CHAT: "stop", Api.MESSAGES: "end_turn"}.get(api, "completed")
+    plain, degraded = (b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in ENDS[api](report))
+                       for report in (REPORT, {**REPORT, "degraded": "template"}))
+    kept = keepable(asking(api), sight, plain)
+    assert kept is not None
+    assert b"stayfast" not in kept
+    assert b"Hi." in in_events(asking(api), kept)
+    assert keepable(asking(api), sight, degraded) is None
+    whole = msgspec.structs.replace(asking(api), stream=False)
+    assert b"stayfast" not in (keepable(whole, sight, changed(api, ["stayfast"], REPORT)) or b"stayfast")
+    assert keepable(whole, sight, changed(api, ["stayfast"], {**REPORT, "degraded": "partial"})) is None

@@ -81,9 +81,12 @@ class Prober:
                 while (chunk := await attempt.stream.next()) is not None and not chunk.n_content:
                     pass
         except StayfastError as failed:
-            fault = getattr(failed, "fault", None)
-            attempt.end(Outcome.IGNORED, fault.value if fault is not None else None)
-            detail = f" ({failed.detail})" if isinstance(failed, UpstreamFailed) and failed.detail else ""
+            detail = ""
+            if isinstance(failed, UpstreamFailed):
+                attempt.end(Outcome.IGNORED, failed.fault.value, upstream_status=failed.upstream_status)
+                detail = f" ({failed.detail})" if failed.detail else ""
+            else:
+                attempt.end(Outcome.IGNORED)
             self._complain(member, failed.code, failed.message + detail)
             return False
         except TimeoutError:

@@ -72,19 +72,18 @@ class Router:
             else:
                 pick = in_turn if route.in_turn else order
                 those = tuple([those[index] for index in pick(self._loads(those, request.model), self._rng)])
+        tiers = [those, *[self._in_turn(tier, request.model) for tier in spare]] if spare else [those]
+        n_alone = 0  # tiers that are left alone, before one that may go: they are the last resort
+        if spare and not self._may_go(those[0], request.model):
+            n_alone = next((n for n, tier in enumerate(tiers) if self._may_go(tier[0], request.model)), 0)
         first, last = those[0].member, those[-1].member
         if (first.own.breaker.state is not _CLOSED or last.own.breaker.state is not _CLOSED or first.has_news
                 or last.has_news or first.models is not None):
-            ex.notes.extend(_of_healths(those, request.model, self._clock.now()))
-        if not spare:
-            return Plan(route, prompt, those, (), aim)
-        tiers = [those, *[self._in_turn(tier, request.model) for tier in spare]]
-        if not self._may_go(those[0], request.model):
-            n_alone = next((n for n, tier in enumerate(tiers) if self._may_go(tier[0], request.model)), 0)
-            if n_alone:  # all before it are left alone: they are the last resort
-                tiers = [*tiers[n_alone:], *tiers[:n_alone]]
-                ex.degraded = "fallback"
-        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim)
+            ex.notes.extend(_of_healths(those, request.model, self._clock.now(), is_spared=n_alone > 0))
+        if n_alone:
+            tiers = [*tiers[n_alone:], *tiers[:n_alone]]
+            ex.degraded = "fallback"
+        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, those if n_alone else None)
 
     def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
         if response_id is None or tenant is None or self._owners is None:
@@ -114,19 +113,20 @@ class Router:
         return [target.member.load(now, target.model or model) for target in targets]
 
 
-def _of_healths(able: tuple[Target, ...], model: str, now: float) -> Iterator[str]:
-    """What breakers, refused keys and the like have to do with this order."""
+def _of_healths(able: tuple[Target, ...], model: str, now: float, *, is_spared: bool) -> Iterator[str]:
+    """What breakers, refused keys and the like have to do with this order. `is_spared`: a fallback goes before them all."""
+    for_want = "stands behind the fallback" if is_spared else "goes first, for want of others"
     breakers = [target.member.health(target.model or model).breaker for target in able]
     for n, (target, breaker) in enumerate(zip(able, breakers, strict=True)):
         why_alone = target.member.why_alone(now, target.model or model) if target.member.has_news else ""
         if why_alone:
-            yield f"{target.member.upstream.name} {'stands behind' if n else 'goes first, for want of others'}: {why_alone}"
+            yield f"{target.member.upstream.name} {'stands behind' if n else for_want}: {why_alone}"
         elif breaker.state is not _CLOSED:
             if n:
                 why = "stands behind"
             elif any(other.state is _CLOSED for other in breakers):
                 why = "goes first, as a probe"
             else:
-                why = "goes first, for want of others"
+                why = for_want
             state = breaker.state.value.replace("_", " ")
             yield f"{target.member.upstream.name} {why}: its breaker is {state}, {breaker.why}"

@@ -189,10 +189,7 @@ class Caller:
         try:
             return await self._first(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
         except StayfastError as failed:
-            started = await self._from_tiers(ex, plan, ends_at, weight, failed)
-        if ex.degraded is None:
-            ex.degraded = "fallback"
-        return started
+            return await self._from_tiers(ex, plan, ends_at, weight, failed)
 
     async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float, failed: StayfastError) -> Started:
         """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
@@ -216,11 +213,14 @@ class Caller:
             pool.take(weight, now)
             budget.take_retry(weight, now)  # the first is never refused: it goes elsewhere, once, instead of failing
             try:
-                return await self._first(ex, plan, targets, until, is_last=not n_left, n_before=len(ex.attempts))
+                started = await self._first(ex, plan, targets, until, is_last=not n_left, n_before=len(ex.attempts))
             except Rejected:  # the fallback's protocol cannot say it: the failure before it is the one that counts
                 continue
             except StayfastError as its:
                 failed = its
+            else:
+                ex.degraded = None if targets is plan.own else "fallback"
+                return started
         raise failed from None
 
     async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
@@ -391,8 +391,8 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     """Why an attempt is made that is no hedge."""
     if ex.arrival.role:
         return ex.arrival.role
-    if plan.fallback and any(target is other for tier in plan.fallback for other in tier):
-        return FALLBACK
+    if ex.degraded == "fallback" or (plan.fallback and any(target is other for tier in plan.fallback for other in tier)):
+        return FALLBACK  # planned so, since nobody of the route's own may go, or fallen back to
     return RETRY if ex.attempts else FIRST
 
 
