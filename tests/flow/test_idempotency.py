@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.stages.cache.idempotency import Answer, Idempotent, IdempotentAnswers
@@ -206,5 +206,58 @@ def test_memory_is_bounded() -> None:
         seen = answers.get(b"y", 0.0)
         assert seen is not None
         assert seen.answer is None
+
+    run(main)
+
+
+def test_what_runs_outlasts_the_answers_that_others_get() -> None:
+    """However many keys are answered meanwhile: it keeps its answer, and no other body shares its call."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+        ledger = (await rig.ask(key="other"))._ex.ledger
+        first = asyncio.create_task(rig.text())
+        await asyncio.sleep(0.1)
+        for n in range(2 * MAX_KEYS):
+            rig.answers.begin(b"%d" % n, b"", ledger)
+            rig.answers.keep(b"%d" % n, Answer(bytes(10_000), 0.0, None, None))
+        with pytest.raises(Rejected):
+            await rig.ask(chat(temperature=0.5))
+        assert await first == await rig.text() == "Hello"
+        assert rig.n_asked == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
+    """The first had less time than its answer takes: who waited with it makes a new call, with and without a cache."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(1.0), Say("Hello")]) if is_kept else Rig(loop, ([Wait(1.0), Say("Hello")],))
+        inner, answers = rig.gateway.cache, IdempotentAnswers(IdempotencyConfig())
+        rig.gateway = replace(rig.gateway, cache=Idempotent(inner, rig.gateway.caller.start, loop, rig.sink, answers))
+
+        async def text(total_s: float) -> str:
+            arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), total_s=total_s)
+            return said(await read(await rig.gateway.serve(chat(), arrival)))
+
+        found = await asyncio.gather(text(0.5), text(10.0), text(20.0), return_exceptions=True)
+        assert isinstance(found[0], DeadlineExceeded)
+        assert found[1:] == ["Hello", "Hello"]
+        assert rig.scripted[0].n_asked == 2
+        assert (rig.n_in_flight, rig.n_open, len(answers.calls)) == (0, 0, 0)
+
+    run(main)
+
+
+def test_a_circle_is_no_repeat() -> None:
+    """The same request, come back through another gateway, or through this one: not the first with another body."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+        hop = (("x-stayfast-hop", "2"),)
+        assert list(await asyncio.gather(rig.text(), rig.text(more=hop))) == ["Hello", "Hello"]
+        assert rig.n_asked == 2
 
     run(main)
