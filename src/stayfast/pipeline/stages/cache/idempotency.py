@@ -10,11 +10,11 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import HOP_HEADER
 from stayfast.core.errors import Rejected
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, Chunk, Sight, Usage
+from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight, Usage
 from stayfast.pipeline.exchange import Exchange, Ledger, Start
 from stayfast.pipeline.plan import Plan, Started, StoredStream
 from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall, join_calls
-from stayfast.pipeline.stages.cache.lookup import SAY_NOTHING, Cache
+from stayfast.pipeline.stages.cache.lookup import COALESCED, SAY_NOTHING, Cache, ExactCache
 from stayfast.pipeline.tasks import Tasks
 from stayfast.pipeline.timing.token_timings import Cadence
 from stayfast.policy.cache.idempotency import MAX_ANSWER_BYTES, MAX_KEYS, IdempotencyConfig
@@ -125,10 +125,10 @@ class Idempotent:
         if arrival.headers and arrival.events is None and not (control is not None and control.no_store):
             for name, value in arrival.headers:
                 if name == HEADER and value:
-                    return self._find(ex, value)
+                    return self._find(ex, value, control)
         return self.inner.find(ex)
 
-    async def _find(self, ex: Exchange, word: str) -> Started | None:
+    async def _find(self, ex: Exchange, word: str, control: CacheControl | None) -> Started | None:
         tenant, request, answers = ex.arrival.tenant, ex.request, self.answers
         hop = next((said for name, said in ex.arrival.headers if name == HOP_HEADER), "")  # a circle is no repeat
         key = _mark(word.encode(), f"{hop} {tenant or ''}".encode())
@@ -149,18 +149,37 @@ class Idempotent:
             failed, seen = seen, answers.get(key, self._clock.now())
             if failed is not None and seen is failed:  # the call of the first, who may not know yet
                 failed.has_failed = True
+        return await self._asked(ex, call_key, seen, body, control)
+
+    async def _asked(self, ex: Exchange, call_key: CallKey, seen: Seen | None, body: bytes, control: CacheControl | None
+                     ) -> Started | None:
+        """What the route's cache has to say; nothing where a call is to be made. seen: of the same request, or over."""
+        key, answers, inner = call_key[0], self.answers, self.inner
         is_running = seen is not None and seen.is_running
         if seen is None or not is_running:
             seen = answers.begin(key, body, ex.ledger)
-        started = await self.inner.find(ex)
-        if started is None and is_running and ex.ledger.stage is CALL:  # it waited for the route's call, which failed
-            is_running, seen = False, answers.begin(key, body, ex.ledger)
-        if started is None and is_running:
-            raise Rejected(f"A request with this {HEADER} is under way, and its answer cannot be shared. Please try again "
-                           "when it is over.", status=409, code="idempotency_key_in_use", param=HEADER)
-        if started is None:
-            ex.share = (partial(self._noted, key, seen, ex.share) if ex.share is not None
-                        else partial(self._call, call_key, seen))
+        started = await inner.find(ex)
+        if started is None and is_running and control is not None and control.no_cache and isinstance(inner, ExactCache):
+            started = await self._route_call(ex, inner)
+        if started is not None:
+            is_shared = ex.cached is COALESCED and ex.degraded is None  # and kept: whoever made the call may leave it
+            return self._kept_at_end(key, started) if is_shared else started
+        if is_running:
+            if ex.ledger.stage is not CALL:
+                raise Rejected(f"A request with this {HEADER} is under way, and its answer cannot be shared. Please try "
+                               "again when it is over.", status=409, code="idempotency_key_in_use", param=HEADER)
+            seen = answers.begin(key, body, ex.ledger)  # it waited for the route's call, which failed
+        ex.share = (partial(self._noted, key, seen, ex.share) if ex.share is not None
+                    else partial(self._call, call_key, seen))
+        return None
+
+    async def _route_call(self, ex: Exchange, cache: ExactCache) -> Started | None:
+        """What the call brings that a route's cache is having made for the first, which wanted no earlier answer either."""
+        if ex.cache_key is None:
+            return None
+        started = await join_calls(ex, cache.calls, (ex.cache_key, ex.request.stream, ex.request.include_usage), self._clock)
+        if started is not None:
+            ex.cached, ex.share = COALESCED, None
         return started
 
     def _given(self, ex: Exchange, answer: Answer) -> Started:
@@ -186,6 +205,9 @@ class Idempotent:
         started = await _told(seen, share, ex, plan)
         if ex.degraded is not None:
             return started
+        return self._kept_at_end(key, started)
+
+    def _kept_at_end(self, key: bytes, started: Started) -> Started:
         return Started(started.source, _NotedStream(started, partial(self._keep, key)), started.lead)
 
     def _keep(self, key: bytes, data: bytes, sight: Sight) -> None:
