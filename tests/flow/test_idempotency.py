@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError
+from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.stages.cache.idempotency import Answer, Idempotent, IdempotentAnswers
@@ -140,8 +140,10 @@ def test_what_runs_and_cannot_be_shared_is_409() -> None:
         rig = KeyRig(loop, HELLO)
 
         class Slow:
+            delays_s = iter([1.0, 0.1, 1.0])
+
             async def find(self, ex: Exchange) -> None:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(next(self.delays_s))
 
         rig.gateway = replace(rig.gateway, cache=Idempotent(Slow(), rig.gateway.caller.start, loop, rig.sink, rig.answers))
         first = asyncio.create_task(rig.text())
@@ -149,6 +151,7 @@ def test_what_runs_and_cannot_be_shared_is_409() -> None:
         with pytest.raises(Rejected) as refused:
             await rig.ask()
         assert (refused.value.status, refused.value.code) == (409, "idempotency_key_in_use")
+        assert await rig.text() == "Hello"  # it asked a slow cache, too, and there was an answer when that was done
         assert await first == "Hello"
         assert await rig.text() == "Hello"
         assert rig.n_asked == 1
@@ -274,6 +277,26 @@ def test_the_routes_call_is_shared_and_kept_for_who_is_left(control: CacheContro
         assert await text() == "Hello"
         assert rig.scripted[0].n_asked == 1
         assert (rig.n_in_flight, rig.n_open) == (0, 0)
+
+    run(main)
+
+
+def test_who_comes_as_the_routes_call_fails_makes_another() -> None:
+    """In the turns of the loop before the first has heard of it; nobody is told that its key is in use."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, *[[Fail(status=401)]] * 50)
+        answers = IdempotentAnswers(IdempotencyConfig())
+        rig.gateway = replace(
+            rig.gateway, cache=Idempotent(rig.gateway.cache, rig.gateway.caller.start, loop, rig.sink, answers))
+
+        async def text(n_turns: int) -> str:
+            for _ in range(n_turns):
+                await asyncio.sleep(0)
+            return said(await read(await rig.gateway.serve(chat(), Arrival("r", 0.0, "acme", (("idempotency-key", "k"),)))))
+
+        found = await asyncio.gather(*[text(n_turns) for n_turns in range(12)], return_exceptions=True)
+        assert {type(error) for error in found} == {UpstreamFailed}
 
     run(main)
 

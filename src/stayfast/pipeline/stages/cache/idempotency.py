@@ -1,5 +1,6 @@
 """Repeats of a request by its `idempotency-key`: they share a call, or get the answer again (`policy.cache.idempotency`)."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
@@ -166,6 +167,10 @@ class Idempotent:
             return self._kept_at_end(key, started) if is_shared else started
         if is_running:
             if ex.ledger.stage is not CALL:
+                await asyncio.sleep(0)  # of a call that has just failed its maker hears in this turn
+                if seen.answer is not None:  # since the cache was asked
+                    return self._given(ex, seen.answer)
+            if ex.ledger.stage is not CALL and seen.is_running:
                 raise Rejected(f"A request with this {HEADER} is under way, and its answer cannot be shared. Please try "
                                "again when it is over.", status=409, code="idempotency_key_in_use", param=HEADER)
             seen = answers.begin(key, body, ex.ledger)  # it waited for the route's call, which failed
