@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from stayfast.core.errors import Rejected, StayfastError
+from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.stages.cache.idempotency import Answer, Idempotent, IdempotentAnswers
 from stayfast.pipeline.stages.relay import Reply
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import CacheRig
@@ -139,8 +140,10 @@ def test_what_runs_and_cannot_be_shared_is_409() -> None:
         rig = KeyRig(loop, HELLO)
 
         class Slow:
+            delays_s = iter([1.0, 0.1, 1.0])
+
             async def find(self, ex: Exchange) -> None:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(next(self.delays_s))
 
         rig.gateway = replace(rig.gateway, cache=Idempotent(Slow(), rig.gateway.caller.start, loop, rig.sink, rig.answers))
         first = asyncio.create_task(rig.text())
@@ -148,6 +151,7 @@ def test_what_runs_and_cannot_be_shared_is_409() -> None:
         with pytest.raises(Rejected) as refused:
             await rig.ask()
         assert (refused.value.status, refused.value.code) == (409, "idempotency_key_in_use")
+        assert await rig.text() == "Hello"  # it asked a slow cache, too, and there was an answer when that was done
         assert await first == "Hello"
         assert await rig.text() == "Hello"
         assert rig.n_asked == 1
@@ -206,5 +210,104 @@ def test_memory_is_bounded() -> None:
         seen = answers.get(b"y", 0.0)
         assert seen is not None
         assert seen.answer is None
+
+    run(main)
+
+
+def test_what_runs_outlasts_the_answers_that_others_get() -> None:
+    """However many keys are answered meanwhile: it keeps its answer, and no other body shares its call."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+        ledger = (await rig.ask(key="other"))._ex.ledger
+        first = asyncio.create_task(rig.text())
+        await asyncio.sleep(0.1)
+        for n in range(2 * MAX_KEYS):
+            rig.answers.begin(b"%d" % n, b"", ledger)
+            rig.answers.keep(b"%d" % n, Answer(bytes(10_000), 0.0, None, None))
+        with pytest.raises(Rejected):
+            await rig.ask(chat(temperature=0.5))
+        assert await first == await rig.text() == "Hello"
+        assert rig.n_asked == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
+    """The first had less time than its answer takes: who waited with it makes a new call, with and without a cache."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [Wait(1.0), Say("Hello")]) if is_kept else Rig(loop, ([Wait(1.0), Say("Hello")],))
+        inner, answers = rig.gateway.cache, IdempotentAnswers(IdempotencyConfig())
+        rig.gateway = replace(rig.gateway, cache=Idempotent(inner, rig.gateway.caller.start, loop, rig.sink, answers))
+
+        async def text(total_s: float) -> str:
+            arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), total_s=total_s)
+            return said(await read(await rig.gateway.serve(chat(), arrival)))
+
+        found = await asyncio.gather(text(0.5), text(10.0), text(20.0), return_exceptions=True)
+        assert isinstance(found[0], DeadlineExceeded)
+        assert list(found[1:]) == ["Hello", "Hello"]
+        assert rig.scripted[0].n_asked == 2
+        assert (rig.n_in_flight, rig.n_open, len(answers.calls)) == (0, 0, 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("control", [None, CacheControl(no_cache=True)])
+def test_the_routes_call_is_shared_and_kept_for_who_is_left(control: CacheControl | None) -> None:
+    """The first leaves the call that its repeat shares, whatever it said of caches: the answer is the key's all the same."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, HELLO, OTHER, config=CacheConfig("exact", max_temperature=1.0, ttl_s=1.0))
+        answers = IdempotentAnswers(IdempotencyConfig())
+        rig.gateway = replace(
+            rig.gateway, cache=Idempotent(rig.gateway.cache, rig.gateway.caller.start, loop, rig.sink, answers))
+
+        async def text() -> str:
+            arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), cache=control)
+            return said(await read(await rig.gateway.serve(chat(), arrival)))
+
+        first, second = (asyncio.create_task(text()) for _ in range(2))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        assert await second == "Hello"
+        await asyncio.sleep(5.0)
+        assert await text() == "Hello"
+        assert rig.scripted[0].n_asked == 1
+        assert (rig.n_in_flight, rig.n_open) == (0, 0)
+
+    run(main)
+
+
+def test_who_comes_as_the_routes_call_fails_makes_another() -> None:
+    """In the turns of the loop before the first has heard of it; nobody is told that its key is in use."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, *[[Fail(status=401)]] * 50)
+        answers = IdempotentAnswers(IdempotencyConfig())
+        rig.gateway = replace(
+            rig.gateway, cache=Idempotent(rig.gateway.cache, rig.gateway.caller.start, loop, rig.sink, answers))
+
+        async def text(n_turns: int) -> str:
+            for _ in range(n_turns):
+                await asyncio.sleep(0)
+            return said(await read(await rig.gateway.serve(chat(), Arrival("r", 0.0, "acme", (("idempotency-key", "k"),)))))
+
+        found = await asyncio.gather(*[text(n_turns) for n_turns in range(12)], return_exceptions=True)
+        assert {type(error) for error in found} == {UpstreamFailed}
+
+    run(main)
+
+
+def test_a_circle_is_no_repeat() -> None:
+    """The same request, come back through another gateway, or through this one: not the first with another body."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = KeyRig(loop, HELLO)
+        hop = (("x-stayfast-hop", "2"),)
+        assert list(await asyncio.gather(rig.text(), rig.text(more=hop))) == ["Hello", "Hello"]
+        assert rig.n_asked == 2
 
     run(main)
