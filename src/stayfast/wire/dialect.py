@@ -4,6 +4,8 @@ and parts of requests and answers that they say alike.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
@@ -229,12 +231,16 @@ def list_used(in_use: Mapping[str, bool]) -> tuple[str, ...]:
     return tuple(name for name, is_used in in_use.items() if is_used)
 
 
-def append_message(messages: list[Message], message: Message) -> None:
+def join_neighbours(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Neighbours of one role become one message: calls, texts and results of one turn belong together."""
-    if messages and messages[-1].role == message.role != "system":
-        messages[-1] = Message(message.role, messages[-1].parts + message.parts)
-    else:
-        messages.append(message)
+    joined: list[Message] = []
+    for role, turn in groupby(messages, key=attrgetter("role")):
+        said = list(turn)
+        if role == "system" or len(said) == 1:
+            joined.extend(said)
+        else:
+            joined.append(Message(role, tuple([part for message in said for part in message.parts])))
+    return tuple(joined)
 
 
 def read_parts(content: str | Sequence[Any], path: str, read: Callable[[Any, str], T]) -> tuple[Text | T, ...]:

@@ -198,11 +198,11 @@ def conversation(said: ChatRequest) -> normal.Conversation:
         if not messages and isinstance(message, System | Developer):
             system.append(_text(message.content, f"{path}.content"))
         else:
-            dialect.append_message(messages, _message(message, path))
+            messages.append(_message(message, path))
     limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
     return normal.Conversation(
         api=Api.CHAT,
-        messages=tuple(messages),
+        messages=dialect.join_neighbours(messages),
         system=tuple(system),
         tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
         tool_choice=_tool_choice(said.tool_choice),

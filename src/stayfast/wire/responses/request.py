@@ -115,11 +115,11 @@ def conversation(said: ResponsesRequest) -> normal.Conversation:
             if message.role == "system" and not messages:
                 system.append(message.text)
             else:
-                dialect.append_message(messages, message)
+                messages.append(message)
     text = said.text or TextConfig()
     return normal.Conversation(
         api=Api.RESPONSES,
-        messages=tuple(messages),
+        messages=dialect.join_neighbours(messages),
         system=tuple(system),
         tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
         tool_choice=_tool_choice(said.tool_choice),
