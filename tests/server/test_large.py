@@ -47,7 +47,7 @@ def test_the_loop_goes_on_while_a_large_answer_is_read(path: str, ask: bytes, an
     with capsys.disabled():
         sys.stdout.write(f"\n{path}, {len(answer) / 1e6:.0f} MB: the loop stood still for "
                          f"{', '.join(f'{lag_s * 1e3:.0f}' for lag_s in lags_s)} ms\n")
-    assert min(lags_s) < 0.1
+    assert min(lags_s) < 0.15
 
 
 def test_what_is_held_for_slow_readers_is_bounded(tmp_path: Path) -> None:

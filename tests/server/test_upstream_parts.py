@@ -1,11 +1,15 @@
 """Whole answers that are fetched as streams, over HTTP: where an upstream will not have it, they are fetched whole again."""
 
 import json
+import threading
+from typing import Any
 
 import pytest
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
+from stayfast.upstreams import dialect
+from stayfast.wire.encode import encode
 from tests.server.test_upstream_http_ends import HEAD, LAST, bench, framed, plain, rest
 from tests.unit.http.client.peers import Talk, on_sockets
 from tests.unit.wire.recorded import ROLE, chunk, sse
@@ -102,5 +106,31 @@ def test_a_client_that_streams_is_asked_nothing_else() -> None:
             talk.hang_up()
             with pytest.raises(UpstreamFailed):
                 await opening
+
+    on_sockets(main)
+
+
+@pytest.mark.parametrize(("spoken", "is_elsewhere"), [(Api.MESSAGES, True), (Api.CHAT, False)])
+def test_a_large_request_is_translated_off_the_loop(spoken: Api, is_elsewhere: bool,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes on in its own protocol needs no thread."""
+    threads = []
+
+    def encode_noting(*args: Any, **fields: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return encode(*args, **fields)
+
+    monkeypatch.setattr(dialect, "LARGE_REQUEST_BYTES", 10)
+    monkeypatch.setattr(dialect, "encode", encode_noting)
+
+    async def main() -> None:
+        async with bench(spoken) as it:
+            opening = it.open(stream=False)
+            talk = await it.peer.accept()
+            await talk.request()
+            talk.say(plain("400 Bad Request", b"{}"))
+            with pytest.raises(UpstreamFailed):
+                await opening
+        assert [thread is not threading.current_thread() for thread in threads] == [is_elsewhere]
 
     on_sockets(main)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER
@@ -36,6 +37,7 @@ NOTHING = Chunk(b"")
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # of which those whose body names the stream are meant
 MAX_WHOLE_ONLY = 1024  # models
 LARGE_BYTES = 256 * 1024  # of a whole answer: to read less takes under a millisecond
+LARGE_REQUEST_BYTES = 1024 * 1024  # translated in that thread above it
 _READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would take turns, and the loop a third
 _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; no other word is quoted
 
@@ -117,11 +119,7 @@ class DialectUpstream:
     async def _open(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool = False,
                     on_end: Callable[[Sight], None] | None = None) -> Stream:
         request = call.request
-        body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
-        if call.marker is not None:
-            body = call.marker.write(body, spoken)
-        if call.goes_on:
-            body = going_on(body, request.api, spoken)
+        body = await self._encode_body(call, spoken, streams=streams, want_usage=want_usage)
         translated: Transcoder
         expects_stream = streams or request.stream
 
@@ -153,6 +151,18 @@ class DialectUpstream:
             response.close()
             raise
         return HttpStream(response, translated, self._secrets, Holding(self._held), on_end)
+
+    async def _encode_body(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool) -> bytes:
+        """The request's body in the endpoint's protocol. Raises Rejected for what cannot be translated."""
+        request = call.request
+        if spoken is not request.api and len(request.body) > LARGE_REQUEST_BYTES:
+            body = await asyncio.get_running_loop().run_in_executor(
+                _READER, partial(encode, request, spoken, call.model, stream=streams, want_usage=want_usage))
+        else:
+            body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
+        if call.marker is not None:
+            body = call.marker.write(body, spoken)
+        return going_on(body, request.api, spoken) if call.goes_on else body
 
     def close(self) -> None:
         self._client.close()

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.lab.load.lengths import Book
 from stayfast.lab.simulated import Gaps, Provider, ProviderConfig, ask_of
 from stayfast.lab.simulated.filler_text import json_for, word_bytes, words
+from stayfast.lab.simulated.prompt_cache import CacheRules
 from stayfast.testing import run
+from stayfast.wire.json_input import decode
 from stayfast.wire.transcode import transcoder
 from tests.unit.upstreams.simulated_rig import BODIES, Heard, hear, request
 
@@ -270,3 +273,12 @@ def test_words_go_round() -> None:
     assert words(0, 3) == "Average latency is "
     assert words(5, 1000).split() == (words(5, 400) + words(405, 600)).split()
     assert msgspec.json.encode(words(0, 300)) == b'"' + word_bytes(0, 300) + b'"'
+
+
+@pytest.mark.parametrize("rules", [None, "anthropic"])
+def test_a_number_that_no_double_holds_is_refused(rules: CacheRules | None) -> None:
+    """In a field that is not known to the gateway, but read here."""
+    content = b'[{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":1e999}}]'
+    body = b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":%b}]}' % content
+    with pytest.raises(Rejected, match="number out of range"):
+        ask_of(decode(Api.MESSAGES, body), cache_rules=rules)

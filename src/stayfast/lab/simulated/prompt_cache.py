@@ -26,6 +26,7 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.setting import About, check_bounds
 from stayfast.core.types import Api
 from stayfast.lab.simulated.filler_text import n_tokens_in
+from stayfast.wire.json_input import typed
 from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
 from stayfast.wire.usage import TOKENS_AN_IMAGE
 
@@ -69,7 +70,7 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | 
     """A decoded request's prompt under these rules; None for an API that has no such cache."""
     if api not in LAID_OUT:
         return None
-    said = _ANY.decode(body)
+    said = typed(_ANY, body)
     link = hash((model, said.get("prompt_cache_key")))
     if rules == "automatic":
         is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in said
@@ -96,7 +97,7 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | 
 
 def _read(block: Block, api: Api) -> tuple[Any, str, str]:
     """What a block says whether or not it is marked, its mark's time to live, and what is wrong with the mark."""
-    value = _ANY.decode(block.data)
+    value = typed(_ANY, block.data)
     if isinstance(value, str):
         return {"type": "input_text" if api is Api.RESPONSES else "text", "text": value}, "", ""
     if not isinstance(value, dict):

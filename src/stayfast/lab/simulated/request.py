@@ -92,7 +92,7 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
     said = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
     inputs = _digests(body.input) if request.api is Api.EMBEDDINGS else ()
     n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
-        n_tokens(_ANY.decode(raw)) for name in _PROMPT if (raw := getattr(body, name)))
+        n_tokens(typed(_ANY, raw)) for name in _PROMPT if (raw := getattr(body, name)))
     return Ask(
         request.api, model or request.model, request.stream, n_prompt_tokens,
         request.max_output_tokens, None if said else request.max_output_tokens,
@@ -109,7 +109,7 @@ def _echo(body: bytes) -> tuple[tuple[str, bytes], ...]:
 
 
 def _digests(raw: Raw) -> tuple[int, ...]:
-    said = _ANY.decode(raw)
+    said = typed(_ANY, raw)
     is_one = not isinstance(said, list) or (bool(said) and isinstance(said[0], int))
     return tuple(crc32(msgspec.json.encode(one)) for one in ([said] if is_one else said))
 
@@ -117,7 +117,7 @@ def _digests(raw: Raw) -> tuple[int, ...]:
 def _session(body: _Body) -> str | None:
     for raw in (body.prompt_cache_key, body.user, body.metadata):
         if raw:
-            said = _ANY.decode(raw)
+            said = typed(_ANY, raw)
             said = said.get("user_id") if isinstance(said, dict) else said
             if isinstance(said, str):
                 return said
@@ -126,12 +126,12 @@ def _session(body: _Body) -> str | None:
 
 def _forced_tool(body: _Body) -> tuple[str | None, str | None]:
     """The tool that must be called, with arguments for it; nothing where none must be."""
-    choice = _ANY.decode(body.tool_choice)
+    choice = typed(_ANY, body.tool_choice)
     wanted = choice if isinstance(choice, str) else _member(choice, "type")
     if wanted not in ("required", "any", "tool", "function"):
         return None, None
     name = _member(choice, "name") or _member(_member(choice, "function"), "name")
-    tools = _ANY.decode(body.tools) if body.tools else None
+    tools = typed(_ANY, body.tools) if body.tools else None
     for tool in tools if isinstance(tools, list) else ():
         of = _member(tool, "function") or tool
         if isinstance(_member(of, "name"), str) and name in (None, of["name"]):
@@ -141,7 +141,7 @@ def _forced_tool(body: _Body) -> tuple[str | None, str | None]:
 
 
 def _json_mode(body: _Body) -> str | None:
-    asked = [_ANY.decode(raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
+    asked = [typed(_ANY, raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
     for form in (asked[0], _member(asked[1], "format"), _member(asked[2], "format")):
         kind = _member(form, "type")
         if kind == "json_object":
